@@ -19,9 +19,9 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
+from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.detectors.federations import (
-    AddNoise,
-    FlipLabels,
     RecordingGrid,
     SpreadGrid,
     federation,
@@ -81,7 +81,7 @@ def test_iid_clients_have_neither_label_nor_feature_skew() -> None:
 
 def test_a_poisoned_client_is_the_only_flag_of_any_detector() -> None:
     """Tests find as many rows of each class before as after, so counts and features as a whole are as they were."""
-    report = report_of(federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)}))
+    report = report_of(federation(gaussian_clients([150] * 4), transforms={2: (ShiftLabels(),)}))
     assert report.outliers.flagged_clients == (2,)
     assert report.label_skew.flagged_clients == ()
     assert report.feature_skew.flagged_clients == ()
@@ -93,7 +93,7 @@ def test_a_poisoned_client_is_the_only_flag_of_any_detector() -> None:
 
 
 def test_a_corrupted_client_is_flagged_for_its_features() -> None:
-    noisy = federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(3.0, 0.5),)})
+    noisy = federation(gaussian_clients([150] * 5), transforms={3: (FeatureNoise(3.0, 0.5),)})
     report, clean = report_of(noisy), report_of(federation(gaussian_clients([150] * 5)))
     assert report.feature_skew.flagged_clients == (3,)
     assert report.label_skew.flagged_clients == ()
@@ -117,7 +117,7 @@ def test_label_skewed_clients_are_flagged() -> None:
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_report_on_any_number_of_hosts() -> None:
-    source = federation(gaussian_clients([20, 31, 40, 55, 60]), transforms={2: (FlipLabels(),)})
+    source = federation(gaussian_clients([20, 31, 40, 55, 60]), transforms={2: (ShiftLabels(),)})
     report = report_of(source, seed=4).without_timings()
     assert report_of(source, seed=4).without_timings() == report
     for num_hosts in (2, 3):
@@ -160,7 +160,7 @@ def test_where_no_client_has_usable_features_they_are_not_measured() -> None:
 
 
 def test_whose_features_are_strange_is_compared_with_sums_that_leave_it_out() -> None:
-    grid = RecordingGrid(federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(3.0, 0.5),)}))
+    grid = RecordingGrid(federation(gaussian_clients([150] * 5), transforms={3: (FeatureNoise(3.0, 0.5),)}))
     report_of(grid)
     asked = [
         (clients, config["shifted"])
@@ -245,7 +245,7 @@ SIZES = [60, 80, 100]
 
 @pytest.fixture(scope="module")
 def shifted() -> HeterogeneityReport:
-    return report_of(federation(gaussian_clients(SIZES), transforms={1: (AddNoise(1.5, 0.1),)}))
+    return report_of(federation(gaussian_clients(SIZES), transforms={1: (FeatureNoise(1.5, 0.1),)}))
 
 
 def test_centroids_have_everyones_mean_at_the_origin_and_the_finding_as_their_largest_distance(
@@ -295,7 +295,7 @@ def calibrated(report: HeterogeneityReport) -> dict[str, CalibratedFinding]:
 
 
 def test_shifted_features_are_a_skew_and_no_outlier() -> None:
-    found = calibrated(report_of(federation(gaussian_clients([150] * 5), transforms={3: (AddNoise(1.5, 0.1),)})))
+    found = calibrated(report_of(federation(gaussian_clients([150] * 5), transforms={3: (FeatureNoise(1.5, 0.1),)})))
     assert found["feature_skew"].flagged_clients == (3,)
     assert all(shift.shift > 0.2 for shift in found["feature_skew"].clients[3].features)
     assert not found["outliers"].detected
@@ -359,7 +359,7 @@ def test_classes_as_one_are_not_compared_where_labels_are_skewed() -> None:
 
 def test_clients_without_rows_are_compared_by_models_alone() -> None:
     """The grid's clients do hold rows, but are not asked about them."""
-    grid = RecordingGrid(federation(gaussian_clients([60] * 8), transforms={5: (FlipLabels(),)}))
+    grid = RecordingGrid(federation(gaussian_clients([60] * 8), transforms={5: (ShiftLabels(),)}))
     report = detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), 0, holds_rows=False)
     assert all(kind == "train" for kind, _, _ in grid.sent)
     (finding,) = report.calibrated
