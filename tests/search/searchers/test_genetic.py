@@ -22,6 +22,7 @@ from fedscout.search.searchers.genetic import (
     RandomSearcher,
     crowded_ranking,
     crowding_distances,
+    grid_parts,
     grid_values,
     mutate,
     range_points,
@@ -318,6 +319,7 @@ def test_the_order_of_two_fronts_by_hand() -> None:
 
 def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
     assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
+    assert crowding_distances([(0.0, 2.0), (0.1, 2.0), (0.5, 2.0)]).tolist() == [np.inf, 1, np.inf]
 
 
 @pytest.mark.slow
@@ -421,12 +423,14 @@ def test_seeds_see_the_same_grid_in_another_order() -> None:
 
 
 def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
-    """Six parameters of five values are 15625 points; of four they are 4096."""
+    """Six parameters of five values are 15625 points, of four 4096; four of ten values are as many as there may be."""
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {f"p{i}": {"low": 0, "high": 1.5} for i in range(6)}})
     space = SearchSpace(COHORT, "default", {own.label: own})
     with refused(ConfigurationError, key="a grid", names="search.grid_points"):
         GridSearcher(task(space, grid_points=5))
     assert GridSearcher(task(space, grid_points=4)).ask(1)
+    fewer = own.model_copy(update={"ranges": {name: own.ranges[name] for name in ("p0", "p1", "p2", "p3")}})
+    assert len(grid_parts(SearchSpace(COHORT, "default", {own.label: fewer}), 10)[own.label]) == 10_000
 
 
 def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:
