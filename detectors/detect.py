@@ -164,10 +164,10 @@ class ModelMeasurement:
 
     def metrics(self) -> dict[str, Any]:
         """Return the reported metrics of models by the names of `ReportedMetrics`."""
-        return {
-            "output_divergence": self.output_divergence,
-            "model_distances": _client_means([comparison.distances for comparison in self.comparisons]),
-        }
+        distances = [comparison.distances for comparison in self.comparisons]
+        clients = sorted({client for values in distances for client in values})
+        means = {c: float(np.mean([values[c] for values in distances if c in values])) for c in clients}
+        return {"output_divergence": self.output_divergence, "model_distances": means}
 
 
 def measure_models(
@@ -216,12 +216,6 @@ def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conv
     (answers,), _ = yield [Query(MEAN_OUTPUT, {"model": model}, clients=clients)], []
     means = [arrays["mean"] for arrays in answers.arrays.values() if np.isfinite(arrays["mean"]).all()]
     return output_divergence(np.stack(means)) if len(means) > 1 else None
-
-
-def _client_means(repetitions: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Return each client's mean over the repetitions that have it."""
-    clients = sorted({client for values in repetitions for client in values})
-    return {c: float(np.mean([values[c] for values in repetitions if c in values])) for c in clients}
 
 
 COPIES: Final = "near copies"
@@ -313,7 +307,15 @@ def detect(
             )
             calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
         with timed(timings, "metrics"):
-            reported = _reported_metrics(labels.counts, paired, features, models, ordered, results.get(CURVATURE))
+            matrix, paired_counts = (
+                np.stack([labels.counts[client] for client in compared]) for compared in (clients, paired)
+            )
+            reported = ReportedMetrics(
+                **count_metrics(matrix, paired_counts, ordered),
+                **features.distances,
+                **models.metrics(),
+                input_curvature=results.get(CURVATURE),
+            )
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -463,22 +465,4 @@ def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
             heterogeneity_index=heterogeneity_index(int(present[index]), low.shape[1]),
         )
         for index, client in enumerate(released.clients)
-    )
-
-
-def _reported_metrics(
-    counts: Mapping[int, Values],
-    paired: Sequence[int],
-    features: FeatureMeasurement,
-    models: ModelMeasurement,
-    ordered: bool,
-    curvature: float | None,
-) -> ReportedMetrics:
-    matrix = np.stack(list(counts.values()))
-
-    return ReportedMetrics(
-        **count_metrics(matrix, np.stack([counts[client] for client in paired]), ordered),
-        **features.distances,
-        input_curvature=curvature,
-        **models.metrics(),
     )

@@ -116,7 +116,7 @@ def measure_features(
         finding = Finding.unmeasured(feature_skew.NAME, 0.0, reason)
         calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, rate, reason)
         return FeatureMeasurement(finding, calibrated, moments.num_features, notes=moments.notes)
-    leading = feature_skew.principal_axes(pooled, settings.feature_scale)
+    axes, total_variance = feature_skew.principal_axes(pooled, settings.feature_scale)
     bins = feature_skew.Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
     within = calibrated_feature_skew.within_covariance(pooled, classes)
     by_class = bool(classes.pooled_counts.sum() / pooled.num_rows >= calibrated_feature_skew.ENOUGH_RELEASED)
@@ -140,7 +140,7 @@ def measure_features(
     comparison = label_agreement.discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
     scale = {"per_deviation": calibrated_feature_skew.per_deviation(spread)}
     queries = [
-        Query(feature_skew.FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
+        Query(feature_skew.FEATURE_CENTROID, {"mean": pooled.mean, "axes": axes}, clients=answered),
         Query(
             feature_skew.FEATURE_HISTOGRAM,
             {"start": bins.start, "width": bins.width},
@@ -168,7 +168,7 @@ def measure_features(
     }
     return FeatureMeasurement(
         feature_skew.decide_feature_skew(
-            centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
+            centroids, total_variance, settings.feature_threshold, settings.feature_scale, names
         ),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,

@@ -231,23 +231,13 @@ class MomentSums:
         return PooledMoments(num_rows=sum(counts), mean=mean, covariance=scatter / max(sizes.sum() - 1, 1.0))
 
 
-@dataclass(frozen=True)
-class PrincipalAxes:
-    """The axes on which clients are compared.
+def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> tuple[Values, float]:
+    """Return the two leading principal axes, on which clients are compared, and the total variance.
 
-    Attributes:
-        axes: Projection of a centred row, shape `(d, 2)`: eigenvectors, divided by the features' standard deviations if
-            standardised. A missing second axis is 0.
-        total_variance: Trace of the matrix whose eigenvectors they are; if standardised, the number of features that
-            vary.
+    The axes, shape `(d, 2)`, project a centred row: eigenvectors, divided by the features' standard deviations if
+    standardised. Each has its component of largest size positive; a missing second axis is 0. The total variance is the
+    trace of the matrix whose eigenvectors they are; if standardised, the number of features that vary.
     """
-
-    axes: Values
-    total_variance: float
-
-
-def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> PrincipalAxes:
-    """Return the two leading principal axes; each has its component of largest size positive."""
     variance = pooled.variance
     varies = variance > 0
     if scale == "standardised":
@@ -262,7 +252,7 @@ def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> PrincipalAxes:
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
         axes[:, : vectors.shape[1]] = vectors * signs * weights[:, None]
-    return PrincipalAxes(axes=axes, total_variance=total)
+    return axes, total
 
 
 def _leading_eigenvectors(matrix: Values) -> Values:
@@ -291,7 +281,7 @@ def decide_feature_skew(
 
     Args:
         centroids: Centroid of each client that answered, shape `(2,)`.
-        total_variance: See `PrincipalAxes`.
+        total_variance: See `principal_axes`.
         relative_threshold: Distance over √total_variance above which the federation has feature skew.
         scale: Feature scale, for the sentence.
         names: Display names of clients.

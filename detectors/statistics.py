@@ -290,9 +290,10 @@ def decide(
     flagged = tuple(client for client, entry in evidence.items() if entry.flagged)
     leader = min(evidence, key=lambda client: standing(evidence[client]))
     leading = evidence[leader]
+    p_value = f"p = {leading.p_value:.2g}" if leading.p_value >= 0.0001 else "p < 0.0001"
     sentence = (
         f"{TITLES[name]}, calibrated: {yes_no(bool(flagged))}. {describe(leader, leading, names)} "
-        f"({p_text(leading.p_value)}, significance level {rate:.2g})."
+        f"({p_value}, significance level {rate:.2g})."
     )
     if flagged:
         sentence += f" Flagged: {names.some_clients(flagged)}."
@@ -312,11 +313,6 @@ def decide(
 def standing(evidence: ClientEvidence) -> tuple[bool, float, float]:
     """Return the sort key of evidence: flagged clients first, then by p-value, then by effect."""
     return not evidence.flagged, evidence.p_value, -evidence.effect
-
-
-def p_text(p_value: float) -> str:
-    """Return `p = 0.012`, or `p < 0.0001` for smaller values."""
-    return "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.2g}"
 
 
 def largest(values: Values, limit: float, count: int) -> tuple[int, ...]:

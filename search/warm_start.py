@@ -263,10 +263,6 @@ UNKNOWN_DIFFERENCE = 1.0
 Document = Mapping[str, Any]
 
 
-def _label_values(report: Document) -> list[float]:
-    return list(report["label_skew"]["client_values"].values())
-
-
 def _decided(report: Document, name: DetectorName) -> Document:
     """Return the finding that decides on a property (`fedscout.detectors.report`)."""
     result: Document = next((entry for entry in report.get("calibrated", ()) if entry["name"] == name), report[name])
@@ -287,7 +283,7 @@ FEATURES: Mapping[str, tuple[Callable[[Document, Document], float | None], float
         0.3,
     ),
     "label skew, largest": (lambda report, _: report["label_skew"]["value"], 0.1),
-    "label skew, mean": (lambda report, _: fmean(_label_values(report)), 0.1),
+    "label skew, mean": (lambda report, _: fmean(report["label_skew"]["client_values"].values()), 0.1),
     "feature skew": (lambda report, _: _decided(report, "feature_skew").get("effect"), 0.25),
     "outliers, share": (lambda report, _: _share_of_outliers(report), 0.1),
     "quantity, Gini": (lambda report, _: report["metrics"]["quantity_gini"], 0.15),

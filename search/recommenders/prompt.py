@@ -434,8 +434,10 @@ def system_message(situation: RecommendationContext, shape: PromptShape, searchi
         _form(situation.space) if shape.show_schema else _BARE_FORM,
         *(["\n".join([_MEASURED, *measured])] if measured else []),
         _DATA,
-        *([_shown_examples(situation, shape.format)] if shape.few_shot and of_classes else []),
     ]
+    if shape.few_shot and of_classes:
+        lines = [f"{as_json(shown)} -> {as_json(answer)}" for shown, answer in examples(situation, shape.format)]
+        parts.append("\n".join([f"Examples, a federation's {_heading(shape.format)} and a valid answer each:", *lines]))
     return Message(role="system", content="\n\n".join(parts))
 
 
@@ -448,11 +450,6 @@ def _form(space: SearchSpace) -> str:
         if row.unavailable is None
     ]
     return _FORM.format(longest=LONGEST_REASON, strategies="\n".join(lines))
-
-
-def _shown_examples(situation: RecommendationContext, prompt_format: PromptFormat) -> str:
-    lines = [f"{as_json(shown)} -> {as_json(answer)}" for shown, answer in examples(situation, prompt_format)]
-    return "\n".join([f"Examples, a federation's {_heading(prompt_format)} and a valid answer each:", *lines])
 
 
 def _heading(prompt_format: PromptFormat) -> str:

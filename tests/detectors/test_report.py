@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from fedscout.detectors import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, HeterogeneityReport
 from fedscout.detectors.report import DetectorName, Verdict, verdicts
-from tests.detectors.federations import FlipLabels, federation, gaussian_clients, report_of
+from fedscout.experiments.scenarios.labels import ShiftLabels
+from tests.detectors.federations import federation, gaussian_clients, report_of
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_reading_a_report_loads_nothing_heavy() -> None:
 
 @pytest.fixture(scope="module")
 def judged() -> HeterogeneityReport:
-    return report_of(federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)}))
+    return report_of(federation(gaussian_clients([150] * 4), transforms={2: (ShiftLabels(),)}))
 
 
 def changed(

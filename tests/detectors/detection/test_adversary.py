@@ -208,15 +208,6 @@ def test_whether_and_how_a_query_fails_tells_nothing(query: str, privacy: Privac
         assert all("(" not in reason for reason in answers.refused.values())
 
 
-def test_class_counts_are_told_from_five_rows_on() -> None:
-    labels = np.repeat([0, 1, 2], [10, 2, 1])
-    source = replace(federation([(np.zeros((13, 3)), labels)], num_classes=4), release=GUARDED)
-    grid = LocalGrid(source, CLIENT_QUERIES)
-    counts = send_query(grid, "label_counts").arrays[0]["counts"]
-    assert counts.tolist() == [8, 0, 0, 0]
-    assert send_query(grid, "class_sums", config={"max_features": 9}).arrays[0]["counts"].tolist() == [0, 0, 0, 0]
-
-
 # -- refusals, and runs that promise privacy -------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from fedscout.engine.data.client import QueryInputs
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.contents import QueryAnswers, TrainAnswers, train_config
 from fedscout.engine.seeds import integer
-from tests.detectors.federations import CLIENT_QUERIES, FlipLabels, RecordingGrid, federation, gaussian_clients, samples
+from tests.detectors.federations import CLIENT_QUERIES, RecordingGrid, federation, gaussian_clients, samples
 from tests.engine.results import trained
 
 TRIANGLE = np.array([[0, 0], [3, 0], [0, 4]], dtype=np.float32)
@@ -205,16 +206,6 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(
         exchanges[held] = [len(contents) for contents in grid.exchanges]
     assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 1: [5, 1, 1, 1, 1, 1]}
     assert together[5] == together[2] == together[1]
-
-
-def test_a_client_with_flipped_labels_is_the_only_outlier() -> None:
-    """Client 1 learns the opposite of the other three, so it is the farthest in every repetition."""
-    source = federation(gaussian_clients([100] * 4), transforms={1: (FlipLabels(),)})
-    grid = RecordingGrid(source)
-    comparisons = hold(grid, train_and_compare((0, 1, 2, 3), grid.initial_vectors, LocalTraining(), SETTINGS, seed=0))
-    finding = decide_outliers(comparisons, SETTINGS)
-    assert finding.flagged_clients == (1,)
-    assert finding.client_values == {0: 0, 1: 5, 2: 0, 3: 0}
 
 
 # -- Output divergence: what a client returns, and its value where it can be derived -----------------------------------
@@ -442,6 +433,18 @@ def test_tests_share_the_rate() -> None:
     assert both.clients[1].source == "models"
     assert both.clients[2].p_value == 1.0
     assert decide(models, labels, labels).flagged_clients == ()
+
+
+@pytest.mark.parametrize(
+    ("clients", "source", "measured"), [(5, "labels", False), (6, "labels", True), (5, "models", True)]
+)
+def test_two_whose_labels_are_contradicted_are_outliers_of_six_and_leave_no_majority_of_five(
+    clients: int, source: Literal["labels", "models"], measured: bool
+) -> None:
+    p_values, effects = dict.fromkeys(range(clients), 1.0), dict.fromkeys(range(clients), 0.0)
+    test = ClientTest(p_values | {1: 0.001, 3: 0.001}, effects | {1: 0.9, 3: 0.9}, {}, source, source)
+    found = decide(None, test) if source == "labels" else decide(test)
+    assert (found.measured, found.flagged_clients) == (measured, (1, 3) if measured else ())
 
 
 def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:

@@ -17,7 +17,6 @@ from fedscout.detectors.calibrated_feature_skew import (
     decide_shifts,
     describe_shift,
     label_adjusted_shifts,
-    per_deviation,
     varying,
     within_covariance,
 )
@@ -296,30 +295,6 @@ def test_a_constant_feature_is_left_out() -> None:
         features[:, 3] = 7.0
     assert 3 not in shifts_of(members).features
     assert len(shifts_of(members).features) == NUM_FEATURES - 1
-
-
-def sparse(generator: np.random.Generator, rows: int) -> Client:
-    """Return rows of 20 features, each of which is 0 but for one row in 100."""
-    features = (generator.random((rows, 20)) < 0.01) * generator.normal(size=(rows, 20)) * 10
-    return features.astype(np.float32), np.zeros(rows, np.int64)
-
-
-@pytest.mark.stress
-def test_false_alarms_keep_to_the_rate_with_sparse_features() -> None:
-    """Rows that are unlike in length widen Q, and their client's variance: without both there would be many alarms."""
-    generator = np.random.default_rng(0)
-    federations, alarms, without = 300, 0, 0
-    for _ in range(federations):
-        members = [sparse(generator, 20) for _ in range(20)]
-        pooled, classes = measure(members, num_classes=1)
-        within = within_covariance(pooled, classes)
-        shifts = label_adjusted_shifts(classes, within)
-        asked = {"per_deviation": per_deviation(within)}
-        answers = [row_norms(inputs(samples(x, y), 1, asked, {"by_class": True}))["norms"].values for x, y in members]
-        alarms += decide_feature_skew_calibrated(shifts, RATE, 0.0, True, excess_variance(answers)).detected
-        classes.spreads.clear()
-        without += decide_feature_skew_calibrated(label_adjusted_shifts(classes, within), RATE, 0.0).detected
-    assert alarms <= most_alarms(federations, RATE) < without
 
 
 def test_lengths_of_normal_rows_vary_as_those_of_chi_squared() -> None:

@@ -11,12 +11,6 @@ from numpy.testing import assert_allclose
 
 from fedscout.detectors import DetectionConfig
 from fedscout.detectors import feature_skew as calculated
-from fedscout.detectors.calibrated_feature_skew import (
-    Shifts,
-    decide_feature_skew_calibrated,
-    label_adjusted_shifts,
-    within_covariance,
-)
 from fedscout.detectors.feature_skew import (
     ClassCovariances,
     ClassMoments,
@@ -118,7 +112,6 @@ def test_sums_of_each_client_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPat
 # -- Covariances by a client's own mix of classes: what the regression gives, and the rate where classes differ --------
 
 
-RATE = 0.05 / 3
 Client = tuple[np.ndarray, np.ndarray]
 
 
@@ -150,16 +143,6 @@ def measured(clients: Sequence[Client], num_classes: int, min_release: int = 5) 
         found.add(len(labels), total, scatter, own["counts"], own["sums"].astype(float))
         sums.add(client, len(labels), total, scatter)
     return found, sums
-
-
-def decide(clients: Sequence[Client], num_classes: int) -> bool:
-    """Return whether anybody is flagged, without a smallest effect."""
-    covariances, sums = measured(clients, num_classes)
-    pooled, classes = sums.pooled(), moments_of(list(clients), num_classes)
-    assert pooled is not None
-    shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes), None, covariances)
-    assert isinstance(shifts, Shifts)
-    return decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
 
 
 def test_a_class_s_covariance_is_that_of_its_rows() -> None:
@@ -212,20 +195,6 @@ def test_too_many_numbers_are_not_kept() -> None:
     assert not ClassCovariances.fit(10, 4096)
 
 
-@pytest.mark.stress
-@pytest.mark.parametrize(("num_clients", "rows", "concentration"), [(6, 100, 0.5), (10, 60, 0.3)])
-def test_false_alarms_keep_to_the_rate_where_classes_differ_in_correlation(
-    num_clients: int, rows: int, concentration: float
-) -> None:
-    generator, alarms = np.random.default_rng(4), 0
-    for _ in range(200):
-        counts = [
-            generator.multinomial(rows, generator.dirichlet(np.full(2, concentration))) for _ in range(num_clients)
-        ]
-        alarms += decide(drawn(generator, counts, 20, (0.0, 0.9)), 2)
-    assert alarms <= most_alarms(200, RATE)
-
-
 # -- Feature skew of rows that belong together: design effects, and few false alarms -----------------------------------
 
 
@@ -256,16 +225,6 @@ def test_the_design_effect_by_hand() -> None:
     rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
     found = FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
     assert found.effects[0].tolist() == [1.25]
-
-
-@pytest.mark.parametrize(("alike", "effect"), [(0.0, 1.0), (0.5, 3.0), (1.0, 5.0)])
-def test_the_design_effect_is_kish(alike: float, effect: float) -> None:
-    """Groups of 5 with correlation ρ: 1 + 4 ρ."""
-    generator = np.random.default_rng(0)
-    groups = np.repeat(np.arange(4000), 5)
-    common, own = generator.normal(size=(4000, 1)), generator.normal(size=(20_000, 1))
-    found = FeatureGroups.read({0: told(np.sqrt(alike) * common[groups] + np.sqrt(1 - alike) * own, groups)})
-    assert found.of([0], [0]).item() == pytest.approx(effect, abs=0.15)
 
 
 QUICK = {"outlier_repetitions": 1, "outlier_min_flags": 1}

@@ -87,6 +87,18 @@ def test_alike_groups_have_their_size_as_design_effect() -> None:
     np.testing.assert_allclose(design_effects(counts, sums), 5.0)
 
 
+def test_groups_that_count_as_few_rows_are_compared_by_drawn_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred rows in groups of five with one label each count as 40, half of them of a class; 1,000 as 200."""
+    generator = np.random.default_rng(0)
+    for num_groups, method in ((40, "tables of effective counts"), (200, "χ²")):
+        groups = np.repeat(np.arange(num_groups), 5)
+        counts, sums = sums_of([(groups % 2, groups), (groups // 2 % 2, groups)], 2)
+        assert method in label_p_values(counts, RATE, generator, groups=sums)[1]
+    monkeypatch.setattr("fedscout.detectors.label_skew.MAX_DRAWN_CELLS", 0)
+    counts, sums = sums_of([(np.zeros(20, int), np.arange(20)), (np.ones(20, int), np.arange(20))], 2)
+    assert label_p_values(counts, RATE, generator, groups=sums)[0].tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("alike", [0.3, 0.7, 1.0])
 def test_the_correlation_is_found(alike: float) -> None:
     """Two rows share the subject's label with probability alike², else they are independent: ρ = alike²."""

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, pearson3, wasserstein_distance
 
 from fedscout.detectors import statistics as metrics
+from fedscout.detectors.queries import input_curvature
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, ReportedMetrics
 from fedscout.detectors.statistics import ClientTest, decide, holm, moment_matched_tail, speed_skew
+from fedscout.engine.data.client import QueryInputs, Samples
 from tests.search.recommenders.reports import report_of
 
 REPEATABLE = settings(derandomize=True, deadline=None)
@@ -235,3 +237,33 @@ def test_that_all_are_about_as_quick_is_not_worth_a_line(slowest: float, is_told
     report = report_of().model_copy(update={"speed_skew": found})
     assert (found.sentence in report.beside) == is_told
     assert report.speed_skew == found
+
+
+# -- The input curvature: the largest eigenvalue of E[x xᵀ], and the step that it allows -------------------------------
+
+
+def curvature_of(rows: np.ndarray, shown: np.ndarray | None = None) -> float:
+    def samples(features: np.ndarray) -> Samples:
+        return Samples(features.astype(np.float32), np.zeros(len(features), np.int64), np.arange(len(features)))
+
+    inputs = QueryInputs(samples(rows if shown is None else shown), 2, {}, {}, model_inputs=samples(rows))
+    answer = input_curvature(inputs)["curvature"]
+    assert answer.rows == len(rows)
+    return float(answer.values[0])
+
+
+@pytest.mark.parametrize("shape", [(40, 7), (30, 3, 4, 5)], ids=["more rows than columns", "pictures"])
+def test_it_is_the_squared_largest_singular_value(shape: tuple[int, ...]) -> None:
+    rows = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    expected = np.linalg.norm(rows.reshape(len(rows), -1), ord=2) ** 2 / len(rows)
+    assert curvature_of(rows) == pytest.approx(expected, rel=0.02)
+
+
+def test_it_is_of_the_models_inputs_not_of_embeddings() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    assert curvature_of(2 * rows, shown=rows) == pytest.approx(4 * curvature_of(rows), rel=1e-6)
+
+
+def test_token_numbers_have_none() -> None:
+    assert np.isnan(curvature_of(np.random.default_rng(0).integers(0, 900, size=(20, 8))))
+    assert np.isfinite(curvature_of(np.random.default_rng(0).integers(0, 2, size=(20, 8))))

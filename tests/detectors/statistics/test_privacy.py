@@ -25,7 +25,7 @@ from fedscout.detectors.privacy import (
 )
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.contents import QueryAnswers
-from tests.detectors.detection.test_calibrated_detect import calibrated
+from tests.detectors.detection.test_detect import calibrated
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, inputs, report_of, samples
 from tests.detectors.rates import most_alarms
 from tests.kits.refusals import refused

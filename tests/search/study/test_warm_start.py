@@ -243,12 +243,6 @@ def test_trials_of_fewer_rounds_and_a_study_without_fedavg_have_no_gains(tmp_pat
     assert read(write_study(tmp_path / "without", {ADAM: 0.8})).gains == ()
 
 
-def test_client_parameters_are_read_with_the_rest(tmp_path: Path) -> None:
-    told = FedAdamSpec(eta=0.3, client_learning_rate=0.5, client_local_epochs=2)
-    study = read(write_study(tmp_path, {FEDAVG: 0.5, told: 0.8}))
-    assert [spec for spec, _ in study.gains] == [told]
-
-
 def test_a_folder_of_studies_is_searched_at_any_depth_and_each_is_read_once(tmp_path: Path) -> None:
     write_study(tmp_path / "a", {FEDAVG: 0.5, ADAM: 0.8})
     write_study(tmp_path / "sweep" / "b", {FEDAVG: 0.5, PROX: 0.8})
