@@ -171,9 +171,7 @@ for _suite, _purpose in {
     "selection": (
         "Compare selection policies under the strategies and heterogeneities of FLASH's study, at a smaller scale."
     ),
-    "client-settings": (
-        "Compare a table of client settings with one setting for all, other tables, and each client's own settings."
-    ),
+    "client-settings": "Compare a table of client settings with one setting for all, other tables and FedRL.",
     "detection": (
         "Count how often published and calibrated detection are right, on federations with known ground truth."
     ),

@@ -177,9 +177,6 @@ class Choice:
     learning_rate: float | None = None
     study: EarlierStudy | None = None
 
-    def __str__(self) -> str:
-        return str(self.spec) + ("" if self.learning_rate is None else f" at rate {self.learning_rate:g}")
-
 
 def search_seeds(count: int) -> tuple[int, ...]:
     """Return the seeds of searches."""

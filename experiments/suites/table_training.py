@@ -55,7 +55,6 @@ Suite = Literal["replay", "knowledge"]
 SEEDS: Mapping[Suite, tuple[int, ...]] = {"replay": (0, 1, 2, 3), "knowledge": (0,)}
 TABLE = "trials.parquet"
 SUITES = Path(__file__).parent / "choice"
-REPLAY = SUITES / "replay.yaml"
 
 Note = Callable[[str], None]
 

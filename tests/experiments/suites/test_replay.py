@@ -29,7 +29,7 @@ from fedscout.experiments.suites.replay import (
     read_table,
     write_table,
 )
-from fedscout.experiments.suites.table_training import REPLAY, prior_studies, train_table
+from fedscout.experiments.suites.table_training import SUITES, prior_studies, train_table
 from fedscout.search.ledger import BASELINE
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, StrategySpec, parse_strategy
 from tests.experiments.suites.made_up_tables import (
@@ -45,7 +45,7 @@ from tests.experiments.suites.made_up_tables import (
 )
 from tests.kits.refusals import refused
 
-BATTERY = read_experiment(REPLAY)
+BATTERY = read_experiment(SUITES / "replay.yaml")
 BEST = FedAdamSpec(eta=0.3, tau=1e-3, beta_1=0.9, beta_2=0.99)
 
 
