@@ -218,6 +218,7 @@ def test_it_is_searched_only_where_it_is_asked_for() -> None:
 
 def test_the_cost_is_that_of_the_accountant() -> None:
     private = spec(noise_multiplier=2, delta=1e-3)
+    assert private.notes_after(COHORT, 0) == [], "lost rounds cost nothing"
     for num_rounds, notes in ((5, private.notes(COHORT)), (3, private.notes_after(COHORT, 3))):
         (note,) = notes
         assert f" {num_rounds} rounds with 4 of 6 clients " in note
@@ -239,10 +240,6 @@ def test_a_shorter_trial_has_the_noise_of_the_whole_one() -> None:
     host = host_of()
     short = result_of(host, spec(epsilon=4.0), num_rounds=2, whole=False, full_rounds=4)
     assert short.round_loss == result_of(host, spec(epsilon=4.0), num_rounds=4).round_loss[:2]
-
-
-def test_lost_rounds_cost_nothing() -> None:
-    assert spec().notes_after(COHORT, 0) == []
 
 
 # -- (ε, δ) against closed forms and against other accountants ---------------------------------------------------------

@@ -14,7 +14,8 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, RoundReport, SelectionPolicy
 from fedscout.engine.trials.checkpoint import PlainState
-from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, parse_strategy
+from fedscout.engine.trials.record import Trial
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
 from fedscout.strategies.selection.oort import PyramidFLSpec
 from fedscout.strategies.selection.policies import RandomSpec, SelectionSpec
@@ -188,6 +189,10 @@ def any_host() -> ClientHost:
     return host_of(normalised)
 
 
+def trained(host: ClientHost, strategy: StrategySpec, policy: SelectionSpec, merge_on_hosts: bool = True) -> Trial:
+    return result_of(host, strategy, merge_on_hosts, num_sampled=SAMPLED, num_rounds=ROUNDS, selection=policy)
+
+
 @pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
@@ -197,13 +202,7 @@ def test_exactly_the_chosen_clients_train(any_host: ClientHost, kind: str) -> No
         assert "selection policy" in parse_strategy(kind).faults(cohort)[0]
         return
     spec = parse_strategy({"kind": kind, **FITTING.get(kind, {})}, cohort)
-    trial = result_of(
-        any_host,
-        spec,
-        num_sampled=SAMPLED,
-        num_rounds=ROUNDS,
-        selection=RandomSpec(),
-    )
+    trial = trained(any_host, spec, RandomSpec())
     assert sum(trial.client_rounds) == SAMPLED * ROUNDS
     assert max(trial.client_rounds) <= ROUNDS
     assert not trial.dropped_clients
@@ -218,20 +217,13 @@ def test_policies_that_measure_and_assign_choose_for_unlike_strategies(
     """FLASH has everybody measure, and all train in its first round; PyramidFL has clients withhold tensors."""
     cohort = Cohort(len(SIZES), SAMPLED, 0.1, chosen=True)
     spec = parse_strategy(kind, cohort)
-    trial = result_of(any_host, spec, num_sampled=SAMPLED, num_rounds=ROUNDS, selection=policy)
+    trial = trained(any_host, spec, policy)
     first = len(SIZES) if isinstance(policy, FlashSpec) else SAMPLED
     assert sum(trial.client_rounds) == first + SAMPLED * (ROUNDS - 1)
     assert max(trial.client_rounds) <= ROUNDS
     assert not trial.dropped_clients
     assert trial.round_accuracy[-1] > 0
-    apart = result_of(
-        any_host,
-        spec,
-        False,
-        num_sampled=SAMPLED,
-        num_rounds=ROUNDS,
-        selection=policy,
-    )
+    apart = trained(any_host, spec, policy, merge_on_hosts=False)
     assert (apart.client_rounds, apart.round_accuracy) == (trial.client_rounds, trial.round_accuracy)
 
 
