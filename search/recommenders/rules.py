@@ -507,7 +507,7 @@ def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _nothing_to_mend(_: RecommendationContext, __: Diagnosis) -> str:
+def _nothing_to_mend(*_: object) -> str:
     return "As far as was measured, clients do not differ in a way that calls for more than the mean."
 
 

@@ -249,9 +249,9 @@ def test_the_error_is_shared_among_challengers_and_among_their_pairs() -> None:
     design = SequentialDesign(max_seeds=5, num_challengers=4)
     assert design.against_baseline(ours, others) == paired_difference(ours, others, 0.05 / 4)
     assert design.against_challenger(ours, others) == paired_difference(ours, others, 0.05 / 6)
-    alone = SequentialDesign(max_seeds=5)
+    alone = SequentialDesign(max_seeds=5, test_to_train=0.25)
     assert alone.against_baseline(ours, others) == alone.against_challenger(ours, others)
-    assert alone.against_baseline(ours, others) == paired_difference(ours, others)
+    assert alone.against_baseline(ours, others) == paired_difference(ours, others, test_to_train=0.25)
 
 
 def test_who_was_dropped_is_compared_on_the_seeds_that_it_has() -> None:
