@@ -44,7 +44,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from fedscout.detectors import statistics as metrics
-from fedscout.detectors.feature_skew import Bins, FeatureDistances, feature_distances, feature_histogram
+from fedscout.detectors.feature_skew import Bins, feature_distances, feature_histogram
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, label_counts
 from fedscout.detectors.near_copies import NearCopies, count_near_copies
 from fedscout.detectors.report import DetectionConfig, Finding
@@ -351,8 +351,8 @@ def _split_rows(
 
 def measure_features(
     client_rows: ClientRows, measured: Sequence[int], paired: Sequence[int], settings: DetectionConfig
-) -> FeatureDistances | None:
-    """Return the mean feature distances; None with fewer than two clients or if no feature varies.
+) -> dict[str, float]:
+    """Return the mean feature distances, by metric; empty with fewer than two clients or if no feature varies.
 
     Args:
         client_rows: Rows of the clients.
@@ -361,7 +361,7 @@ def measure_features(
         settings: Number and range of the bins.
     """
     if len(paired) < 2:
-        return None
+        return {}
     mean, variance = _moments(client_rows, measured)
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
@@ -574,9 +574,8 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         }
     if is_text and not plays:
         values["token_hellinger"] = token_hellinger(client_rows, paired)
-    elif not plays and (distances := measure_features(client_rows, measured, paired, settings)) is not None:
-        values |= {"feature_hellinger": distances.hellinger, "feature_wasserstein": distances.wasserstein}
-        values["num_features_compared"] = client_rows.features.shape[1]
+    elif not plays and (distances := measure_features(client_rows, measured, paired, settings)):
+        values |= {**distances, "num_features_compared": client_rows.features.shape[1]}
     num_holders = np.bincount(federation.partition.rows, minlength=len(federation.labels))
     num_held = int(np.count_nonzero(num_holders))
     document = {

@@ -120,7 +120,6 @@ class ClientHost:
             client_rows=federation.partition.sizes,
             num_classes=federation.num_classes,
             layout=self._model.layout,
-            corrupted_clients=tuple(sorted(client for client, steps in federation.transforms.items() if steps)),
             devices=federation.devices,
             holds_rows=federation.task is None,
             unseen=federation.unseen,
@@ -198,16 +197,6 @@ class ClientHost:
             results.memory_note = self._trainers["auto"].memory_note()
             results.seconds = time.perf_counter() - started
             return results
-
-    def measure(self, call: HostCall) -> TrainResults:
-        """Measure losses of the received model as in a train call, without training any client."""
-        started = time.perf_counter()
-        assert call.watched is not None
-        durations = self._durations(replace(call, clients=()), _train_request(call))
-        results = TrainResults(received_losses=self._received_losses(call, call.watched, durations))
-        results.durations = durations
-        results.seconds = time.perf_counter() - started
-        return results
 
     def _can_measure(self, client: int, call: HostCall, durations: Mapping[int, float]) -> bool:
         """Return whether a client that does not train answers; a client too late for training may still measure."""

@@ -116,7 +116,7 @@ class GatheredUpdates:
         self._merged = call.config[keys.REPLY_KEY] == "merged"
         self._scale = ExactScale.of(received, max_weight)
         self._auxiliary_scales = {
-            name: ExactScale.of_auxiliary(call.auxiliary.get(name), max_weight) for name in self._auxiliary_weighted_by
+            name: ExactScale.of(call.auxiliary.get(name), max_weight) for name in self._auxiliary_weighted_by
         }
         self._vectors: dict[int, FloatArray] = {}
         self._auxiliary: dict[int, Mapping[str, FloatArray]] = {}
@@ -206,12 +206,10 @@ class GatheredUpdates:
         self._results.slots += clients
         for client in clients:
             for part in parts:
-                yield self._part(part, client, large_bytes)
-
-    def _part(self, part: Part, client: int, large_bytes: int) -> Any:
-        if part == "states":
-            return self._large_state(client, large_bytes)
-        return (self._vectors if part == "vectors" else self._auxiliary).pop(client)
+                if part == "states":
+                    yield self._large_state(client, large_bytes)
+                else:
+                    yield (self._vectors if part == "vectors" else self._auxiliary).pop(client)
 
     def _large_state(self, client: int, large_bytes: int) -> ClientState | None:
         num_examples, update = self._updates[client]
@@ -332,15 +330,10 @@ class WithheldTensors:
 
     def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """Return the outcomes with withheld tensors replaced by their received values."""
-        if not self._shares:
-            return outcomes
-        return [
-            (work, self._without(work.client, update) if isinstance(update, ClientUpdate) else update)
-            for work, update in outcomes
-        ]
+        return [(work, self._without(work.client, update)) for work, update in outcomes]
 
-    def _without(self, client: int, update: ClientUpdate) -> ClientUpdate:
-        if client not in self._shares:
+    def _without(self, client: int, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
+        if client not in self._shares or isinstance(update, Exception):
             return update
         elements = self._elements(client)
         self.num_values += int(elements.sum())

@@ -1,7 +1,7 @@
 """Flower's `Grid` over hosts, without the transport to a host, which two subclasses implement.
 
     push_messages     group messages of one content into a job (`grouped`), request scores of received models
-                      (`ReceivedScores`), send one call per host (`HostShards`) with its clients' states
+                      (`ReceivedScores`), send one call per host with its clients' states
     pull, send …      gather the hosts' results, store client states, refuse clients that hang (`watchdog`),
                       create reply messages (`replies`)
 
@@ -28,10 +28,9 @@ import itertools
 import time
 import uuid
 from abc import abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Generic
 
 import numpy as np
@@ -67,7 +66,6 @@ from fedscout.engine.messages.contents import (
     give_id,
     models_of,
     node_of,
-    round_in,
     unread_entries,
 )
 from fedscout.engine.messages.keys import BYTES_A_VALUE, REPLY_KEY, ROUND_KEY, SEED_KEY, OwnValue, is_own, num_shared
@@ -109,27 +107,6 @@ def shard(clients: Iterable[int], host_of: IntArray) -> Shards:
     return {int(host): tuple(members[hosts == host].tolist()) for host in np.unique(hosts)}
 
 
-class HostShards:
-    """Assignment of a federation's clients to hosts.
-
-    Args:
-        client_rows: Rows of each client.
-        num_hosts: Number of hosts.
-    """
-
-    def __init__(self, client_rows: IntArray, num_hosts: int) -> None:
-        self._host_of = balance(client_rows, num_hosts)
-
-    @cached_property
-    def every(self) -> Shards:
-        """All clients by host."""
-        return shard(range(len(self._host_of)), self._host_of)
-
-    def of(self, clients: Collection[int]) -> Shards:
-        """Group some clients by host."""
-        return self.every if len(clients) == len(self._host_of) else shard(clients, self._host_of)
-
-
 @dataclass(frozen=True)
 class StateReference:
     """Reference to a state that stays where its host stored it.
@@ -142,11 +119,6 @@ class StateReference:
 
 
 KeptState = ClientState | StateReference
-
-
-def states_of(clients: Iterable[int], states: Mapping[int, KeptState]) -> dict[int, Any]:
-    """Return the states of the given clients, for those that have one."""
-    return {client: states[client] for client in clients if client in states} if states else {}
 
 
 def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptState]) -> None:
@@ -166,15 +138,12 @@ def bytes_down(job: Job[Any], shared: int) -> int:
 
 def bytes_up(results: Sequence[TrainResults], shared: int) -> int:
     """Return the bytes of the clients' answers; `shared` is the number of model values that are sent."""
-    auxiliary = max(map(_num_auxiliary_values, results), default=0)  # where sums are together, one result knows
+    auxiliary = 0  # values of one client's auxiliary vectors; where sums are together, one result knows
+    for result in results:
+        summed = sum(total.size for total in result.auxiliary_totals.values())
+        auxiliary = max(auxiliary, summed + sum(len(rows[0]) for rows in result.auxiliary.values() if len(rows)))
     values = sum(len(result.clients) * (shared + auxiliary) - result.num_withheld for result in results)
     return values * BYTES_A_VALUE
-
-
-def _num_auxiliary_values(result: TrainResults) -> int:
-    """Return the number of values in one client's auxiliary vectors."""
-    summed = [total.size for total in result.auxiliary_totals.values()]
-    return sum(summed) + sum(len(rows[0]) for rows in result.auxiliary.values() if len(rows))
 
 
 INPUT_BYTES_TOGETHER = 2**26
@@ -197,7 +166,7 @@ class HostGrid(Grid, Generic[Handle]):
         unread_entries: Names of message entries that no client reads.
         memory_notes: How hosts reacted to running out of device memory.
         first_trained: Number of clients that the first training was sent to; None before it.
-        most_trainings: Largest number of train messages sent to one client at once so far.
+        counts_rounds: Whether each sending of train messages begins a round, for a strategy that drives its own.
         reports: A selection policy's requests for this round's training, and the results.
         scores: Scores of the models that are sent out for training, and which trainings carry their scoring.
         reported_sums: Names of sums that clients reported in addition to models, rows, steps and losses.
@@ -216,7 +185,7 @@ class HostGrid(Grid, Generic[Handle]):
         self.unread_entries: dict[str, None] = {}
         self.memory_notes: dict[str, None] = {}
         self.first_trained: int | None = None
-        self.most_trainings = 0
+        self.counts_rounds = False
         self.reports = ClientReports()
         self.reported_sums: dict[str, None] = {}
         self.far_clients: dict[int, float] = {}
@@ -239,12 +208,12 @@ class HostGrid(Grid, Generic[Handle]):
         """Assign the clients of a federation to hosts."""
         self.facts = facts
         self._num_hosts = num_hosts
-        self._host_shards = HostShards(facts.client_rows, num_hosts)
+        self._host_of = balance(facts.client_rows, num_hosts)
+        self._every_shard: Shards | None = None  # of all clients, made when it is needed
         scored = scored_clients(facts, self.session)
         self._scorers = None if scored is None else frozenset(scored.tolist())
         self._node_ids: tuple[int, ...] | None = None  # kept, as a million of them take long to make
-        needs = self.session.needs
-        self._replies = TrainReplies(facts, needs.weighted_by, self.session.algorithm, needs.durations)
+        self._replies = TrainReplies(facts, self.session.needs, self.session.algorithm)
 
     # -- how hosts are reached ---------------------------------------------------------------------------------------
 
@@ -309,8 +278,10 @@ class HostGrid(Grid, Generic[Handle]):
         for message, message_id in zip(messages, ids, strict=True):
             give_id(message, message_id)
         groups = grouped(messages, self.facts.num_clients, self.facts.unseen)
-        if train_groups := [group for message_type, group in groups if message_type == MessageType.TRAIN]:
-            self._count_training(train_groups)
+        if trained := [group for message_type, group in groups if message_type == MessageType.TRAIN]:
+            self.server_round += self.counts_rounds
+            if self.first_trained is None:
+                self.first_trained = len(set().union(*trained))
         for message_type, group in groups:
             job = self._begin(message_type, group)
             self._jobs |= dict.fromkeys((message.metadata.message_id for message in group.values()), job)
@@ -428,7 +399,7 @@ class HostGrid(Grid, Generic[Handle]):
             for host, members in self._measuring({*clients} & to_measure).items():
                 watched = self.reports.request_for((), members)
                 call = HostCall((), self.session, config, model, call_id=self._call_id(), watched=watched)
-                handles.append(self._start(host, "measure", call))
+                handles.append(self._start(host, "train", call))
         results = self._gather(handles, None)
         assert results is not None, "no limit was given"
         self.reports.add(results)
@@ -491,17 +462,6 @@ class HostGrid(Grid, Generic[Handle]):
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _count_training(self, groups: Sequence[Mapping[int, Message]]) -> None:
-        """Count one sending of train messages, grouped by content."""
-        self.scores.count(len(groups), round_in(next(iter(groups[0].values())).content))
-        if self.scores.followed:
-            self.server_round = self.scores.trainings
-        num_clients = len(set().union(*groups))
-        if self.first_trained is None:
-            self.first_trained = num_clients
-        if num_clients < sum(map(len, groups)):
-            self.most_trainings = max(self.most_trainings, *Counter(itertools.chain(*groups)).values())
-
     def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
         """Start the work of one job, unless its answer is already known."""
         if message_type != MessageType.QUERY:
@@ -517,8 +477,7 @@ class HostGrid(Grid, Generic[Handle]):
                 if job.evaluation is not None:
                     return job
             else:
-                job.training = self.scores.number(seed)
-                job.scores_received = self.scores.carried(job.vector, self._states_version, seed)
+                job.scores_received = self.scores.carried(job.vector, seed)
                 self._bytes["down"] += bytes_down(job, self._num_shared)
         self._launch(job, messages)
         return job
@@ -529,10 +488,10 @@ class HostGrid(Grid, Generic[Handle]):
         job.states_version = self._states_version
         if trains and not self._merge_on_hosts:
             config = {**config, REPLY_KEY: "individual"}
-        shards = self._host_shards.of(clients)
+        shards = self._shards(clients)
         evaluated: Shards = {}
         if job.scores_received:
-            evaluated = self._host_shards.every if self._scorers is None else self._host_shards.of(self._scorers)
+            evaluated = self._shards(range(self.facts.num_clients) if self._scorers is None else self._scorers)
         measured = self._measuring(self.reports.to_measure()) if trains else {}
         for host in sorted({*shards, *evaluated, *measured}):
             members = shards.get(host, ())
@@ -559,7 +518,15 @@ class HostGrid(Grid, Generic[Handle]):
     def _measuring(self, clients: Collection[int]) -> Shards:
         """Return the clients that measure a model without training, by host, and count the bytes of sending it."""
         self._bytes["down"] += len(clients) * self._num_shared * BYTES_A_VALUE
-        return self._host_shards.of(clients)
+        return self._shards(clients)
+
+    def _shards(self, clients: Collection[int]) -> Shards:
+        """Group some clients by host."""
+        if len(clients) < len(self._host_of):
+            return shard(clients, self._host_of)
+        if self._every_shard is None:
+            self._every_shard = shard(range(len(self._host_of)), self._host_of)
+        return self._every_shard
 
     def _call_id(self) -> str:
         return "" if self.session.round_timeout_seconds is None else uuid.uuid4().hex
@@ -568,9 +535,10 @@ class HostGrid(Grid, Generic[Handle]):
         self, message_type: str, members: Iterable[int], evaluated: Iterable[int]
     ) -> dict[int, ClientState]:
         """Return the states of those clients whose answer depends on them."""
-        if self._personal:
-            return states_of({*members, *evaluated}, self.client_states)
-        return states_of(members, self.client_states) if message_type == MessageType.TRAIN else {}
+        states, asked = self.client_states, {*members, *evaluated} if self._personal else members
+        if not states or (message_type != MessageType.TRAIN and not self._personal):
+            return {}
+        return {client: states[client] for client in asked if client in states}
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -613,7 +581,7 @@ class HostGrid(Grid, Generic[Handle]):
                 evaluations = [result.evaluation for result in results if result.evaluation is not None]
                 if evaluations:
                     scores = fold_evaluation(evaluations, self.facts.unseen, self.session.metric)
-                    self.scores.keep(job.vector, job.states_version, scores, job.training)
+                    self.scores.keep(job.vector, job.states_version, scores)
                 else:  # all were lost on the way; whoever asked is told that there are none
                     self.scores.ask(job.vector)
             contents, failures = self._replies.train(job, results)

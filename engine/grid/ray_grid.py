@@ -16,6 +16,14 @@ Large models: a large model that is not summed on its host is an object of its o
 strategy that keeps some models keeps only those in memory. Hosts hand over models and states after each trained block
 of clients.
 
+A part's size is a compromise: a call more costs some milliseconds and moves a sum of 8 bytes a parameter, 16 with an
+auxiliary vector, to the store and back. `LARGE_STATE_BYTES` was measured on 2026-11-22 on 2 busy cores of an AMD EPYC
+with Ray 2.55.1: two hosts, 50 clients that make one step each, by value and by reference. Fastest round in ms, states
+of 62k floats 37 and 72, 125k 65 and 130, 250k 191 and 183, 1M 556 and 375; SCAFFOLD with 1M 735 and 848, Ditto 968 and
+863: so on one machine, where copies are all that it saves, it costs nothing from 1 MiB on. Most memory in MiB, 191 of
+which are one state a client: SCAFFOLD 629 and 439 in the object store and 374 and 62 more in the hosts; Ditto with 10
+of 50 clients a round 1297 and 267 in the store, as a value is a view of all that came with it.
+
 Retries: Ray repeats a call whose host died. For this it retains every object that was passed to the call for as long
 as one of its return values is referenced; for calls whose client states stay in the store, that would be the model of
 every round. Ray's retries are therefore disabled for these calls, and `RayCall` repeats them.
@@ -385,8 +393,8 @@ class RayCall:
         """
         parts = _several(ray.get(self.results))
         self._num_finished = sum(len(part.slots) for part in parts)
-        for part in parts:
-            yield self._with_states(part, self._references(parts))
+        self._references(parts)
+        yield from parts
         self._send_next(self.results)
 
     @property
@@ -433,17 +441,15 @@ class RayCall:
             if "auxiliary" in references:
                 rows = [fetched[references["auxiliary"][client]] for client in part.clients]
                 part.auxiliary = {name: [vectors[name] for vectors in rows] for name in (rows[0] if rows else ())}
-            yield self._with_states(part, references)
+            yield part
 
     def _references(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:
-        """Return the references to separately stored objects by kind and client."""
+        """Return the references to separately stored objects by kind and client; add those of large states."""
         finished = [client for part in several for client in part.slots] if self.beside else []
-        return {part: dict(zip(finished, objects, strict=False)) for part, objects in self.beside.items()}
-
-    def _with_states(self, part: TrainResults, references: Mapping[Part, Mapping[int, Any]]) -> TrainResults:
-        if "states" in references:
-            part.states |= {client: StateReference(references["states"][client]) for client in part.large}
-        return part
+        references = {part: dict(zip(finished, objects, strict=False)) for part, objects in self.beside.items()}
+        for results in several if "states" in references else ():
+            results.states |= {client: StateReference(references["states"][client]) for client in results.large}
+        return references
 
 
 def _several(answer: Answer) -> list[TrainResults]:
@@ -506,23 +512,10 @@ SUM_BYTES = 8
 """Bytes of a parameter in an exact sum."""
 
 LARGE_STATE_BYTES = LARGE_VECTOR_BYTES
-"""From here on a client's state stays in the object store, an object a client, which is freed when it is replaced.
-
-Measured on 2026-11-22 on 2 busy cores of an AMD EPYC with Ray 2.55.1: two hosts, 50 clients that make one step each, by
-value and by reference. Fastest round in ms, states of 62k floats 37 and 72, 125k 65 and 130, 250k 191 and 183, 1M 556
-and 375; SCAFFOLD with 1M 735 and 848, Ditto 968 and 863: so on one machine, where copies are all that it saves, it
-costs nothing from 1 MiB on. Most memory in MiB, 191 of which are one state a client: SCAFFOLD 629 and 439 in the object
-store and 374 and 62 more in the hosts; Ditto with 10 of 50 clients a round 1297 and 267 in the store, as a value is a
-view of all that came with it.
-"""
-
+"""From here on a client's state stays in the object store, an object a client, which is freed when it is replaced."""
 
 STATES_BYTES_TOGETHER = 2**28
-"""Of the clients of a host that are trained by one call, at least one.
-
-A call more costs some milliseconds and moves a sum of 8 bytes a parameter, 16 with an auxiliary vector, to the store
-and back.
-"""
+"""Of the clients of a host that are trained by one call, at least one."""
 
 
 class RayGrid(HostGrid[RayCall]):

@@ -18,15 +18,13 @@ clients of each host (`HostCall.evaluated`), which score the received model befo
 (`ClientHost.train`), and the scores are returned with the training results (`TrainResults.evaluation`). The driver
 collects them with `take`. `ReceivedScores` decides which training carries the scoring and which scores are already
 known. For personalised models, scores depend on client states as well, so known scores are valid for one version of the
-states only. A strategy that drives its rounds itself requests nothing; then all trainings are scored (`followed`) and
-numbered in the order in which they are sent.
+states only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -39,6 +37,8 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import (
     LARGE_VECTOR_BYTES,
+    DoubleArray,
+    EngineNeeds,
     EvaluateResults,
     FederationFacts,
     HostCall,
@@ -80,32 +80,26 @@ class Evaluation:
         accuracies: Share of correct rows in `[0, 1]`, 0 if there are no rows; NaN if the model's outputs are not finite
             numbers, as for losses and metrics.
         losses: Mean cross-entropy, 0 if there are no rows.
-        clean_accuracies: Accuracies on uncorrupted rows.
-        clean_losses: Losses on uncorrupted rows.
-        failures: Reason of each client that could not be evaluated.
+        metrics: The session's metric of each client, NaN if it is undefined for the client's rows; None if it has none.
+        metric: The metric, pooled over all these clients' rows.
         repeats: Repeated scores of a task, shape `(clients, repeats)`; None for classification and regression.
+        failures: Reason of each client that could not be evaluated.
+        clean: Scores of the same clients on uncorrupted rows.
         of_received: Scores of the received model for the same clients if some use a personalised model; else None.
         of_unseen: Scores of unseen clients, which do not train; None if there are none.
-        metric: The session's metric, pooled over all these clients' rows; None if it has none.
-        clean_metric: The pooled metric on uncorrupted rows.
-        metrics: The metric of each client, NaN if it is undefined for the client's rows.
-        clean_metrics: The metric of each client on uncorrupted rows.
     """
 
     clients: tuple[int, ...]
-    num_examples: npt.NDArray[np.int64]
-    accuracies: npt.NDArray[np.float64]
-    losses: npt.NDArray[np.float64]
-    clean_accuracies: npt.NDArray[np.float64]
-    clean_losses: npt.NDArray[np.float64]
-    failures: Mapping[int, str]
-    repeats: npt.NDArray[np.float64] | None = None
+    num_examples: IntArray
+    accuracies: DoubleArray
+    losses: DoubleArray
+    metrics: DoubleArray | None = None
+    metric: float | None = None
+    repeats: DoubleArray | None = None
+    failures: Mapping[int, str] = field(default_factory=dict)
+    clean: Evaluation | None = None
     of_received: Evaluation | None = None
     of_unseen: Evaluation | None = None
-    metric: float | None = None
-    clean_metric: float | None = None
-    metrics: npt.NDArray[np.float64] | None = None
-    clean_metrics: npt.NDArray[np.float64] | None = None
 
     @property
     def accuracy(self) -> float:
@@ -115,19 +109,14 @@ class Evaluation:
         return self.weighted(self.accuracies)
 
     @property
-    def clean_accuracy(self) -> float:
-        """Accuracy on uncorrupted rows; equal to `accuracy` for a task, which has no corruption."""
-        return self.accuracy if self.repeats is not None else self.weighted(self.clean_accuracies)
-
-    @property
     def is_missing(self) -> bool:
         """Whether the outputs of some model are not numbers."""
-        parts = (self.of_received, self.of_unseen)
-        views = ((self.losses, self.accuracies), (self.clean_losses, self.clean_accuracies))
-        any_missing = any((np.isnan(losses) & np.isnan(accuracies)).any() for losses, accuracies in views)
-        return any_missing or any(part is not None and part.is_missing for part in parts)
+        if (np.isnan(self.losses) & np.isnan(self.accuracies)).any():
+            return True
+        parts = (self.clean, self.of_received, self.of_unseen)
+        return any(part is not None and part.is_missing for part in parts)
 
-    def weighted(self, values: npt.NDArray[np.float64]) -> float:
+    def weighted(self, values: DoubleArray) -> float:
         """Return the mean of per-client values, weighted by evaluation rows."""
         total = int(self.num_examples.sum())
         return float(np.dot(values, self.num_examples) / total) if total else float("nan")
@@ -138,11 +127,11 @@ class Evaluation:
         Clients without rows, or without a defined score, are excluded. NaN if no client is left, or if the outputs of a
         client's model are not numbers.
         """
-        if self.is_missing:
+        view = self.clean if clean else self
+        if view is None or self.is_missing:
             return float("nan")
-        accuracies, metrics = (self.clean_accuracies, self.clean_metrics) if clean else (self.accuracies, self.metrics)
-        scores = accuracies if metrics is None else metrics
-        defined = np.sort(scores[(self.num_examples > 0) & ~np.isnan(scores)])
+        scores = view.accuracies if view.metrics is None else view.metrics
+        defined = np.sort(scores[(view.num_examples > 0) & ~np.isnan(scores)])
         return float(defined[: -(-len(defined) // WORST_OF)].mean()) if len(defined) else float("nan")
 
 
@@ -156,67 +145,53 @@ def fold_evaluation(
         unseen: Clients that do not train; their scores are reported separately.
         metric: The session's metric.
     """
-    own = {client: score for result in results for client, score in result.own.items()}
-    clean = {client: score for result in results for client, score in result.clean.items()}
-    received = {client: score for result in results for client, score in result.received.items()}
-    unseen_scores = {client: score for client, score in own.items() if client in unseen}
-    seen_scores = {client: score for client, score in own.items() if client not in unseen_scores}
-    scores = {
-        "own": seen_scores.values(),
-        "clean": [clean.get(client, score) for client, score in seen_scores.items()],
-        "received": received.values(),
-        "unseen": unseen_scores.values(),
+    own, changed, received = (
+        {client: score for result in results for client, score in getattr(result, part).items()}
+        for part in ("own", "clean", "received")
+    )
+    seen = {client: score for client, score in own.items() if client not in unseen}
+    parts = {
+        "own": seen,
+        "clean": {client: changed.get(client, score) for client, score in seen.items()},
+        "received": received,
+        "unseen": {client: score for client, score in own.items() if client in unseen},
     }
-    pooled = {} if metric is None else _pooled(metric, results)
-    for part in pooled:
-        if any(score.is_missing for score in scores[part]):
-            pooled[part] = float("nan")
+    views = {}
+    for part, scores in parts.items():
+        total = None if metric is None else add(result.sums.get(part) for result in results)
+        pooled = None if metric is None or total is None else metric.value(total)
+        if pooled is not None and any(score.is_missing for score in scores.values()):
+            pooled = float("nan")
+        views[part] = _evaluation(scores, pooled)
     return replace(
-        _evaluation(seen_scores, clean),
+        views["own"],
         failures=dict(sorted(failure for result in results for failure in result.failures.items())),
-        of_received=replace(_evaluation(received, {}), metric=pooled.get("received")) if received else None,
-        of_unseen=replace(_evaluation(unseen_scores, clean), metric=pooled.get("unseen")) if unseen_scores else None,
-        metric=pooled.get("own"),
-        clean_metric=pooled.get("clean"),
+        clean=views["clean"],
+        of_received=views["received"] if received else None,
+        of_unseen=views["unseen"] if parts["unseen"] else None,
     )
 
 
-def _pooled(metric: Metric, results: Sequence[EvaluateResults]) -> dict[str, float]:
-    """Return the metric pooled over all clients' rows, for each kind of scores."""
-    parts = {part for result in results for part in result.sums}
-    totals = {part: add(result.sums.get(part) for result in results) for part in parts}
-    return {part: metric.value(total) for part, total in totals.items() if total is not None}
+def _evaluation(scores: Mapping[int, ClientScore], metric: float | None) -> Evaluation:
+    """Return the evaluation of some clients, given their pooled metric."""
+    clients = tuple(sorted(scores))
+    ordered = [scores[client] for client in clients]
+    counts = np.array([score.num_examples for score in ordered], dtype=np.int64)
 
+    def share(sums: Sequence[float]) -> DoubleArray:
+        return np.divide(np.array(sums, np.float64), counts, out=np.zeros(len(counts)), where=counts > 0)
 
-def _evaluation(scores: Mapping[int, ClientScore], cleaned: Mapping[int, ClientScore]) -> Evaluation:
-    """Return the evaluation of some clients, with the scores on uncorrupted rows where these differ."""
-    own = dict(sorted(scores.items(), key=itemgetter(0)))
-    clean = {client: cleaned.get(client, score) for client, score in own.items()}
-    counts = np.array([score.num_examples for score in own.values()], dtype=np.int64)
-
-    def share(sums: Iterable[float]) -> npt.NDArray[np.float64]:
-        totals = np.fromiter(sums, np.float64, len(counts))
-        return np.asarray(np.divide(totals, counts, out=np.zeros(len(counts)), where=counts > 0))
-
-    repeats = np.array([score.repeats for score in own.values() if score.repeats], dtype=np.float64)
+    repeats = np.array([score.repeats for score in ordered if score.repeats], dtype=np.float64)
+    metrics = [score.metric for score in ordered]
     return Evaluation(
-        clients=tuple(own),
-        num_examples=counts,
-        accuracies=share(score.num_correct for score in own.values()),
-        losses=share(score.loss_sum for score in own.values()),
-        clean_accuracies=share(score.num_correct for score in clean.values()),
-        clean_losses=share(score.loss_sum for score in clean.values()),
-        failures={},
+        clients,
+        counts,
+        accuracies=share([score.num_correct for score in ordered]),
+        losses=share([score.loss_sum for score in ordered]),
+        metrics=None if all(value is None for value in metrics) else np.array(metrics, np.float64),
+        metric=metric,
         repeats=repeats if len(repeats) else None,
-        metrics=_metrics(own.values()),
-        clean_metrics=_metrics(clean.values()),
     )
-
-
-def _metrics(scores: Iterable[ClientScore]) -> npt.NDArray[np.float64] | None:
-    """Return the metric of each client, or None if none was measured."""
-    values = [score.metric for score in scores]
-    return None if all(value is None for value in values) else np.array(values, dtype=np.float64)
 
 
 Handle = TypeVar("Handle")
@@ -237,7 +212,6 @@ class Job(Generic[Handle]):
         handles: Handles of the host calls.
         scores_received: Whether every client scores the model before training.
         states_version: Version of the client states when the job was sent.
-        training: Number of the training under which its scores are recorded, if all trainings are scored.
         evaluation: Scores that were already known.
         replies: Replies by the id of the message that they answer; None until the job is done.
     """
@@ -252,7 +226,6 @@ class Job(Generic[Handle]):
     handles: list[Handle] = field(default_factory=list)
     scores_received: bool = False
     states_version: int = 0
-    training: int | None = None
     evaluation: Evaluation | None = None
     replies: dict[str, Message] | None = None
 
@@ -335,6 +308,8 @@ Contents = tuple[dict[int, RecordDict], dict[int, str]]
 """Content of each client that answered, and reason of each that failed."""
 
 Metrics = dict[str, int | float]
+Columns = Mapping[str, npt.NDArray[Any]]
+"""Of counts or means by name, one element per client."""
 
 
 class TrainReplies:
@@ -342,21 +317,14 @@ class TrainReplies:
 
     Args:
         facts: Facts of the federation.
-        weighted_by: The metric that weights a merged mean.
+        needs: The metric that weights a merged mean, and whether individual replies contain the client's simulated
+            round duration.
         algorithm: The client algorithm; declares the weights of auxiliary vectors.
-        durations: Whether individual replies contain the client's simulated round duration.
     """
 
-    def __init__(
-        self,
-        facts: FederationFacts,
-        weighted_by: str,
-        algorithm: ClientAlgorithm | None = None,
-        durations: bool = False,
-    ) -> None:
-        self._durations = durations
+    def __init__(self, facts: FederationFacts, needs: EngineNeeds, algorithm: ClientAlgorithm | None = None) -> None:
+        self._needs = needs
         self._layout = facts.layout
-        self._weighted_by = weighted_by
         self._auxiliary_weighted_by = {} if algorithm is None else algorithm.auxiliary
         self._at_home = None if algorithm is None else algorithm.private_mask(facts.layout)
         self._max_weight = max(1, int(facts.client_rows.sum()))
@@ -368,38 +336,51 @@ class TrainReplies:
             job: Specifies what was sent, whether replies are merged, and whether arrays are sent by tensor name.
             results: Results of the hosts.
         """
-        assert job.vector is not None
         failures = {client: reason for result in results for client, reason in result.failures.items()}
         answered = [result for result in results if result.clients]
         if not answered:
             return {}, failures
-        columns = _MetricColumns.of(answered)
+        counts, means = _count_columns(answered), _mean_columns(answered)
+        clients = np.concatenate([result.clients for result in answered])
+        order = np.argsort(clients)
+        counts, means = ({name: column[order] for name, column in columns.items()} for columns in (counts, means))
         if job.merged:
-            vector, auxiliary = self._exact_means(job.vector, job.auxiliary, answered, columns)
-            metrics, steps = columns.merged(self._weighted_by), columns.mean_steps(self._weighted_by)
-            return {int(columns.clients[0]): self._content(job, vector, metrics, steps, auxiliary)}, failures
+            return {int(clients[order[0]]): self._merged(job, answered, counts, means)}, failures
+        columns = {**counts, **means}
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        metrics_of = {
+            client: dict(zip(columns, row, strict=True))
+            for client, row in zip(clients[order].tolist(), rows, strict=True)
+        }
         contents = {}
-        metrics_of = dict(columns.each())
         for result in answered:
             assert result.vectors is not None
-            if self._durations:
-                for client in result.clients:
-                    metrics_of[client][keys.SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
                 auxiliary = {name: rows[row] for name, rows in result.auxiliary.items()}
                 # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
                 own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
                 metrics = metrics_of[client]
+                if self._needs.durations:
+                    metrics[keys.SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
                 contents[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
         return contents, failures
 
+    def _merged(self, job: Job[Any], results: Sequence[TrainResults], counts: Columns, means: Columns) -> RecordDict:
+        """Return the one reply for all clients: means, and sums of counts.
+
+        A weight that the client algorithm reports applies to models only; metrics are then weighted by examples.
+        """
+        by_clients = self._needs.weighted_by == keys.NUM_CLIENTS_KEY
+        counted = counts[keys.NUM_CLIENTS_KEY if by_clients else keys.NUM_EXAMPLES_KEY].astype(np.float64)
+        metrics = {name: column.sum().item() for name, column in counts.items()}
+        metrics |= {name: float(np.dot(column, counted) / counted.sum()) for name, column in means.items()}
+        weights = counts[self._needs.weighted_by].astype(np.float64)
+        num_steps = float(np.dot(counts[keys.NUM_STEPS_KEY], weights) / weights.sum())
+        vector, auxiliary = self._exact_means(job, results, counts)
+        return self._content(job, vector, metrics, num_steps, auxiliary)
+
     def _content(
-        self,
-        job: Job[Any],
-        vector: FloatArray,
-        metrics: Metrics,
-        num_steps: float,
-        auxiliary: Mapping[str, FloatArray],
+        self, job: Job[Any], vector: FloatArray, metrics: Metrics, num_steps: float, auxiliary: Mapping[str, FloatArray]
     ) -> RecordDict:
         arrays = {keys.FLAT_KEY: vector}
         if job.named:
@@ -410,135 +391,60 @@ class TrainReplies:
         return content
 
     def _exact_means(
-        self,
-        received: FloatArray,
-        sent: Mapping[str, FloatArray],
-        results: Sequence[TrainResults],
-        columns: _MetricColumns,
+        self, job: Job[Any], results: Sequence[TrainResults], counts: Columns
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
         """Return the exact means of models and auxiliary vectors; the model is NaN throughout if a client diverged."""
-        model = _ExactSum(ExactScale.of(received, self._max_weight), self._weighted_by)
-        auxiliary = {
-            name: _ExactSum(ExactScale.of_auxiliary(sent.get(name), self._max_weight), weighted_by)
-            for name, weighted_by in self._auxiliary_weighted_by.items()
+        assert job.vector is not None
+        model = ""  # the name of the sum of models
+        weighted_by = {model: self._needs.weighted_by, **self._auxiliary_weighted_by}
+        scales = {
+            name: ExactScale.of(job.auxiliary.get(name) if name else job.vector, self._max_weight)
+            for name in weighted_by
         }
         diverged = any(result.diverged for result in results)
+        totals: dict[str, IntArray] = {}
         for result in results:
             if result.in_another_sum:
                 continue
             if result.total is not None:
-                model.add_total(result.total)
-                for name, total in result.auxiliary_totals.items():
-                    auxiliary[name].add_total(total)
-                continue
-            assert result.vectors is not None
-            vectors = np.stack(result.vectors)
-            inside = model.scale.holds(vectors)
-            auxiliary_rows = {name: np.asarray(result.auxiliary[name]) for name in auxiliary}
-            for name, exact_sum in auxiliary.items():
-                inside &= exact_sum.scale.holds(auxiliary_rows[name])
-            diverged = diverged or not inside.all()
-            model.add(vectors, result, inside)
-            for name, exact_sum in auxiliary.items():
-                exact_sum.add(auxiliary_rows[name], result, inside)
-        means = {name: exact_sum.mean(columns) for name, exact_sum in auxiliary.items()}
-        vector = model.mean(columns)
+                host_totals = {model: result.total, **result.auxiliary_totals}
+            else:
+                vectors = {model: np.stack(result.vectors or [])}
+                vectors |= {name: np.asarray(rows) for name, rows in result.auxiliary.items() if name in scales}
+                inside = np.all([scales[name].holds(rows) for name, rows in vectors.items()], axis=0)
+                diverged = diverged or not inside.all()
+                own = {name: column[inside] for name, column in _count_columns([result]).items()}
+                host_totals = {
+                    name: scales[name].total(rows[inside], own[weighted_by[name]]) for name, rows in vectors.items()
+                }
+            for name, total in host_totals.items():
+                if name in totals:
+                    totals[name] += total
+                else:  # a host's may lie in shared memory
+                    totals[name] = total.copy()
+        means = {name: scales[name].mean(totals[name], counts[by].sum().item()) for name, by in weighted_by.items()}
+        vector = means.pop(model)
         if self._at_home is not None:  # an exact sum rounds values far below 1
-            vector[self._at_home] = received[self._at_home]
+            vector[self._at_home] = job.vector[self._at_home]
         return (np.full_like(vector, np.nan) if diverged else vector), means
 
 
-@dataclass
-class _ExactSum:
-    """The exact sum of one vector per client, and the metric that weights it."""
-
-    scale: ExactScale
-    weighted_by: str
-    total: IntArray | None = None
-    is_own: bool = False
-
-    def add_total(self, total: IntArray) -> None:
-        """Add a host's sum."""
-        if self.total is None:
-            self.total = total
-        elif self.is_own:
-            self.total += total
-        else:  # the first is the host's, maybe in shared memory
-            self.total, self.is_own = self.total + total, True
-
-    def add(self, rows: FloatArray, result: TrainResults, inside: npt.NDArray[np.bool_]) -> None:
-        """Add the rows of those clients of a host that are within the range of the scale."""
-        self.add_total(self.scale.total(rows[inside], _count_columns([result])[self.weighted_by][inside]))
-
-    def mean(self, columns: _MetricColumns) -> FloatArray:
-        """Return the mean over all clients."""
-        assert self.total is not None, "some host answered"
-        return self.scale.mean(self.total, columns.counts[self.weighted_by].sum().item())
-
-
-def _count_columns(results: Sequence[TrainResults]) -> dict[str, npt.NDArray[Any]]:
+def _count_columns(results: Sequence[TrainResults]) -> Columns:
     """Return the additive counts by name, one element per client, in the order of the results."""
-
-    def column(lists: Iterable[Sequence[int | float]]) -> npt.NDArray[Any]:
-        return np.concatenate([np.asarray(values) for values in lists])
-
     return {
-        keys.NUM_EXAMPLES_KEY: column(result.num_examples for result in results),
+        keys.NUM_EXAMPLES_KEY: np.concatenate([result.num_examples for result in results]),
         keys.NUM_CLIENTS_KEY: np.ones(sum(len(result.clients) for result in results), np.int64),
-        keys.NUM_STEPS_KEY: column(result.num_steps for result in results),
-        **{name: column(result.sums[name] for result in results) for name in results[0].sums},
+        keys.NUM_STEPS_KEY: np.concatenate([result.num_steps for result in results]),
+        **{name: np.concatenate([result.sums[name] for result in results]) for name in results[0].sums},
     }
 
 
-@dataclass(frozen=True)
-class _MetricColumns:
-    """Metrics of all clients that trained, one element per client, sorted by client.
-
-    Attributes:
-        clients: The clients.
-        counts: Additive counts by name.
-        means: Means over a client's rows by name.
-    """
-
-    clients: IntArray
-    counts: Mapping[str, npt.NDArray[Any]]
-    means: Mapping[str, npt.NDArray[np.float64]]
-
-    @classmethod
-    def of(cls, results: Sequence[TrainResults]) -> _MetricColumns:
-        clients = np.concatenate([np.asarray(result.clients, dtype=np.int64) for result in results])
-        order = np.argsort(clients)
-
-        def column(name: str) -> npt.NDArray[Any]:
-            return np.concatenate([np.asarray(getattr(result, name)) for result in results])[order]
-
-        means = {"loss": column("losses")}
-        if results[0].initial_losses:
-            means[keys.TRAIN_LOSS_KEY] = column("initial_losses")
-        counts = {name: values[order] for name, values in _count_columns(results).items()}
-        return cls(clients[order], counts, means)
-
-    def each(self) -> Iterator[tuple[int, Metrics]]:
-        """Yield each client's metrics."""
-        names = (*self.counts, *self.means)
-        values = zip(*(column.tolist() for column in (*self.counts.values(), *self.means.values())), strict=True)
-        for client, row in zip(self.clients.tolist(), values, strict=True):
-            yield client, dict(zip(names, row, strict=True))
-
-    def mean_steps(self, weighted_by: str) -> float:
-        """Return the mean number of steps, with the same weights as the models."""
-        weights = self.counts[weighted_by].astype(np.float64)
-        return float(np.dot(self.counts[keys.NUM_STEPS_KEY], weights) / weights.sum())
-
-    def merged(self, weighted_by: str) -> Metrics:
-        """Return the sums of the counts and the weighted means of the means.
-
-        A weight that the client algorithm reports applies to models only; metrics are then weighted by examples.
-        """
-        counted = weighted_by if weighted_by == keys.NUM_CLIENTS_KEY else keys.NUM_EXAMPLES_KEY
-        weights = self.counts[counted].astype(np.float64)
-        sums: Metrics = {name: column.sum().item() for name, column in self.counts.items()}
-        return {**sums, **{k: float(np.dot(column, weights) / weights.sum()) for k, column in self.means.items()}}
+def _mean_columns(results: Sequence[TrainResults]) -> Columns:
+    """Return the means over each client's rows by name, likewise."""
+    means = {"loss": np.concatenate([result.losses for result in results])}
+    if results[0].initial_losses:
+        means[keys.TRAIN_LOSS_KEY] = np.concatenate([result.initial_losses for result in results])
+    return means
 
 
 def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
@@ -593,21 +499,10 @@ class ReceivedScores:
 
     Args:
         seed: Seed of the trial; messages that train with another seed are not scored.
-
-    Attributes:
-        message_rounds: For each sending of train messages so far, the round given in its messages, or None.
-        by_training: If `followed`, the scores of the model that the n-th training sent out, by n; no entry for a
-            sending
-            of several models.
-        followed: Whether all trainings are scored.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.message_rounds: list[int | None] = []
-        self.by_training: dict[int, Evaluation] = {}
-        self.followed = False
-        self._sends_one_model = False
         self._asked: FloatArray | None = None
         self._last: tuple[FloatArray, int, Evaluation] | None = None
 
@@ -627,37 +522,13 @@ class ReceivedScores:
         scored, version, evaluation = self._last
         return evaluation if version == states_version and _same(scored, vector) else None
 
-    def keep(
-        self, vector: FloatArray, states_version: int, evaluation: Evaluation, training: int | None = None
-    ) -> Evaluation:
-        """Store a model's scores, also under the number of the training if one is given."""
+    def keep(self, vector: FloatArray, states_version: int, evaluation: Evaluation) -> Evaluation:
+        """Store a model's scores."""
         self._last = (vector, states_version, evaluation)
-        if training is not None:
-            self.by_training[training] = evaluation
         return evaluation
 
-    @property
-    def trainings(self) -> int:
-        """Number of sendings of train messages so far."""
-        return len(self.message_rounds)
-
-    def count(self, num_models: int, message_round: int | None) -> None:
-        """Count one sending of train messages with the given number of models, and record its round."""
-        self.message_rounds.append(message_round)
-        self._sends_one_model = num_models == 1
-
-    def number(self, seed: int) -> int | None:
-        """Return the number under which the last training's scores are recorded, or None."""
-        return self.trainings if self.followed and self._sends_one_model and seed == self._seed else None
-
-    def carried(self, vector: FloatArray, states_version: int, seed: int) -> bool:
+    def carried(self, vector: FloatArray, seed: int) -> bool:
         """Return whether the training that sends this model also carries its scoring."""
-        training = self.number(seed)
-        if training is not None:
-            known = self.known(vector, states_version, seed)
-            if known is not None:
-                self.by_training[training] = known
-            return known is None
         if seed != self._seed or self._asked is None or not _same(self._asked, vector):
             return False
         self._asked = None

@@ -134,103 +134,67 @@ class ClientReports:
 
 def _losses(clients: Sequence[int], means: Mapping[int, RowMeans]) -> Losses:
     """Return the columns of the clients' means."""
-
-    def column(name: str) -> DoubleArray:
-        return np.array([getattr(means.get(client, NOTHING), name) for client in clients], np.float64)
-
-    return Losses(*(column(name) for name in ("cross_entropy", "squared", "miss", "entropy")))
+    rows = [means.get(client, NOTHING) for client in clients]
+    columns = ("cross_entropy", "squared", "miss", "entropy")
+    return Losses(*(np.array([getattr(row, name) for row in rows], np.float64) for name in columns))
 
 
-def expected_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
-    """Return the expected duration of each client's round, shape `(num_clients,)`; 0 for clients without a device."""
-    return _each(facts, session, Device.expected_seconds)
+Seconds = Callable[[Device, RoundWork], float]
+
+
+def expected_seconds(
+    facts: FederationFacts,
+    session: Session,
+    of_device: Seconds = Device.expected_seconds,
+    shortest: bool = False,
+    sends_all: bool = True,
+) -> DoubleArray:
+    """Return the expected duration of each client's round, shape `(num_clients,)`; 0 for clients without a device.
+
+    Args:
+        facts: Facts of the federation.
+        session: Session of the trial.
+        of_device: A device's duration of its work, if another than the expected one is asked for.
+        shortest: Whether the work is the least possible: for rows in groups one step per epoch, and for clients with
+            settings of their own a single step.
+        sends_all: Whether each client sends its whole model; otherwise uploads are not counted.
+    """
+    algorithm, local_epochs = session.algorithm, session.training.local_epochs
+    rows = num_training_rows(facts.client_rows, session.test_fraction, session.validation_fraction)
+    steps = session.training.num_steps(rows) if facts.holds_rows else np.full(len(rows), local_epochs)
+    chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
+    if shortest and (session.client_table is not None or chooses):
+        steps = np.minimum(steps, 1)
+    elif shortest and facts.grouped:
+        steps = np.minimum(steps, local_epochs)
+    down = client_bytes_down(facts.layout, algorithm, ())
+    up = client_bytes_up(facts.layout, algorithm) if sends_all else 0
+    durations = np.zeros(facts.num_clients)
+    for client, device in facts.devices.items():
+        durations[client] = of_device(device, RoundWork(int(steps[client]), down, up))
+    return durations
 
 
 def least_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
     """Return the duration of each client's round without its random part, shape `(num_clients,)`."""
-    return _each(facts, session, Device.least_seconds)
+    return expected_seconds(facts, session, Device.least_seconds)
 
 
-def shortest_seconds(facts: FederationFacts, session: Session, sends_all: bool = True) -> DoubleArray:
-    """Return a lower bound on the duration of each client's round, shape `(num_clients,)`.
+def able_clients(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> npt.NDArray[np.bool_]:
+    """Return which clients a policy may choose, shape `(num_clients,)`.
 
-    It is the duration without the random part for the least possible work: for rows in groups one step per epoch, and
-    for
-    clients with settings of their own a single step.
-
-    Args:
-        facts: Facts of the federation.
-        session: Session of the trial.
-        sends_all: Whether each client sends its whole model; otherwise uploads are not counted.
+    Clients with too few training rows abstain, and those whose shortest round ends after the deadline are always late.
+    If the policy may let clients withhold tensors, uploads are not counted, as the share sent is unknown in advance.
     """
-    algorithm, steps = session.algorithm, _steps(facts, session)
-    chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
-    if session.client_table is not None or chooses:
-        steps = np.minimum(steps, 1)
-    elif facts.grouped:
-        steps = np.minimum(steps, session.training.local_epochs)
-    return _each(facts, session, Device.least_seconds, steps, sends_all)
-
-
-def probe_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
-    """Return the time for each client to receive the model and measure it without training, shape `(num_clients,)`."""
-    epochs = session.training.local_epochs
-    return _each(facts, session, lambda device, work: device.probe_seconds(work, epochs))
-
-
-def _each(
-    facts: FederationFacts,
-    session: Session,
-    seconds: Callable[[Device, RoundWork], float],
-    steps: IntArray | None = None,
-    sends_all: bool = True,
-) -> DoubleArray:
-    """Return a duration for each client, computed from its device and its work."""
-    down = client_bytes_down(facts.layout, session.algorithm, ())
-    up = client_bytes_up(facts.layout, session.algorithm) if sends_all else 0
-    steps = _steps(facts, session) if steps is None else steps
-    durations = np.zeros(facts.num_clients)
-    for client, device in facts.devices.items():
-        durations[client] = seconds(device, RoundWork(int(steps[client]), down, up))
-    return durations
-
-
-def _steps(facts: FederationFacts, session: Session) -> IntArray:
-    """Return the optimiser steps of each client's round, shape `(num_clients,)`."""
-    rows = num_training_rows(facts.client_rows, session.test_fraction, session.validation_fraction)
-    return session.training.num_steps(rows) if facts.holds_rows else np.full(len(rows), session.training.local_epochs)
-
-
-Mask = npt.NDArray[np.bool_]
-
-
-def abstaining_clients(facts: FederationFacts, session: Session) -> Mask:
-    """Return which clients have too few training rows to participate, shape `(num_clients,)`."""
     rows = facts.client_rows
     if not facts.grouped:
         rows = num_training_rows(rows, session.test_fraction, session.validation_fraction)
-    return np.asarray(rows < facts.least_training_rows)
-
-
-def late_clients(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> Mask:
-    """Return which clients' rounds always end after the session's deadline, shape `(num_clients,)`.
-
-    Args:
-        facts: Facts of the federation.
-        session: Session of the trial.
-        policy: The selection policy. If it may let clients withhold tensors, uploads are not counted, as the share
-            sent is unknown in advance.
-    """
-    if session.deadline_seconds is None:
-        return np.zeros(facts.num_clients, np.bool_)
-    sends_all = type(policy).assign is SelectionPolicy.assign
-    return shortest_seconds(facts, session, sends_all) > session.deadline_seconds
-
-
-def able_clients(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> Mask:
-    """Return which clients a policy may choose, shape `(num_clients,)`; arguments as for `late_clients`."""
-    able = ~(abstaining_clients(facts, session) | late_clients(facts, session, policy))
+    able = np.asarray(rows >= facts.least_training_rows)
     able[[*facts.unseen]] = False
+    if session.deadline_seconds is not None:
+        sends_all = type(policy).assign is SelectionPolicy.assign
+        shortest = expected_seconds(facts, session, Device.least_seconds, shortest=True, sends_all=sends_all)
+        able &= shortest <= session.deadline_seconds
     return able
 
 
@@ -277,21 +241,13 @@ def scored_clients(facts: FederationFacts, session: Session) -> IntArray | None:
     """
     if session.num_scored is None or session.num_scored >= facts.num_clients:
         return None
-    is_unseen = np.zeros(facts.num_clients, np.bool_)
-    is_unseen[[*facts.unseen]] = True
-    has_rows = _scorable(facts, session)
-    drawn = []
-    for group, clients in enumerate((np.flatnonzero(~is_unseen & has_rows), np.flatnonzero(is_unseen & has_rows))):
-        generator = stream(session.seed, "scored-clients", group)
-        drawn.append(generator.choice(clients, min(len(clients), session.num_scored), replace=False))
-    return np.sort(np.concatenate(drawn))
-
-
-def _scorable(facts: FederationFacts, session: Session) -> npt.NDArray[np.bool_]:
-    """Return which clients may have rows to be scored on, shape `(num_clients,)`; an upper bound for grouped rows."""
-    if not facts.holds_rows:
-        return np.ones(facts.num_clients, np.bool_)
-    rows = facts.client_rows
+    rows = facts.client_rows  # an upper bound on those to be scored on, if they are grouped
     if not facts.grouped:
         rows = num_part_rows(rows, session.test_fraction, session.validation_fraction)[session.evaluate_on]
-    return np.asarray(rows >= max(1, facts.least_training_rows))
+    may_have_rows = (rows >= max(1, facts.least_training_rows)) | (not facts.holds_rows)
+    is_unseen = np.isin(np.arange(facts.num_clients), [*facts.unseen])
+    drawn = []
+    for group, members in enumerate((~is_unseen, is_unseen)):
+        clients, generator = np.flatnonzero(members & may_have_rows), stream(session.seed, "scored-clients", group)
+        drawn.append(generator.choice(clients, min(len(clients), session.num_scored), replace=False))
+    return np.sort(np.concatenate(drawn))

@@ -65,7 +65,7 @@ def perform_with_timeout(
 
     Args:
         perform: Performs a call.
-        method: `train`, `measure`, `evaluate`, `query` or `serve`.
+        method: `train`, `evaluate`, `query` or `serve`.
         call: The call; its session has a time limit.
         notes: Notes of earlier attempts: the clients that did not finish alone, each with its work.
         end: Ends this process.
@@ -86,39 +86,39 @@ def perform_with_timeout(
             return [perform(method, call)]
     hanging: frozenset[tuple[str, int]] = pickle.loads(stored)  # noqa: S301 - our own note
     results: list[Results] = []
-    for step, part in _client_by_client(method, call):
-        client = (step, part.clients[0])
-        if client in hanging:
-            results.append(_failure(step, part, limit))
+    for step, client, part in _client_by_client(method, call):
+        if (step, client) in hanging:
+            results.append(_failure(step, client, part, limit))
             continue
-        with limited(limit, partial(give_up, hanging | {client})):
+        with limited(limit, partial(give_up, hanging | {(step, client)})):
             results.append(perform(step, part))
     notes.remove(call.call_id)
     return [TrainResults(evaluation=r) if method == "train" and isinstance(r, EvaluateResults) else r for r in results]
 
 
-def _client_by_client(method: str, call: HostCall) -> Iterator[tuple[str, HostCall]]:
+def _client_by_client(method: str, call: HostCall) -> Iterator[tuple[str, int, HostCall]]:
     """Yield the work of a call, one client at a time."""
     for client in call.evaluated:
-        yield "evaluate", replace(call, clients=(client,), evaluated=())
-    watched, measured = call.watched, () if call.watched is None else call.watched.measured
-    for client in call.clients if method != "measure" else ():
+        yield "evaluate", client, replace(call, clients=(client,), evaluated=())
+    watched = call.watched
+    for client in call.clients:
         alone = None if watched is None else replace(watched, measured=())
-        yield method, replace(call, clients=(client,), evaluated=(), watched=alone)
-    for client in measured:
-        assert watched is not None
-        yield "measure", replace(call, clients=(client,), evaluated=(), watched=replace(watched, measured=(client,)))
+        yield method, client, replace(call, clients=(client,), evaluated=(), watched=alone)
+    if watched is not None:
+        for client in watched.measured:
+            alone = replace(watched, measured=(client,))
+            yield method, client, replace(call, clients=(), evaluated=(), watched=alone)
 
 
-def _failure(method: str, call: HostCall, limit: float) -> Results:
-    (client,) = call.clients
+def _failure(method: str, client: int, call: HostCall, limit: float) -> Results:
     failures = {client: f"did not finish within {limit:g} s ({method})"}
     deadline = call.session.deadline_seconds
     durations = {client: limit if deadline is None else deadline}
     if method == "train":
-        return TrainResults(failures=failures, hanging=[client], durations=durations)
-    if method == "measure":
-        return TrainResults(durations=durations)
+        trains = bool(call.clients)  # else it only measures
+        return TrainResults(
+            failures=failures if trains else {}, hanging=[client] if trains else [], durations=durations
+        )
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
 
 

@@ -495,7 +495,6 @@ class FederationFacts:
         client_rows: Local rows of each client, shape `(num_clients,)`.
         num_classes: Number of classes.
         layout: The model's layout.
-        corrupted_clients: Clients whose observed and uncorrupted data differ.
         devices: See `Federation`.
         holds_rows: Whether clients hold labelled rows; False if they have a task of their own.
         unseen: Clients that never train and are only scored.
@@ -513,7 +512,6 @@ class FederationFacts:
     client_rows: IntArray
     num_classes: int
     layout: ParameterLayout
-    corrupted_clients: tuple[int, ...]
     devices: Mapping[int, Device] = field(default_factory=dict)
     holds_rows: bool = True
     unseen: frozenset[int] = frozenset()

@@ -193,14 +193,6 @@ def integer_buffers(arrays: ArrayRecord, layout: ParameterLayout) -> dict[str, n
     return layout.integers_of({name: read_array(array) for name, array in arrays.items()})
 
 
-def round_in(content: RecordDict) -> int | None:
-    """Return the round given in a message's configuration; None if none is given."""
-    for record in content.config_records.values():
-        if isinstance(server_round := record.get(keys.ROUND_KEY), int):
-            return server_round
-    return None
-
-
 def train_config(
     training: LocalTraining, seed: int, server_round: int, reply: keys.ReplyMode, initial_loss: bool = False
 ) -> dict[str, int | float | str | bool]:
@@ -321,19 +313,6 @@ def models_of(arrays: ArrayRecord, layout: ParameterLayout, num_clients: int) ->
     group = np.full(num_clients, np.bincount(raw[raw >= 0]).argmax())
     group[np.flatnonzero(raw >= 0)] = raw[raw >= 0]
     return [(vector, np.flatnonzero(group == index).tolist()) for index, vector in enumerate(vectors)]
-
-
-def unmoved(
-    before: Sequence[tuple[FloatArray, Sequence[int]]], after: Sequence[tuple[FloatArray, Sequence[int]]]
-) -> list[Sequence[int]]:
-    """Return the clients of each model that is unchanged.
-
-    Args:
-        before: Models and clients as returned by `models_of`.
-        after: Likewise, for the same clients.
-    """
-    model_of = {client: vector for vector, clients in before for client in clients}
-    return [clients for vector, clients in after if clients and np.array_equal(vector, model_of[clients[0]])]
 
 
 def clients_text(clients: Sequence[int]) -> str:

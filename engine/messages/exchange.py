@@ -98,7 +98,8 @@ def exchange(
     requests += [(training, MessageType.TRAIN) for training in trainings]
     for index, (request, message_type) in enumerate(requests):
         content = request.content()
-        nodes = _nodes(grid, request.clients)
+        asked = request.clients
+        nodes = sorted(grid.get_node_ids()) if asked is None else [node_of(client) for client in asked]
         if nodes:
             messages += addressed(Message(content, nodes[0], message_type, group_id=str(index)), nodes)
     replies: list[list[Message]] = [[] for _ in requests]
@@ -120,16 +121,6 @@ def send_query(
     """Ask clients for a single aggregate; see `Query`."""
     (answers,), _ = exchange(grid, queries=[Query(function, arrays or {}, config or {}, clients)])
     return answers
-
-
-def send_train(grid: Grid, vector: FloatArray, config: Scalars, clients: Sequence[int] | None = None) -> TrainAnswers:
-    """Let clients train from a single vector, without a strategy; see `Training`."""
-    _, (answers,) = exchange(grid, trainings=[Training(vector, config, clients)])
-    return answers
-
-
-def _nodes(grid: Grid, clients: Sequence[int] | None) -> list[int]:
-    return sorted(grid.get_node_ids()) if clients is None else [node_of(client) for client in clients]
 
 
 def _refused(replies: Sequence[Message]) -> dict[int, str]:

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -57,6 +57,7 @@ from fedscout.engine.nodes.wire import (
     ACTION,
     Greeting,
     Introduction,
+    Method,
     NodeAnswers,
     NodeCall,
     NodeCalls,
@@ -233,14 +234,6 @@ class NodeRoster:
         """Return whether any client is connected."""
         return any(member.node is not None for member in self.members)
 
-    def node_of(self, client: int) -> int | None:
-        """Return a client's node; None if it is not connected."""
-        return self.members[client].node
-
-    def rows_of(self, client: int) -> int:
-        """Return the upper limit on a client's rows."""
-        return self.members[client].introduction.num_rows or ROWS_IF_UNKNOWN
-
     def _admit_answered(self) -> None:
         """Add the nodes that replied to a greeting."""
         introductions: dict[int, Introduction] = {}
@@ -324,8 +317,6 @@ PATIENCE_SECONDS = 600.0
 
 PAUSE_SECONDS = 1.0
 """Between two checks whether a client is connected."""
-
-_TYPE_OF = {"train": MessageType.TRAIN, "measure": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
 @dataclass
@@ -444,12 +435,11 @@ class NodeGrid(HostGrid[PendingCall]):
             return PendingCall(method, None, call)
         measured = () if call.watched is None else call.watched.measured
         (client,) = {*call.clients, *call.evaluated, *measured}
-        node = self._roster.node_of(client)
+        node = self._roster.members[client].node
         if node is None:
             return PendingCall(method, client, call)
-        node_method: Any = method
         batch = self._waiting.setdefault(node, Batch())
-        batch.calls.append(NodeCall(node_method, call, self._trial, self._terms))
+        batch.calls.append(NodeCall(cast(Method, method), call, self._trial, self._terms))
         return PendingCall(method, client, call, batch, len(batch.calls) - 1)
 
     def _send(self) -> None:
@@ -457,22 +447,20 @@ class NodeGrid(HostGrid[PendingCall]):
         waiting, self._waiting = self._waiting, {}
         ttl = self.session.round_timeout_seconds
         for node, batch in waiting.items():
-            (kind, *others) = {_TYPE_OF.get(call.method, MessageType.QUERY) for call in batch.calls}
+            kinds = {call.method for call in batch.calls}
             try:
                 content = self._wire.packed(NodeCalls(tuple(batch.calls)))
             except NotPlainError as error:
                 raise TrialError(f"its requests can't be sent to clients on other machines: {error}") from error
-            kind = MessageType.TRAIN if others else kind
+            kind = kinds.pop() if len(kinds) == 1 else MessageType.TRAIN
             message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
             batch.request = self._exchange.send(message)
 
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
         self._send()
         requests = _requests_of(handles)
-        limit = self.session.round_timeout_seconds
-        remaining = (
-            None if limit is None else min((flight.sent for flight in handles), default=0.0) + limit - time.monotonic()
-        )
+        limit, sent = self.session.round_timeout_seconds, min((flight.sent for flight in handles), default=0.0)
+        remaining = None if limit is None else sent + limit - time.monotonic()
         waits = [max(0.0, seconds) for seconds in (timeout, remaining) if seconds is not None]
         complete = self._exchange.wait(requests, min(waits, default=None))
         if not complete and (remaining is None or (timeout is not None and timeout < remaining)):
@@ -501,22 +489,19 @@ class NodeGrid(HostGrid[PendingCall]):
         if flight.client is None:
             return self._server.serve(flight.call)
         limit = self.session.round_timeout_seconds or 0
-        answers = None if flight.batch is None else self._answers(flight.batch)
-        is_late = flight.batch is not None and answers is None
+        batch, is_late = flight.batch, False
+        if batch is not None and batch.answers is None and batch.request is not None:
+            reply = batch.request.reply
+            is_late = reply is None
+            batch.answers = None if reply is None else self._read(reply, len(batch.calls))
         missing = AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
-        answer = missing if answers is None else answers[flight.place]
+        answer = missing if batch is None or batch.answers is None else batch.answers[flight.place]
         try:
             if isinstance(answer, ValueError):
                 raise answer
             return self._checked(flight, answer)
         except ValueError as error:
             return self._absent(flight, str(error), timed_out=is_late)
-
-    def _answers(self, batch: Batch) -> Sequence[Any] | None:
-        """Return a client's result of each call of a message, or the error why it can't be used; None if it is late."""
-        if batch.answers is None and batch.request is not None and batch.request.reply is not None:
-            batch.answers = self._read(batch.request.reply, len(batch.calls))
-        return batch.answers
 
     def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
@@ -535,7 +520,8 @@ class NodeGrid(HostGrid[PendingCall]):
     def _checked(self, flight: PendingCall, answer: Any) -> Results:
         client = flight.client
         assert client is not None
-        asked = ExpectedAnswer(client, flight.call, self._roster.rows_of(client), self.facts.num_classes)
+        num_rows = self._roster.members[client].introduction.num_rows or ROWS_IF_UNKNOWN
+        asked = ExpectedAnswer(client, flight.call, num_rows, self.facts.num_classes)
         if flight.method == "query":
             return checked_query(answer, asked)
         if flight.method == "evaluate":

@@ -87,7 +87,7 @@ class OwnerPolicy(BaseModel):
         """
         if method == "train" and not self.trains:
             raise RefusedError(NO_TRAINING)
-        if method in ("evaluate", "measure") and not self.scores:
+        if method == "evaluate" and not self.scores:
             raise RefusedError(NO_SCORING)
         if method == "query" and self.queries is not None and query not in self.queries:
             raise RefusedError(f"the owner of its data does not allow the query {shown(query)}")

@@ -91,7 +91,7 @@ LONGEST_REASON = 200
 ARRAYS_KEPT = 4
 """Model and auxiliary vectors."""
 
-Method = Literal["train", "measure", "evaluate", "query"]
+Method = Literal["train", "evaluate", "query"]
 
 
 @dataclass(frozen=True)

@@ -153,17 +153,14 @@ class RoundBoard:
         ray.kill(self.actor)
 
 
-class _Board:
+class _Board(dict[str, int]):
     """The number of rounds done by each running trial."""
 
-    def __init__(self) -> None:
-        self._rounds: dict[str, int] = {}
-
     def note(self, key: str, rounds: int) -> None:
-        self._rounds[key] = rounds
+        self[key] = rounds
 
     def rounds(self) -> dict[str, int]:
-        return self._rounds
+        return dict(self)
 
 
 def _run(

@@ -12,15 +12,13 @@
   each time: about 0.1 s per client and round with Ray and torch in the process. Frozen objects are skipped. Measured
   on two cores on 2026-11-22 with ten clients of the digits data, Flower's Bulyan and QFedAvg: rounds of 1.2 s take 12
   ms.
-- `kept_model`, `table_notes` and `missing_record` explain to the user which model is kept, what a table of client
-  settings discloses, and why a strategy finds no such record in a message.
+- `kept_model` and `table_notes` tell the user which model is kept and what a table of client settings discloses.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-import traceback
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,7 +29,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -55,7 +53,7 @@ from fedscout.engine.messages.contents import FIRST_NODE_ID, holds_several, read
 from fedscout.engine.messages.keys import FLAT_KEY, GROUP_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.models.layout import ParameterLayout
 from fedscout.engine.seeds import stream
-from fedscout.engine.text import listed, shown
+from fedscout.engine.text import shown
 from fedscout.engine.trials.record import TrialSettings
 
 
@@ -74,8 +72,7 @@ class TrialState:
         last_evaluation: Scores after the last round.
         dropped: Failure reasons of clients in training, by `round:client`.
         skipped: Why the strategy returned no model, by round.
-        partly_skipped: For several models, why it returned none for some clients, by round.
-        unmoved: The number of such rounds, by client.
+        unmoved: Rounds with failures that left a client's model as it was, one of several, by client.
         seconds: Seconds so far, by phase.
         sent_bytes: Bytes of the train messages (`down`) and replies (`up`) of all finished rounds.
         unscored: Round and training loss of a model that the next train messages will score.
@@ -95,7 +92,6 @@ class TrialState:
     last_evaluation: Evaluation | None = None
     dropped: dict[str, str] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
-    partly_skipped: dict[int, str] = field(default_factory=dict)
     unmoved: dict[int, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
@@ -322,16 +318,18 @@ class TrialScores:
         Raises:
             TrialError: If the metric is undefined on the rows.
         """
-        metric, scores = self._session.metric, {"clean_metric": evaluation.clean_metric}
-        measured = {
-            "clean_accuracy": evaluation.clean_accuracy,
-            "loss": evaluation.weighted(evaluation.losses),
-            "clean_loss": evaluation.weighted(evaluation.clean_losses),
+        metric, measured, scores = self._session.metric, {}, {}
+        views = {
+            "": evaluation,
+            "clean_": evaluation.clean,
+            "global_": evaluation.of_received,
+            "new_client_": evaluation.of_unseen,
         }
-        views = {"": evaluation, "global_": evaluation.of_received, "new_client_": evaluation.of_unseen}
         for view, scored in views.items():
             if scored is not None:
                 measured[f"{view}accuracy"], scores[f"{view}metric"] = scored.accuracy, scored.metric
+                if view in ("", "clean_"):
+                    measured[f"{view}loss"] = scored.weighted(scored.losses)
         known = {} if metric is None else {name: score for name, score in scores.items() if score is not None}
         if self._session.worst_clients:
             known |= {f"{view}worst_clients": evaluation.worst_clients(clean=bool(view)) for view in ("", "clean_")}
@@ -361,22 +359,6 @@ def shares_nothing(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -
     """Return whether all parameters stay on their client, so that no part of the model is shared."""
     stays_local = None if algorithm is None else algorithm.private_mask(layout)
     return stays_local is not None and bool(stays_local.all())
-
-
-def missing_record(error: BaseException) -> str | None:
-    """Return an explanation if the error is a lookup of a record that a message lacks; else None.
-
-    Args:
-        error: As caught, with its traceback.
-    """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    content = frames[-1].f_locals.get("self") if isinstance(error, KeyError) and frames else None
-    if type(content).__module__ != RecordDict.__module__:  # Flower's views of records by their kind are there as well
-        return None
-    return (
-        f"a message has no record {shown(error.args[0])}, it holds {listed(content or ()) or 'none of that kind'}: "
-        "clients send only arrays and metrics, and not their node's configuration (docs/custom_strategy.md)"
-    )
 
 
 def table_notes(settings: TrialSettings, grid: HostGrid[Any]) -> Iterator[str]:

@@ -17,16 +17,11 @@ tasks run trials there. In other threads, and on code that stays inside a librar
 effect.
 
 **Own start.** A strategy that overrides `Strategy.start` of Flower is measured as any other strategy. The record of
-round r is the score of the model after it, which is the first of these that exists:
-
-1. for the last round, the model that `start` returns;
-2. the model of the last call `evaluate_fn(r, model)`, which Flower's own `start` makes after every round;
-3. if `start` trains at most once per round, the model that the next training sends out.
-
-Rounds are identified by the numbers that the strategy gives them. If it restarts the count, for example by calling
-Flower's `start` twice, the numbers continue. A round that leaves the model unchanged is recorded as skipped. If `start`
-ends early, its model is the model of all remaining rounds. A strategy whose rounds can't be identified is rejected: its
-fitness would be a mean over other rounds than that of other strategies.
+round r is the score of the model that it passes to `evaluate_fn(r, model)`, as Flower's own `start` does after every
+round; that of the last round is the score of the model that `start` returns. If it counts its rounds anew, for example
+by calling Flower's `start` twice, the numbers continue. A round that leaves the model unchanged is recorded as skipped.
+If `start` ends early, its model is the model of all remaining rounds. A strategy that leaves out a round is rejected:
+its fitness would be a mean over other rounds than that of other strategies.
 """
 
 from __future__ import annotations
@@ -36,7 +31,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -53,9 +47,7 @@ from fedscout.engine.messages.calls import ReportsNotes
 from fedscout.engine.messages.contents import (
     claim_task_identity,
     clients_text,
-    holds_several,
     metrics_of,
-    unmoved,
     view_record,
 )
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
@@ -72,7 +64,6 @@ from fedscout.engine.trials.state import (
     cohort_of,
     first_state,
     kept_model,
-    missing_record,
     table_notes,
 )
 
@@ -250,11 +241,9 @@ class _Rounds:
         if aggregated is None:
             self._skip(server_round, len(messages), failures)
         else:
-            previous_models = self._models() if failures and holds_several([*aggregated]) else []
+            previous = self._models() if failures else []
             state.take_model(aggregated, server_round, self._integers)
-            models = self._models()  # refuses one that is not ours
-            if previous_models:
-                self._skip_partly(server_round, failures, unmoved(previous_models, models))
+            self._count_unmoved(previous, {int(place.partition(":")[2]) for place in failures})
         state.unscored = (server_round, train_loss)
         clock.lap("aggregate")
         if self._settings.session.needs.sees_evaluation:
@@ -268,6 +257,14 @@ class _Rounds:
             self._count_time()
             self._save(state)
             clock.lap("checkpoint")
+
+    def _count_unmoved(self, previous: Sequence[tuple[FloatArray, Sequence[int]]], failed: set[int]) -> None:
+        """Count the clients of each model, one of several, that is unchanged and of which some clients failed."""
+        models = self._models()  # refuses one that is not ours
+        model_of = {client: vector for vector, clients in previous for client in clients}
+        for vector, clients in models if len(models) > 1 else ():
+            if not failed.isdisjoint(clients) and np.array_equal(vector, model_of[clients[0]]):
+                self._state.unmoved |= {client: self._state.unmoved.get(client, 0) + 1 for client in clients}
 
     def _count_simulated(self, seconds: float) -> None:
         """Add a round's duration to the simulated clock, if there is one."""
@@ -285,19 +282,6 @@ class _Rounds:
         reason = f"{name} returned no model from {num_messages} clients, {len(failures)} of them failed"
         self._state.skipped[server_round] = f"{reason}: {next(iter(failures.values()))}" if failures else reason
         self._check_lost_rounds()
-
-    def _skip_partly(self, server_round: int, failures: Mapping[str, str], groups: Sequence[Sequence[int]]) -> None:
-        """Record the groups of clients that keep the previous model, if some of their clients failed."""
-        reason_of = {int(place.partition(":")[2]): reason for place, reason in failures.items()}
-        reasons = []
-        for clients in groups:
-            if failed := [client for client in clients if client in reason_of]:
-                reasons.append(f"{clients_text(clients)}, {len(failed)} of them failed: {reason_of[failed[0]]}")
-                for client in clients:
-                    self._state.unmoved[client] = self._state.unmoved.get(client, 0) + 1
-        if reasons:
-            name = type(self._state.strategy).__name__
-            self._state.partly_skipped[server_round] = f"{name} returned no model for the clients {'; '.join(reasons)}"
 
     def _check_lost_rounds(self) -> None:
         """Check that not too many rounds kept the previous model.
@@ -326,40 +310,30 @@ class _Rounds:
         strategy.aggregate_evaluate(server_round, replies)
 
     def _run_own_start(self) -> None:
-        """Run a strategy that overrides `start`, and record its rounds as those of any other."""
-        state = self._state
+        """Run a strategy that overrides `start`, and record its rounds as those of any other.
+
+        Raises:
+            TrialError: If `start` returns no model, or has not evaluated the model of every round.
+        """
+        state, grid, num_rounds = self._state, self._grid, self._settings.num_rounds
+        name = type(state.strategy).__name__
+        evaluated: dict[int, Evaluation] = {}
+        told = before = 0
+        grid.counts_rounds = True
+        seed_global_random(self._seed, "start", 0)
 
         def score(arrays: ArrayRecord, server_round: int) -> Evaluation:
-            if durations := self._grid.take_durations():
+            if durations := grid.take_durations():
                 self._count_simulated(round_seconds(durations.values(), self._settings.session.deadline_seconds))
             state.take_model(arrays, server_round, self._integers)
             state.server_round = server_round
             return self._scores.of(server_round)
 
-        seed_global_random(self._seed, "start", 0)
-        rounds = self._evaluations_of_start(score)
-        for server_round, evaluation in enumerate(rounds, start=1):
-            self._scores.keep(evaluation, server_round, float("nan"))
-        state.finish(self._settings.num_rounds, self._grid.take_bytes())
-        self._check_lost_rounds()
-
-    def _evaluations_of_start(self, score: Callable[[ArrayRecord, int], Evaluation]) -> list[Evaluation]:
-        """Run the strategy's `start` and return each client's score of the model after every round, in order.
-
-        Args:
-            score: Scores a model; called with the model and its round.
-
-        Raises:
-            TrialError: If `start` returns no model, or its rounds can't be identified.
-        """
-        state, grid, num_rounds = self._state, self._grid, self._settings.num_rounds
-        name = type(state.strategy).__name__
-        evaluated: dict[int, Evaluation] = {}
-        round_counter = _RoundCounter()
-        grid.scores.followed = True
-
         def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-            number = round_counter.round(server_round, grid.scores.trainings)
+            nonlocal told, before
+            if server_round < told:  # it counts anew, as where it calls Flower's start twice
+                before += told
+            told, number = server_round, before + server_round
             if number > num_rounds:
                 raise TrialError(f"{name}.start must train {num_rounds} rounds, got round {number} to evaluate")
             evaluation = evaluated[number] = score(arrays, number)
@@ -384,25 +358,22 @@ class _Rounds:
             state.dropped |= grid.take_train_failures()
         if not result.arrays:
             raise TrialError(f"{name}.start returned no model{_failures_text([*state.dropped.values()])}")
-        rounds = trained_rounds(grid.scores.message_rounds, num_rounds)
-        last_trained = max([*rounds[-1:], *evaluated, 0]) or num_rounds
-        evaluation_of = {**_scores_of_sent_models(rounds, grid.scores.by_training), **evaluated}
-        if missing := [r for r in range(1, last_trained) if r not in evaluation_of]:
+        last = max(evaluated, default=0)
+        if not last or any(r not in evaluated for r in range(1, last)):
+            rounds = ", ".join(map(str, sorted(evaluated.keys() - {0})))
             raise TrialError(
-                f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, or send one "
-                f"training per round; it sent {grid.scores.trainings} and left out rounds "
-                f"{', '.join(map(str, missing))}"
+                f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, got calls "
+                f"for the rounds {rounds or 'none'}"
             )
-        final = score(result.arrays, num_rounds)
-        records = [
-            evaluation_of.get(0),
-            *(evaluation_of[r] if r < last_trained else final for r in range(1, num_rounds + 1)),
-        ]
-        for r in range(1, last_trained + 1):
-            if records[r] is records[r - 1]:  # known, as the model was the same
+        evaluated |= dict.fromkeys(range(last + 1, num_rounds), final := score(result.arrays, num_rounds))
+        evaluated[num_rounds] = final
+        for r in range(1, num_rounds + 1):
+            if r <= last and evaluated[r] is evaluated.get(r - 1):  # known, as the model was the same
                 failures = [reason for place, reason in state.dropped.items() if place.startswith(f"{r}:")]
                 state.skipped[r] = f"{name}.start kept the previous model{_failures_text(failures)}"
-        return [record for record in records[1:] if record is not None]
+            self._scores.keep(evaluated[r], r, float("nan"))
+        state.finish(num_rounds, grid.take_bytes())
+        self._check_lost_rounds()
 
     def _save(self, state: TrialState) -> None:
         if self._store.folder is not None:
@@ -417,8 +388,7 @@ class _Rounds:
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, TrialError):
             return str(error)
-        description = missing_record(error) or f"{type(error).__name__}: {error}"
-        return f"round {self._state.server_round + 1}: {description}"
+        return f"round {self._state.server_round + 1}: {type(error).__name__}: {error}"
 
     def _score_last_round(self) -> str | None:
         """Score the last round of a failed trial; return the reason if that fails, as it came first."""
@@ -433,19 +403,17 @@ class _Rounds:
     def _trial(self, failure: str | None) -> Trial:
         """Return the record of the trial as far as it ran."""
         state, last = self._state, self._state.last_evaluation
-        clients = (
-            {}
-            if last is None
-            else {
-                "client": last.clients,
-                "client_num_examples": tuple(last.num_examples.tolist()),
-                "client_accuracy": tuple(last.accuracies.tolist()),
-                "client_clean_accuracy": tuple(last.clean_accuracies.tolist()),
-                "client_metric": None if last.metrics is None else tuple(last.metrics.tolist()),
-                "client_clean_metric": None if last.clean_metrics is None else tuple(last.clean_metrics.tolist()),
-                "client_rounds": self._choice.rounds_of(last.clients),
+        clients: dict[str, Any] = {}
+        if last is not None and last.clean is not None:
+            clients = {"client": last.clients, "client_rounds": self._choice.rounds_of(last.clients)}
+            columns = {
+                "num_examples": last.num_examples,
+                "accuracy": last.accuracies,
+                "clean_accuracy": last.clean.accuracies,
+                "metric": last.metrics,
+                "clean_metric": last.clean.metrics,
             }
-        )
+            clients |= {f"client_{k}": tuple(column.tolist()) for k, column in columns.items() if column is not None}
         models = self._models() if failure is None else []
         kept_vectors = [vector for vector, _ in models] if self._settings.keep_model else []
         return Trial.of(
@@ -458,7 +426,7 @@ class _Rounds:
             bytes_down=state.bytes_a_round("down"),
             bytes_up=state.bytes_a_round("up"),
             dropped_clients=state.dropped,
-            skipped_rounds={str(r): reason for r, reason in sorted({**state.skipped, **state.partly_skipped}.items())},
+            skipped_rounds={str(r): reason for r, reason in sorted(state.skipped.items())},
             notes=tuple(self._notes([self._seen(clients) for _, clients in models])),
             seconds=state.seconds,
         )
@@ -492,8 +460,6 @@ class _Rounds:
         yield from self._grid.memory_notes
         if unread_keys := self._grid.unread_entries:
             yield f"it sends {', '.join(unread_keys)}, which clients do not read (docs/custom_strategy.md)"
-        if (maximum := self._grid.most_trainings) > 1:
-            yield f"it sends a client up to {maximum} train messages at once; each is a separate training, as in Flower"
         if self._state.policy is None and num_first is not None and num_first != num_sampled:
             yield f"it trains {num_first} of {self._grid.facts.num_seen} clients in its first round, not {num_sampled}"
         yield from self._choice.notes()
@@ -501,11 +467,9 @@ class _Rounds:
         yield from table_notes(self._settings, self._grid)
         if len(groups) > 1:
             yield f"it has {len(groups)} models, for the clients {'; '.join(map(clients_text, groups))}"
-        unmoved_most = [
-            client for client, count in self._state.unmoved.items() if 2 * count > self._settings.num_rounds
-        ]
-        if unmoved_most:
-            yield f"the clients {clients_text(sorted(unmoved_most))} had no new model in most rounds (skipped_rounds)"
+        half = self._settings.num_rounds / 2
+        if unmoved := sorted(client for client, count in self._state.unmoved.items() if count > half):
+            yield f"the clients {clients_text(unmoved)} had no new model in most rounds"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
         if isinstance(self._state.strategy, ReportsNotes):
@@ -542,50 +506,3 @@ WITHOUT_LIMIT_SECONDS = 3600.0
 
 def _failures_text(reasons: Sequence[str]) -> str:
     return f", clients failed {len(reasons)} times: {reasons[0]}" if reasons else ""
-
-
-class _RoundCounter:
-    """Continuous numbers of the rounds for which `evaluate_fn` is called."""
-
-    def __init__(self) -> None:
-        self._offset = self._last = self._trainings = 0
-
-    def round(self, told: int, trainings: int) -> int:
-        """Return the continuous number of a round, from the strategy's number and the trainings so far."""
-        if told < self._last and (told == 0 or trainings > self._trainings):  # not an earlier round's model once more
-            self._offset += self._last
-        self._last, self._trainings = told, trainings
-        return self._offset + told
-
-
-def trained_rounds(told: Sequence[int | None], num_rounds: int) -> list[int]:
-    """Return the round of each training, ascending; an empty list if there are more trainings than rounds.
-
-    Args:
-        told: The round number in each training's messages; None if there is none.
-        num_rounds: Rounds of the trial. If the numbers exceed it, trainings are counted instead.
-    """
-    if len(told) > num_rounds:
-        return []
-    rounds: list[int] = []
-    before = last = 0
-    for number in told:
-        if number is None or not number + before - last > 0:
-            before = last
-        last = before + max(1, number or 1)
-        rounds.append(last)
-    return rounds if last <= num_rounds else [*range(1, len(told) + 1)]
-
-
-def _scores_of_sent_models(rounds: Sequence[int], scores: Mapping[int, Evaluation]) -> dict[int, Evaluation]:
-    """Return, by round, the scores of the model after it, for rounds whose model a later training sent out.
-
-    Args:
-        rounds: The round of each training.
-        scores: Scores of the models that the trainings sent, by number of the training, from 1.
-    """
-    evaluation_of: dict[int, Evaluation] = {}
-    for number, (first, stop) in enumerate(pairwise([0, *rounds]), start=1):
-        if number in scores:
-            evaluation_of |= dict.fromkeys(range(first, stop), scores[number])
-    return evaluation_of

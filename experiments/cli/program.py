@@ -54,7 +54,6 @@ app = typer.Typer(
 )
 for command in (
     studies.run,
-    studies.init,
     studies.detect,
     inspect.describe,
     studies.recommend,

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Answer, Partition, QueryInputs, QueryTable, Release, RowAggregate
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.models.layout import ModelFactory
 
@@ -142,3 +143,13 @@ def plain_vector(module: nn.Module) -> FloatArray:
     """Return an ordinary module's parameters and float buffers as one vector."""
     tensors = [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()
+
+
+def timed_federation() -> Federation:
+    """Return clients of which each has a device of its own, some miss rounds, and some come late."""
+    plain = uneven_federation()
+    devices = {
+        client: Device(0.1 * client, 1e4, 1e3 * (1 + client), shift_seconds=client, mean_seconds=2.0)
+        for client in range(1, plain.num_clients)
+    }
+    return replace(plain, devices=devices, dropout={2: 0.5})

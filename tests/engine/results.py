@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.messages.contents import TrainAnswers
+from fedscout.engine.messages.exchange import Scalars, Training, exchange
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.federations import QUERIES
@@ -40,3 +44,11 @@ def started_hosts(federation: Federation, num_hosts: int, **options: Any) -> Ite
         yield hosts
     finally:
         hosts.stop()
+
+
+def trained(
+    grid: HostGrid[Any], vector: FloatArray, config: Scalars, clients: Sequence[int] | None = None
+) -> TrainAnswers:
+    """Let clients train from a vector, without a strategy."""
+    _, (answers,) = exchange(grid, trainings=[Training(vector, config, clients)])
+    return answers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import zlib
 from pathlib import Path
@@ -37,14 +36,6 @@ def test_streams_of_different_coordinates_differ() -> None:
     assert len(set(integers)) == len(COORDINATES)
 
 
-def test_two_streams_are_uncorrelated() -> None:
-    """Of n independent uniform pairs the correlation has standard deviation 1/√n; five of them are never exceeded."""
-    n = 10_000
-    for first, second in itertools.combinations([(0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1)], 2):
-        correlation = np.corrcoef(stream(*first).random(n), stream(*second).random(n))[0, 1]
-        assert abs(correlation) < 5 / np.sqrt(n)
-
-
 def test_integers_fit_libraries_that_take_signed_seeds() -> None:
     values = [integer(7, "range", index) for index in range(200)]
 
@@ -53,12 +44,6 @@ def test_integers_fit_libraries_that_take_signed_seeds() -> None:
     # the top bit in use is set in half of them; all 200 below 2**62 has probability 2**-200
     assert max(values) >= 2**62
     assert isinstance(values[0], int)
-
-
-@pytest.mark.parametrize("coordinates", [(-1, "a"), (0, "a", -1)])
-def test_negative_coordinates_are_refused(coordinates: tuple[int, str]) -> None:
-    with pytest.raises(ValueError, match="negative"):
-        stream(*coordinates)
 
 
 @pytest.mark.slow

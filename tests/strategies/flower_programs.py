@@ -51,7 +51,7 @@ class HalvesTheRate(Plain):
 
 
 class DrivesItself(Plain):
-    """FedAvg's own rounds in a `start` of its own, which tells nobody of them."""
+    """FedAvg's own rounds in a `start` of its own."""
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **settings: Any) -> Result:
         arrays, timeout = initial_arrays, settings.get("timeout", 3600)
@@ -59,6 +59,8 @@ class DrivesItself(Plain):
             messages = self.configure_train(server_round, arrays, settings["train_config"], grid)
             aggregated, _ = self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=timeout))
             arrays = aggregated
+            if evaluate_fn := settings.get("evaluate_fn"):
+                evaluate_fn(server_round, arrays)
         return Result(arrays=arrays)
 
 

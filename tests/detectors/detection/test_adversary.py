@@ -18,8 +18,9 @@ from fedscout.engine.data.client import NOT_PRIVATE, Arrays, Privacy, Release
 from fedscout.engine.data.federation import Federation, RowPart
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.contents import flat_record, train_config
-from fedscout.engine.messages.exchange import send_query, send_train
+from fedscout.engine.messages.exchange import send_query
 from tests.detectors.federations import SmallNet, federation, gaussian_clients, inputs, let_out, samples
+from tests.engine.results import trained
 
 SIZES = (1, 2, 5, 40)
 ONE, TWO, FIVE, MANY = range(4)
@@ -75,7 +76,7 @@ def row_by_gradient(grid: LocalGrid, client: int) -> np.ndarray | None:
     """Return dW / db of the first layer after a step on all training rows; None without a reply."""
     vector = grid.initial_vector(0)
     training = LocalTraining(local_epochs=1, batch_size=100, learning_rate=0.5)
-    answers = send_train(grid, vector, train_config(training, 0, 1, "individual"), [client])
+    answers = trained(grid, vector, train_config(training, 0, 1, "individual"), [client])
     if not len(answers.vectors):
         return None
     step = grid.facts.layout.split(answers.vectors[0].astype(np.float64) - vector)
@@ -176,14 +177,6 @@ def test_bins_that_are_shifted_give_nothing_away() -> None:
     assert np.diff(sorted(totals)).min() >= 5
 
 
-def test_the_client_bounds_the_number_of_bins() -> None:
-    arrays = {"start": np.zeros(3), "width": np.ones(3)}
-    for bins in (0, 1025, 10**9):
-        answers = send_query(LocalGrid(clients(GUARDED), CLIENT_QUERIES), "feature_histogram", arrays, {"bins": bins})
-        assert answers.arrays == {}
-        assert "bins" in answers.refused[MANY]
-
-
 def malformed(query: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
     """Yield messages of a query that lack something, or hold arrays of other lengths and numbers out of range."""
     arrays, config = MESSAGES[query]
@@ -215,15 +208,6 @@ def test_whether_and_how_a_query_fails_tells_nothing(query: str, privacy: Privac
         assert all("(" not in reason for reason in answers.refused.values())
 
 
-def test_class_counts_are_told_from_five_rows_on() -> None:
-    labels = np.repeat([0, 1, 2], [10, 2, 1])
-    source = replace(federation([(np.zeros((13, 3)), labels)], num_classes=4), release=GUARDED)
-    grid = LocalGrid(source, CLIENT_QUERIES)
-    counts = send_query(grid, "label_counts").arrays[0]["counts"]
-    assert counts.tolist() == [8, 0, 0, 0]
-    assert send_query(grid, "class_sums", config={"max_features": 9}).arrays[0]["counts"].tolist() == [0, 0, 0, 0]
-
-
 # -- refusals, and runs that promise privacy -------------------------------------------------------------------------
 
 
@@ -232,8 +216,9 @@ def test_refusals_are_alike_and_tell_no_number() -> None:
     reasons = set()
     for query, (arrays, config) in MESSAGES.items():
         reasons |= {*send_query(grid, query, arrays, config, [ONE, TWO]).refused.values()}
-    trained = send_train(grid, grid.initial_vector(0), train_config(LocalTraining(), 0, 1, "individual"))
-    reasons |= set(trained.refused.values())
+    reasons |= {
+        *trained(grid, grid.initial_vector(0), train_config(LocalTraining(), 0, 1, "individual")).refused.values()
+    }
     assert len(reasons) == 2
     assert not any(character.isdigit() for reason in reasons for character in reason)
 
@@ -244,7 +229,7 @@ def test_asking_for_parts_does_not_count_the_rows_of_a_small_client() -> None:
     told = dict.fromkeys((ONE, TWO, FIVE), "")
     for num_rows in range(1, 9):
         asked = {**train_config(LocalTraining(), 0, 1, "individual"), **RowPart(0, num_rows, 0).to_config()}
-        answers = send_train(grid, grid.initial_vector(0), asked)
+        answers = trained(grid, grid.initial_vector(0), asked)
         told = {client: told[client] + answers.refused.get(client, "trains") for client in told}
         assert MANY in answers.clients or num_rows < 5
     assert told[ONE] == told[TWO] != told[FIVE]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from fedscout.detectors.queries import CLIENT_QUERIES, MEAN_OUTPUT
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import Embedding, products_on
 from fedscout.engine.config import HostDevice
-from fedscout.engine.contracts.algorithm import TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate, Samples
 from fedscout.engine.data.federation import EmbeddingSource, Federation
@@ -27,9 +25,7 @@ from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.seeds import integer, stream
-from fedscout.engine.training.algorithm_runs import train_client
-from fedscout.engine.training.loop import RowsWork
+from fedscout.engine.seeds import integer
 from tests.engine.federations import (
     CORRUPTED,
     QUERIES,
@@ -73,21 +69,6 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
         assert np.array_equal(alone.vectors[0], vector)
 
 
-def test_a_client_trains_on_its_training_part_with_the_round_s_batches(host: ClientHost) -> None:
-    call = train_call(host, (CORRUPTED,), server_round=4, backend="loop")
-    data = uneven_federation().client_data(CORRUPTED).own
-    split = split_client(data.labels[data.rows], 3, CORRUPTED, 0.2)
-    rows = type(data)(data.features, data.labels, data.rows[split.train])
-    from fedscout.engine.models.flat import new_model
-
-    asked = TrainRequest(torch.from_numpy(call.vector), TRAINING)
-    update = train_client(new_model(dense, 0), asked, RowsWork(CORRUPTED, stream(3, "batches", 4, CORRUPTED), {}, rows))
-    results = host.train(replace(call, session=replace(call.session, backend="loop")))
-
-    assert np.array_equal(results.vectors[0], update.vector)
-    assert results.num_examples == [len(split.train)]
-
-
 @pytest.mark.parametrize("part", ["test", "validation"])
 def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
     """The same rows of a client, as it has them and as they were before corruption."""
@@ -108,13 +89,6 @@ def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, par
         assert (score.loss_sum == clean.loss_sum) == (client != CORRUPTED or not len(positions))
     assert sorted(results.own) == list(range(len(SIZES)))
     assert list(results.clean) == [CORRUPTED]
-
-
-# -- Clients' own models: scored some at a time, with the same scores --------------------------------------------------
-
-
-if TYPE_CHECKING:
-    pass
 
 
 # -- What detectors see of images --------------------------------------------------------------------------------------

@@ -231,7 +231,3 @@ def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:
         with pytest.raises(TrialError, match=f"round {server_round}: ArithmeticError"):
             ray.serve(Fails(), model)
     assert ray.take_compute_seconds() > 0
-
-
-def test_a_federation_without_rows_has_none_of_the_server_s_either() -> None:
-    assert federation_of().without_rows().server is None

@@ -303,12 +303,6 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
     assert not any("clients' data" in note for note in trial.notes)
 
 
-def test_of_clients_that_say_so_no_more_are_meant_than_there_are() -> None:
-    """5 of 6 at ε = 1: (5 − 6/(1 + e)) / (1 − 2/(1 + e)) = 7.3; none: −3.5."""
-    table = SettingsLookup(replace(SEVERAL, threshold=0.1), epsilon=1.0)
-    assert table.num_far(5, 6) == pytest.approx((5 - 6 / (1 + math.e)) / (1 - 2 / (1 + math.e)))
-
-
 @pytest.mark.slow
 def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> None:
     cell = SettingsCell(0.0, 100, 0.1, 8, 1)

@@ -6,7 +6,6 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,25 +60,6 @@ def test_validation_is_cut_from_training(labels: IntArray, seed: int, test: floa
     assert np.array_equal(with_it.test, without.test)
     assert np.array_equal(np.union1d(with_it.train, with_it.validation), without.train)
     assert len(without.validation) == 0
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_a_client_with_fewer_than_two_rows_only_trains(rows: int) -> None:
-    split = split_client(np.zeros(rows, np.int64), 0, 0, 0.5, 0.5)
-
-    assert split.train.tolist() == list(range(rows))
-    assert len(split.test) == len(split.validation) == 0
-
-
-def test_the_seed_and_the_client_fix_the_split() -> None:
-    labels = np.arange(200) % 4
-    first = split_client(labels, 5, 7, 0.2, 0.1)
-    again = split_client(labels.copy(), 5, 7, 0.2, 0.1)
-
-    assert all(np.array_equal(getattr(first, part), getattr(again, part)) for part in ("train", "validation", "test"))
-    # 40 of 200 rows agree by chance with probability 1/C(200, 40), below 10**-40
-    assert not np.array_equal(first.test, split_client(labels, 6, 7, 0.2).test)
-    assert not np.array_equal(first.test, split_client(labels, 5, 8, 0.2).test)
 
 
 def test_every_row_is_equally_likely_to_be_tested() -> None:
@@ -142,13 +122,6 @@ def test_groups_of_equal_size_are_drawn_to_the_wanted_share_and_by_class(seed: i
 
     assert len(test) == 20
     assert labels[test].sum() == 10
-
-
-def test_every_group_is_tested_on_by_some_seed() -> None:
-    groups = np.repeat(np.arange(6), 4)
-    labels = groups % 2
-    tested = {group for seed in range(60) for group in groups[split_client(labels, seed, 0, 0.2, groups=groups).test]}
-    assert tested == set(range(6))
 
 
 def test_of_groups_that_are_all_too_large_the_smallest_is_tested_on() -> None:

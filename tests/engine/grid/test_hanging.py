@@ -29,8 +29,9 @@ from fedscout.engine.messages.calls import (
     TrainResults,
 )
 from fedscout.engine.messages.contents import train_config
-from fedscout.engine.messages.exchange import send_query, send_train
+from fedscout.engine.messages.exchange import send_query
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
+from tests.engine.results import trained
 
 LIMIT = 0.2
 NOTHING = Session(round_timeout_seconds=LIMIT)
@@ -156,14 +157,14 @@ def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
 def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     """It tells no losses, and is no failure of the training, for which it was not chosen."""
     host = ClientHost(uneven_federation(), QUERIES)
-    machine = Machine(hangs={("measure", 3)})
+    machine = Machine(hangs={("train", 3)})
     watched = RoundSelection(ReportRequest(training_losses=True), (3, 5), {0: Assignment(epochs=2)})
     vector = host.initial_vector(0)
     config = train_config(LocalTraining(batch_size=8), 3, 1, "individual")
     call = HostCall((0, 1), replace(NOTHING, seed=3), dict(config), vector, call_id="a", watched=watched)
 
     def perform(method: str, part: HostCall) -> Results:
-        stuck = [("measure", client) for client in (part.watched.measured if part.watched else ())]
+        stuck = [("train", client) for client in (part.watched.measured if part.watched else ())]
         if machine.hangs.intersection(stuck):
             assert machine.struck.wait(30)
             machine.struck.clear()
@@ -222,12 +223,12 @@ def test_results_client_by_client_are_those_of_all_at_once(host: ClientHost, rep
         vector = grid.initial_vector(0)
         grid.scores.ask(vector)
         config = train_config(LocalTraining(batch_size=8), 3, 1, reply)  # type: ignore[arg-type]
-        trained = send_train(grid, vector, config)
-        assert set(trained.refused) == set(range(len(SIZES))) - set(ABLE)
+        answers = trained(grid, vector, config)
+        assert set(answers.refused) == set(range(len(SIZES))) - set(ABLE)
         evaluation = grid.scores.take()
         counts = send_query(grid, "label-counts", {"offset": np.zeros(3)})
         arrays = [(client, arrays["counts"].tobytes()) for client, arrays in counts.arrays.items()]
-        return trained.vectors.ravel().tolist(), evaluation.losses.tolist(), arrays
+        return answers.vectors.ravel().tolist(), evaluation.losses.tolist(), arrays
 
     session = Session(seed=3, round_timeout_seconds=60.0)
     federation = ClientHost(uneven_federation(), QUERIES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
@@ -31,9 +29,7 @@ from tests.engine.federations import (
     QUERIES,
     SIZES,
     TWO_ROWS,
-    dense,
     normalised,
-    plain_model,
     uneven_federation,
 )
 
@@ -95,14 +91,6 @@ def failed(replies: Iterable[Message]) -> dict[int, str]:
 
 
 # -- Flower's interface ----------------------------------------------------------------------------------------------
-
-
-def test_it_implements_every_method_of_flower_s_grid(grid: LocalGrid) -> None:
-    assert isinstance(grid, Grid)
-    for name, member in inspect.getmembers(Grid, inspect.isfunction):
-        if getattr(member, "__isabstractmethod__", False):
-            ours = inspect.signature(getattr(LocalGrid, name)).parameters
-            assert list(ours) == list(inspect.signature(member).parameters), name
 
 
 def test_runs_and_messages(host: ClientHost) -> None:
@@ -180,23 +168,6 @@ def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
     assert len(list(grid.pull_messages(ids))) == 1
 
 
-def test_replies_are_sorted_by_client_whatever_the_order_of_messages(grid: LocalGrid) -> None:
-    forwards = list(grid.send_and_receive(messages(grid)))
-    backwards = list(grid.send_and_receive(reversed(messages(grid))))
-
-    assert [r.metadata.src_node_id for r in forwards] == [r.metadata.src_node_id for r in backwards]
-    assert [r.metadata.src_node_id for r in forwards] == sorted(r.metadata.src_node_id for r in forwards)
-    assert answered(forwards) == answered(backwards)
-
-
-@pytest.mark.parametrize("node", [0, 1, 9, 2**60])
-def test_a_message_to_a_foreign_node_is_refused(grid: LocalGrid, node: int) -> None:
-    content = messages(grid)[0].content
-
-    with pytest.raises(ValueError, match=rf"\bnode {node}\b"):
-        grid.push_messages([Message(content, node, "train")])
-
-
 def test_messages_that_can_t_be_read_are_refused(grid: LocalGrid) -> None:
     vector = grid.initial_vector(0)
     two_records = RecordDict({"a": flat_record(vector), "b": flat_record(vector)})
@@ -265,17 +236,6 @@ def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
         assert content["metrics"] == flat[client]["metrics"]
 
 
-@pytest.mark.parametrize("weighted_by", ["num-examples", "num-clients"])
-def test_where_the_mean_is_formed_does_not_change_a_bit(host: ClientHost, weighted_by: str) -> None:
-    needs = EngineNeeds(replies="merged", weighted_by=weighted_by)
-    at_hosts = LocalGrid(host, session=session(needs=needs))
-    in_driver = LocalGrid(host, session=session(needs=needs), merge_on_hosts=False)
-
-    one, two = (answered(grid.send_and_receive(messages(grid))) for grid in (at_hosts, in_driver))
-
-    assert one == two
-
-
 def test_a_message_may_ask_for_individual_replies_in_a_merged_session(host: ClientHost) -> None:
     grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
     individual = {"server-round": 1, "reply": "individual"}
@@ -314,22 +274,6 @@ def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
     assert len(grid.calls_made) == calls
 
 
-def test_accuracy_by_hand(host: ClientHost) -> None:
-    """A model whose last bias favours class 0 beyond everything else is right on the rows of class 0."""
-    import torch
-
-    grid = LocalGrid(host, session=session(test_fraction=0.5))
-    vector = np.zeros(53, np.float32)
-    vector[50] = 100.0
-    module = plain_model(dense, vector)
-    assert torch.all(module(torch.randn(4, 6, generator=torch.Generator().manual_seed(0))).argmax(1) == 0)
-
-    evaluation = grid.evaluate_all(flat_record(vector))
-
-    assert evaluation.accuracies[ONE_CLASS] == 1.0
-    assert evaluation.losses[ONE_CLASS] == pytest.approx(0.0, abs=1e-6)
-
-
 # -- client states ---------------------------------------------------------------------------------------------------
 
 
@@ -353,12 +297,6 @@ def test_an_empty_state_forgets(host: ClientHost) -> None:
         seen.append({client: state["count"].tolist() for client, state in grid.client_states.items()})
 
     assert seen == [{0: [1.0]}, {}, {0: [1.0]}]
-
-
-def test_grids_over_one_host_do_not_share_states(host: ClientHost) -> None:
-    for grid in (LocalGrid(host, session=session(algorithm=Participations())) for _ in range(2)):
-        list(grid.send_and_receive(messages(grid, clients=[0])))
-        assert grid.client_states[0]["count"].tolist() == [1.0]
 
 
 # -- queries and direct training -------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from fedscout.engine.errors import EngineError
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
 from fedscout.engine.messages.contents import node_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.ray_runner import RayRunner, start_trial
-from tests.engine.choices import FEDAVG, Choice, Variates, spec_of
+from fedscout.engine.trials.ray_runner import RayRunner
+from tests.engine.choices import FEDAVG, Variates, spec_of
 from tests.engine.federations import SIZES, uneven_federation
 from tests.engine.grid.test_local_grid import answered, failed
 from tests.engine.results import local_result, ray_result
@@ -118,19 +118,6 @@ class DiesOnce(Diary):
 
     def mishap(self, grid: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.stress
-def test_a_killed_trial_goes_on_from_its_checkpoint(mortal_hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
-    import ray
-
-    diary = tmp_path / "diary"
-    spec = spec_of(Choice(DiesOnce, {"diary": str(diary)}), num_rounds=4)
-
-    result = ray.get(start_trial(mortal_hosts, spec, CheckpointStore(tmp_path / "checkpoints", every_rounds=1)))
-
-    assert diary.read_text().split() == ["1", "2", "3", "3", "4"]
-    assert_same(result, local_result(spec_of(FEDAVG, num_rounds=4), host))
 
 
 def test_hosts_lost_for_good_are_no_result_of_the_trial(mortal_hosts: RayHosts) -> None:

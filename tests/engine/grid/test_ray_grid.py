@@ -13,9 +13,10 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
+from fedscout.engine.grid.ray_grid import RayCall, RayGrid, RayHosts
 from fedscout.engine.messages.calls import EngineNeeds, Session
 from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.metrics import Auroc
@@ -130,3 +131,53 @@ def test_a_strategy_that_can_t_be_built_is_a_result(hosts: RayHosts) -> None:
 
     assert result.status == "failed"
     assert "TypeError" in str(result.error)
+
+
+# -- Hosts that add their sums in groups change no bit, nor does a group that fails ------------------------------------
+
+
+CHOICES = {"merged": FEDAVG, "adaptive": FEDADAM, "with client states": replace(FEDAVG, algorithm=Variates())}
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Groups of two, whatever the number of hosts, and a record of those that were asked for."""
+    asked: list[Any] = []
+    monkeypatch.setattr(ray_grid, "group_size", lambda *_: 2)
+    original = RayGrid._add_in_groups
+
+    def noted(grid: RayGrid, calls: list[RayCall]) -> None:
+        original(grid, calls)
+        asked.extend(call.group for call in calls)
+
+    monkeypatch.setattr(RayGrid, "_add_in_groups", noted)
+    return asked
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("seconds", [None, 60.0], ids=["no limit", "limited"])
+def test_groups_have_the_local_bits(hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None) -> None:
+    spec = spec_of(choice, num_sampled=4, round_timeout_seconds=seconds)
+    added = ray_result(spec, hosts)
+
+    assert groups
+    assert None not in groups
+    assert_same(added, local_result(spec, uneven_federation()))
+
+
+@pytest.mark.slow
+def test_of_a_failed_group_each_is_fetched(hosts: RayHosts, groups: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(FEDAVG)
+    original = RayGrid._add_in_groups
+
+    def failing(grid: RayGrid, calls: list[RayCall]) -> None:
+        original(grid, calls)
+        for call in calls:
+            call.group = hosts.actors[0].initial_vector.remote("no seed")
+
+    monkeypatch.setattr(RayGrid, "_add_in_groups", failing)
+    alone = ray_result(spec, hosts)
+
+    assert_same(alone, local_result(spec, uneven_federation()))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.grid.replies import Job, TrainReplies, fold_evaluation
-from fedscout.engine.messages.calls import EvaluateResults, FederationFacts, TrainResults
+from fedscout.engine.messages.calls import EngineNeeds, EvaluateResults, FederationFacts, TrainResults
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
 from fedscout.engine.messages.keys import REPLY_KEY
@@ -27,7 +27,7 @@ from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 
 LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])
-FACTS = FederationFacts(5, ROWS, 3, LAYOUT, ())
+FACTS = FederationFacts(5, ROWS, 3, LAYOUT)
 RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 
@@ -42,7 +42,7 @@ def replies(
 ) -> tuple[dict[int, RecordDict], dict[int, str]]:
     """Return contents and failures by client."""
     job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
-    return TrainReplies(FACTS, weighted_by, algorithm).train(job, results)
+    return TrainReplies(FACTS, EngineNeeds(weighted_by=weighted_by), algorithm).train(job, results)
 
 
 def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainResults:
@@ -198,8 +198,9 @@ def test_clients_are_sorted_and_sums_become_shares() -> None:
         assert evaluation.num_examples.tolist() == [4, 0, 10]
         assert evaluation.accuracies.tolist() == [0.25, 0.0, 0.9]
         assert evaluation.losses.tolist() == [2.0, 0.0, 0.2]
-        assert evaluation.clean_accuracies.tolist() == [0.5, 0.0, 1.0]
-        assert evaluation.clean_losses.tolist() == [1.5, 0.0, 0.1]
+        assert evaluation.clean is not None
+        assert evaluation.clean.accuracies.tolist() == [0.5, 0.0, 1.0]
+        assert evaluation.clean.losses.tolist() == [1.5, 0.0, 0.1]
         assert evaluation.failures == {2: "out of memory"}
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from scipy import stats
 
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import WithheldTensors
-from fedscout.engine.data.client import Partition, Release
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import Release
 from fedscout.engine.data.devices import (
     AbsentError,
     Device,
@@ -26,60 +27,55 @@ from fedscout.engine.data.devices import (
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_training_rows
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.selection import expected_seconds, least_seconds, probe_seconds
-from fedscout.engine.messages.calls import Assignment, HostCall, ReportRequest, RoundSelection
+from fedscout.engine.grid.selection import expected_seconds, least_seconds
+from fedscout.engine.messages.calls import Assignment, FederationFacts, HostCall, ReportRequest, RoundSelection, Session
 from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.drift import ScaffoldSpec
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of
-from tests.engine.federations import ONE_ROW, QUERIES, uneven_federation
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
+from tests.engine.client.test_sent_updates import DRAWING, attacked
+from tests.engine.federations import ONE_ROW, QUERIES, dropping, timed_federation, uneven_federation
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import local_result, ray_result, started_hosts
-from tests.engine.trials.test_resume import assert_same
+from tests.engine.trials.test_resume import assert_all_same
 from tests.engine.trials.test_trial import Whole
 
-
-def timed() -> Federation:
-    """Return clients of which each has a device of its own, some miss rounds, and some come late."""
-    plain = uneven_federation()
-    devices = {
-        client: Device(0.1 * client, 1e4, 1e3 * (1 + client), shift_seconds=client, mean_seconds=2.0)
-        for client in range(1, plain.num_clients)
-    }
-    return replace(plain, devices=devices, dropout={2: 0.5})
-
-
 SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
+
+
+DROPPING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")
+OF_TWO_HOSTS: dict[str, tuple[Federation, TrialSettings]] = {
+    "a clock": (timed_federation(), SETTINGS),
+    "layers of dropout": (uneven_federation(dropping), spec_of(FEDAVG, training=DROPPING)),
+    "unseen clients": (
+        replace(uneven_federation(), unseen=frozenset((1, 5))),
+        spec_of(replace(FEDAVG, algorithm=Variates()), num_sampled=4),
+    ),
+    **{
+        f"attacks, {name}": (attacked(DRAWING), spec_of(FLOWER_CHOICES[name]))
+        for name in ("fedavg", "fedavg-individual", "fedtrimmedavg")
+    },
+}
 
 
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(120)
-def test_two_hosts_tell_what_one_tells(ray_session: None) -> None:
-    with started_hosts(timed(), 2) as hosts:
-        by_ray = ray_result(SETTINGS, hosts)
-    local = local_result(SETTINGS, timed())
-    assert_same(by_ray, local)
-    assert by_ray.round_seconds == local.round_seconds
-    assert 0 < min(local.round_seconds) <= max(local.round_seconds) == 9.0
-
-
-def test_a_trial_that_goes_on_has_all_rounds(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    grid = LocalGrid(ClientHost(timed(), QUERIES), session=SETTINGS.session)
-    run_trial(replace(SETTINGS, num_rounds=2, full_rounds=4, whole=False), grid, store)
-    again = local_result(SETTINGS, grid.host, store)
-    at_once = local_result(SETTINGS, grid.host)
-    assert again.round_seconds == at_once.round_seconds
-    assert len(again.round_seconds or ()) == 4
+@pytest.mark.parametrize("name", OF_TWO_HOSTS)
+def test_two_hosts_tell_what_one_tells(ray_session: None, name: str) -> None:
+    federation, settings = OF_TWO_HOSTS[name]
+    with started_hosts(federation, 2) as hosts:
+        by_ray = ray_result(settings, hosts)
+    local = local_result(settings, federation)
+    assert_all_same(by_ray, local)
+    if settings is SETTINGS:
+        assert 0 < min(local.round_seconds) <= max(local.round_seconds) == 9.0
 
 
 def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
-    federation = replace(timed(), dropout={})
+    federation = replace(timed_federation(), dropout={})
     driven, whole = (
         local_result(asked, federation)
         for asked in (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
@@ -90,7 +86,7 @@ def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
 
 def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
     """Also of client 2, which misses the round, and of those that come late; one without a device takes no time."""
-    grid = LocalGrid(replace(timed(), dropout={2: 1 - 1e-12}), QUERIES, SETTINGS.session)
+    grid = LocalGrid(replace(timed_federation(), dropout={2: 1 - 1e-12}), QUERIES, SETTINGS.session)
     grid.send_and_receive(messages(grid))
     durations = grid.take_durations()
     assert sorted(durations) == [*range(7)]
@@ -104,13 +100,6 @@ def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
 
 ROUNDS = 4
 NOTHING = RoundWork(0, 0, 0)
-
-
-def without_rows(federation: Federation, client: int) -> Federation:
-    """The same rows for everyone but this client, who has none and fails in every round."""
-    parts = [federation.partition.client(other) for other in range(federation.num_clients)]
-    parts[client] = parts[client][:0]
-    return replace(federation, partition=Partition.from_lists(parts))
 
 
 def absent(trial: Trial) -> list[str]:
@@ -161,21 +150,6 @@ def test_who_comes_late_is_left_out_and_told() -> None:
         check_takes_part({}, 5.0, 2.0, 0, 1, 1)
 
 
-@pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
-def test_a_client_that_always_misses_might_as_well_not_be_asked(choice: Choice) -> None:
-    """The model is the one of a federation in which that client fails; every round names it among the dropped."""
-    federation = replace(uneven_federation(), dropout={0: 1 - 1e-12})
-    result = local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), federation)
-    assert result.status == "completed"
-    assert absent(result) == [f"{server_round}:0" for server_round in range(1, ROUNDS + 1)]
-    vectors = [
-        local_result(replace(spec_of(choice), num_rounds=ROUNDS, keep_model=True), other).vector
-        for other in (without_rows(uneven_federation(), 0), uneven_federation())
-    ]
-    np.testing.assert_allclose(result.vector, vectors[0], rtol=0, atol=1e-6)
-    assert np.abs(result.vector - vectors[1]).max() > 1e-4
-
-
 def test_simulated_seconds_add_up_and_cost_none() -> None:
     devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
     federation = replace(uneven_federation(), devices=devices)
@@ -190,6 +164,11 @@ def test_simulated_seconds_add_up_and_cost_none() -> None:
 
 
 # -- What a round costs a client in simulated time, by hand, and that hosts and driver tell the same -------------------
+
+
+def probe_seconds(facts: FederationFacts, session: Session) -> FloatArray:
+    epochs = session.training.local_epochs
+    return expected_seconds(facts, session, lambda device, work: device.probe_seconds(work, epochs))
 
 
 ROUNDS_DURATIONS = 3

@@ -251,17 +251,6 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
     assert_same(ray_result(spec, hosts), local_result(spec, host))
 
 
-@pytest.mark.stress
-def test_a_host_killed_in_training_sends_every_model_again(hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
-    mortal, sound = (
-        spec_of(replace(FEDAVG, wants=INDIVIDUAL, algorithm=algorithm), num_rounds=NUM_ROUNDS)
-        for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
-    )
-    result = ray_result(mortal, hosts)
-    assert deaths(tmp_path) == 1
-    assert_same(result, local_result(sound, host))
-
-
 def test_an_empty_state_forgets_a_large_one(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
     spec = spec_of(replace(FEDAVG, algorithm=Participations(forget_at=2)), num_rounds=3)
@@ -296,16 +285,21 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, ho
 
 @pytest.mark.stress
 @pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("wants", [FEDAVG.wants, INDIVIDUAL], ids=["large states", "large models"])
 def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
-    hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wants: EngineNeeds
 ) -> None:
-    monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
-    mortal = spec_of(replace(FEDAVG, algorithm=MortalCount(folder=str(tmp_path))), num_rounds=NUM_ROUNDS)
+    if wants is not INDIVIDUAL:
+        monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
+    mortal, sound = (
+        spec_of(replace(FEDAVG, wants=wants, algorithm=algorithm), num_rounds=NUM_ROUNDS)
+        for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
+    )
 
     result = ray_result(mortal, hosts)
 
     assert deaths(tmp_path) == 1
-    assert_same(result, local_result(spec_of(replace(FEDAVG, algorithm=Counted()), num_rounds=NUM_ROUNDS), host))
+    assert_same(result, local_result(sound, host))
 
 
 @pytest.mark.stress

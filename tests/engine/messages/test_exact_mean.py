@@ -59,22 +59,6 @@ def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], li
     assert scale.mean(hosts, sum(weights)).tobytes() == reference.tobytes()
 
 
-def test_sums_that_float64_would_round_are_exact() -> None:
-    """An odd sum above 2^53 of two products below."""
-    scale = ExactScale(1.0, np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.float32))
-    vectors, weights = np.array([[2**24 - 1], [2]], np.float32), [2**29 - 1, 2**29]
-    exact = (2**24 - 1) * (2**29 - 1) + 2 * 2**29
-    assert float(exact) != exact
-    assert scale.total(vectors, weights).tolist() == [exact]
-
-
-@pytest.mark.parametrize("value", [1.5, -1.5])
-def test_elements_beyond_one_have_units_of_their_own(value: float) -> None:
-    scale = ExactScale.of(np.array([0.5, value], np.float32), 10)
-    assert scale.raised.tolist() == [1]
-    assert scale.per_raised.tolist() == [scale.per_unit / 2]
-
-
 @given(weighted_vectors())
 def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], int]) -> None:
     """Rounding each product: 2^-(b+1) a client over the weight; then half a float32 step."""

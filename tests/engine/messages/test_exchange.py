@@ -21,7 +21,7 @@ from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import train_config
-from fedscout.engine.messages.exchange import Query, Training, exchange, send_query, send_train
+from fedscout.engine.messages.exchange import Query, Training, exchange, send_query
 from fedscout.engine.messages.keys import ReplyMode
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
 
@@ -69,7 +69,7 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
     assert grid.pushes == 1
     alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
     assert [*map(plain, answered)] == [*map(plain, alone)]
-    alone_trained = [send_train(grid, t.vector, t.config, t.clients) for t in trainings]
+    alone_trained = [exchange(grid, trainings=[one])[1][0] for one in trainings]
     assert [*map(plain, trained)] == [*map(plain, alone_trained)]
 
 

@@ -27,7 +27,6 @@ from fedscout.engine.metrics import (
     Metric,
     add,
     bins_of,
-    log_odds,
     narrowed,
 )
 
@@ -87,13 +86,6 @@ def test_the_area_is_scikit_learns_within_its_bound(num_classes: int, shift: flo
     assert abs(metric.value(sums) - exact) <= bound
 
 
-def test_the_area_by_hand() -> None:
-    """Three rows of the class at log-odds 2, 0, −1 against two at 1 and 0: 2, ½ and 0 of 6 pairs are in order."""
-    scores, labels = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), np.array([1, 1, 1, 0, 0])
-    outputs = np.stack([np.zeros(5), scores], axis=1).astype(np.float32)
-    assert value(Auroc(), outputs, labels) == pytest.approx(2.5 / 6, abs=1e-12)
-
-
 def test_scores_beyond_the_bins_and_outputs_that_are_no_numbers_count() -> None:
     sums = Auroc().statistics(
         np.array([[0, 1e38], [1e38, 0], [np.nan, 0], [np.inf, 0]], np.float32), np.array([1, 0, 0, 1])
@@ -115,12 +107,6 @@ def test_bins_rise_with_the_score_and_are_symmetric() -> None:
     ]
 
 
-def test_log_odds_are_those_of_the_softmax() -> None:
-    outputs = np.array([[0.3, -1.0, 2.0]])
-    chance = np.exp(outputs) / np.exp(outputs).sum()
-    np.testing.assert_allclose(log_odds(outputs), np.log(chance / (1 - chance)), rtol=1e-12)
-
-
 @pytest.mark.parametrize("metric", [kind() for kind in OF_CLASSES.values()], ids=list(OF_CLASSES))
 @given(seed=st.integers(0, 100), cuts=st.lists(st.integers(0, 80), max_size=4))
 def test_sums_of_clients_are_the_sums_of_all_rows(metric: Metric, seed: int, cuts: list[int]) -> None:
@@ -136,11 +122,6 @@ def test_of_perfect_outputs_they_are_one_and_of_constant_ones_what_guessing_is(m
     assert value(metric, (8 * np.eye(3)[labels]).astype(np.float32), labels) == 1
     constant = {"balanced_accuracy": 1 / 3, "macro_f1": 2 * 3 / (6 + 3) / 3, "auroc": 0.5}
     assert value(metric, np.tile(np.float32([1, 0, 0]), (6, 1)), labels) == pytest.approx(constant[metric.name])
-
-
-def test_of_one_class_there_is_no_area() -> None:
-    outputs, _ = rows(5, 2)
-    assert np.isnan(value(Auroc(), outputs, np.zeros(5, np.int64)))
 
 
 # -- Metrics of a quantity: scikit-learn's R² and mean absolute error of the pooled rows, against a constant answer

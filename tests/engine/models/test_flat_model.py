@@ -156,32 +156,6 @@ def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> No
     assert torch.all(model.vector[:30] == 7.0)
 
 
-def test_loading_restarts_integer_buffers() -> None:
-    """Cumulative batch norm weighs by its count; a second client must not inherit the first one's."""
-    model = new_model(counting, 0)
-    start = model.vector.clone()
-    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
-    model.module.train()
-
-    results = []
-    for _ in range(2):
-        model.load(start)
-        model.module(rows)
-        model.module(rows + 1)
-        results.append(model.vector.clone())
-
-    assert torch.equal(results[0], results[1])
-
-
-def test_a_shared_weight_is_held_once() -> None:
-    model = FlatModel(Tied())
-
-    model.load(torch.eye(4).reshape(-1) * 3)
-
-    assert model.layout.size == 16
-    assert torch.equal(model.module(torch.ones(1, 4)), torch.full((1, 4), 9.0))
-
-
 @pytest.mark.parametrize(
     ("factory", "row_shape", "expected"),
     [
@@ -239,12 +213,6 @@ def test_join_undoes_split(shapes: list[tuple[int, ...]], data: st.DataObject) -
     assert {name: array.shape for name, array in arrays.items()} == {slot.name: slot.shape for slot in slots}
     assert np.array_equal(layout.join(arrays), vector)
     assert np.array_equal(layout.join(dict(reversed(arrays.items()))), vector)
-
-
-def test_sizes() -> None:
-    """6 + 2 trainable numbers, then 2 + 1 of buffers."""
-    assert (LAYOUT.num_trainable, LAYOUT.size) == (8, 11)
-    assert [slot.name for slot in LAYOUT.slots] == ["w", "b", "mean", "n"]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def server_side(
 
 def node_grid(federation: Federation, roster: NodeRoster, wire: Wire, session: Session, trial: str = "") -> NodeGrid:
     """Return a grid over a roster's nodes."""
-    return NodeGrid(roster, server_side(federation), wire, session, trial)
+    return NodeGrid(roster, server_side(federation, federation.server), wire, session, trial)
 
 
 def over_nodes(settings: TrialSettings, federation: Federation, roster: NodeRoster, wire: Wire) -> Trial:

@@ -141,7 +141,7 @@ def test_nobody_takes_the_place_of_a_client_that_answers(federation: Federation)
     link, roster, wire = linked(federation, QUERIES)
     link.connect(99, federation, 0, QUERIES, wire, config={"partition-id": 0})
     roster.refresh()
-    assert roster.node_of(0) == FIRST_NODE
+    assert roster.members[0].node == FIRST_NODE
     assert "responds" in roster.strangers[99]
 
 
@@ -151,7 +151,7 @@ def test_who_was_restarted_takes_its_place_while_its_old_node_lingers(federation
     link.connect(99, federation, 0, QUERIES, wire, config={"partition-id": 0})
     roster._timeout = 0.1
     roster.refresh()
-    assert roster.node_of(0) == 99
+    assert roster.members[0].node == 99
 
 
 def test_a_node_that_never_answers_is_waited_for_once(federation: Federation) -> None:
@@ -284,9 +284,18 @@ def test_nobody_for_longer_than_a_round_is_no_result(federation: Federation, mon
         over_nodes(settings, federation, roster, wire)
 
 
+@dataclass(frozen=True)
+class Sends(ClientAlgorithm):
+    """Its clients send a variate along."""
+
+    auxiliary = MappingProxyType({"variate": "num-clients"})
+
+
 CONFIG = base_config(SESSION, 1)
 WATCHED = RoundSelection(ReportRequest(training_losses=True, update_norms=True))
-CALL = HostCall((1,), SESSION, CONFIG, np.zeros(3, np.float32), evaluated=(1,), watched=WATCHED)
+CALL = HostCall(
+    (1,), replace(SESSION, algorithm=Sends()), CONFIG, np.zeros(3, np.float32), evaluated=(1,), watched=WATCHED
+)
 MEANS = RowMeans(4, 1.0, 1.0, 0.5, 0.5)
 GOOD: dict[str, Any] = {
     "clients": [1],
@@ -294,6 +303,7 @@ GOOD: dict[str, Any] = {
     "num_steps": [2],
     "losses": [0.5],
     "vectors": [np.zeros(3, np.float32)],
+    "auxiliary": {"variate": [np.ones(3, np.float32)]},
     "received_losses": {"train": {1: MEANS}},
     "update_norms": {1: 0.5},
     "evaluation": EvaluateResults({1: ClientScore(4, 2, 1.0)}),
@@ -321,6 +331,19 @@ LIES: dict[str, dict[str, Any]] = {
     "a model of doubles": {"vectors": [np.zeros(3)]},
     "a model of NaN": {"vectors": [np.full(3, np.nan, np.float32)]},
     "auxiliary": {"auxiliary": {"x": [np.zeros(3, np.float32)]}},
+    "nothing beside it": {"auxiliary": {}},
+    "something else beside it": {"auxiliary": {"x": [np.zeros(3, np.float32)]}},
+    **{
+        f"beside it {name}": {"auxiliary": {"variate": given}}
+        for name, given in {
+            "no vector": [],
+            "two vectors": [np.zeros(3, np.float32)] * 2,
+            "a matrix": [np.zeros((1, 3), np.float32)],
+            "a short vector": [np.zeros(2, np.float32)],
+            "doubles": [np.zeros(3)],
+            "no numbers": [np.full(3, np.inf, np.float32)],
+        }.items()
+    },
     "a length below nothing": {"update_norms": {1: float("nan")}},
     "no length": {"update_norms": {0: 1.0}},
     "a loss below nothing": {"received_losses": {"train": {1: replace(MEANS, squared=-1.0)}}},
@@ -343,7 +366,7 @@ LIES: dict[str, dict[str, Any]] = {
 def test_an_honest_answer_passes() -> None:
     found = checked_training(TrainResults(**GOOD), asked())
     assert (found.clients, found.num_examples, found.update_norms) == ([1], [17], {1: 0.5})
-    assert found.received_losses == {"train": {1: MEANS}}
+    assert (found.received_losses, found.auxiliary) == ({"train": {1: MEANS}}, GOOD["auxiliary"])
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -352,28 +375,6 @@ def test_a_training_that_lies_is_not_used(lie: str) -> None:
     with pytest.raises(AnswerError) as refusal:
         checked_training(told, asked())
     assert str(refusal.value).isprintable()
-
-
-@dataclass(frozen=True)
-class Sends(ClientAlgorithm):
-    """Its clients send a variate along."""
-
-    auxiliary = MappingProxyType({"variate": "num-clients"})
-
-
-BESIDE: tuple[list[Any], ...] = (
-    *([], [np.zeros(3, np.float32)] * 2, [np.zeros((1, 3), np.float32)]),
-    *([np.zeros(2, np.float32)], [np.zeros(3)], [np.full(3, np.inf, np.float32)]),
-)
-
-
-@pytest.mark.parametrize("given", BESIDE)
-def test_what_comes_beside_a_model_is_one_vector_like_it(given: list[Any]) -> None:
-    call = replace(CALL, session=replace(SESSION, algorithm=Sends()))
-    sound = {"variate": [np.ones(3, np.float32)]}
-    assert checked_training(TrainResults(**GOOD, auxiliary=sound), asked(call)).auxiliary == sound
-    with pytest.raises(AnswerError, match="variate"):
-        checked_training(TrainResults(**GOOD, auxiliary={"variate": given}), asked(call))
 
 
 def test_what_nobody_asked_for_does_not_pass() -> None:
@@ -385,28 +386,28 @@ def test_what_nobody_asked_for_does_not_pass() -> None:
     assert (found.failures, found.seconds) == ({}, 0.0)
 
 
+SUMS: list[dict[str, Any]] = [
+    {},
+    {"unseen": np.zeros((3, 3), np.int64)},
+    {"own": np.zeros((2, 2), np.int64)},
+    {"own": np.full((3, 3), 18)},
+    {"own": np.full((3, 3), -1)},
+    {"own": np.zeros((3, 3))},
+    {"own": np.array([[None] * 3] * 3, object)},
+]
+VALUES = [np.array([np.nan]), np.array([np.inf]), np.array([1e200]), np.array(["x"])]
+
+
 @pytest.mark.parametrize(
-    "sums",
+    ("check", "told"),
     [
-        {},
-        {"unseen": np.zeros((3, 3), np.int64)},
-        {"own": np.zeros((2, 2), np.int64)},
-        {"own": np.full((3, 3), 18)},
-        {"own": np.full((3, 3), -1)},
-        {"own": np.zeros((3, 3))},
-        {"own": np.array([[None] * 3] * 3, object)},
+        *((checked_scores, EvaluateResults({1: ClientScore(4, 1, 1.0, metric=0.5)}, sums=sums)) for sums in SUMS),
+        *((checked_query, QueryResults([1], [17], [{"x": value}])) for value in VALUES),
     ],
 )
-def test_sums_of_a_metric_are_possible_ones(sums: dict[str, Any]) -> None:
-    call = replace(CALL, session=replace(SESSION, metric=OF_CLASSES["macro_f1"]()))
+def test_sums_of_a_metric_are_possible_and_answers_to_queries_can_be_squared(check: Any, told: Any) -> None:
     with pytest.raises(AnswerError):
-        checked_scores(EvaluateResults({1: ClientScore(4, 1, 1.0, metric=0.5)}, sums=sums), asked(call))
-
-
-@pytest.mark.parametrize("value", [np.array([np.nan]), np.array([np.inf]), np.array([1e200]), np.array(["x"])])
-def test_an_answer_to_a_query_is_of_numbers_that_can_be_squared(value: Any) -> None:
-    with pytest.raises(AnswerError):
-        checked_query(QueryResults([1], [17], [{"x": value}]), asked())
+        check(told, asked(replace(CALL, session=replace(SESSION, metric=OF_CLASSES["macro_f1"]()))))
 
 
 def test_whose_answers_have_another_form_than_most_is_left_out() -> None:

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAvg,
+)
 
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.detectors.detect import detect
 from fedscout.detectors.report import DetectionConfig
+from fedscout.engine.contracts.client_table import FAR_KEY, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import DataError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.messages.calls import Cohort, EngineNeeds, Session, TrainResults
+from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.nodes.client import TRIALS_KEPT, KeptStates, LostStateError, mark
-from fedscout.engine.nodes.grid import NodeRoster
+from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
 from fedscout.engine.nodes.policy import OwnerPolicy
-from fedscout.engine.nodes.wire import Wire, algorithms_of
+from fedscout.engine.nodes.wire import DOCUMENT_KEY, Greeting, Wire, algorithms_of, model_digest
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import parse_strategy
-from tests.engine.federations import QUERIES, normalised, uneven_federation
+from fedscout.strategies.selection.table import SELECTIONS, parse_selection
+from tests.engine.choices import INDIVIDUAL, NAMED, Choice
+from tests.engine.federations import QUERIES, normalised, uneven_federation, with_server_rows
 from tests.engine.nodes.node_link import (
     FIRST_NODE,
     SIZES,
@@ -39,10 +52,17 @@ from tests.engine.nodes.node_link import (
     node_grid,
     over_nodes,
     retold,
+    server_side,
+    told_in,
 )
 from tests.engine.trials.test_resume import Interruption, interrupt_in
+from tests.engine.trials.test_trial import Whole
+from tests.kits.refusals import refused
 
 SESSION = Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
+ALGORITHMS = algorithms_of("fedscout.strategies")
+Simulated = tuple[Federation, TrialSettings]
+five_clients = partial(uneven_federation, sizes=(40, 17, 26, 31, 22))
 BROKEN = 1
 """The client that does what it should not; its node is the second."""
 
@@ -66,18 +86,85 @@ def model_of(trial: Trial) -> np.ndarray[Any, Any]:
     return trial.vector
 
 
-@pytest.mark.parametrize(
-    "kind", ["fedavg", "fedadam", "krum", "qfedavg", "scaffold", "fednova", "fedbn", "ditto", "moon", "communities"]
-)
-def test_a_training_has_the_bits_of_a_simulation(kind: str) -> None:
+def of_strategy(kind: str) -> Simulated:
     federation = uneven_federation(normalised, sizes=SIZES)
-    _, roster, wire = linked(federation, CLIENT_QUERIES, algorithms_of("fedscout.strategies"))
-    settings = settings_of(kind, federation)
+    return federation, settings_of(kind, federation)
+
+
+def of_selection(kind: str) -> Simulated:
+    federation = five_clients()
+    changes = {"dimension": 2, "warm_up": 3} if kind == "fedcor" else {}
+    selection = parse_selection({"kind": kind, **changes}, Cohort(5, 2, 0.2, chosen=True))
+    return federation, replace(settings_of("fedavg", federation), selection=selection, num_sampled=2, num_rounds=5)
+
+
+def with_the_server_s_rows(kind: str) -> Simulated:
+    federation = with_server_rows(five_clients(), labelled=True)
+    return federation, settings_of(kind, federation)
+
+
+def of_metric(kind: str) -> Simulated:
+    federation = five_clients()
+    return federation, settings_of("fedavg", federation, replace(SESSION, metric=OF_CLASSES[kind]()))
+
+
+def of_a_user(flower: Any, wants: EngineNeeds = NAMED) -> Simulated:
+    trial = TrialSettings(Choice(flower, wants=wants), num_rounds=3, num_sampled=5, session=SESSION, keep_model=True)
+    return five_clients(), trial
+
+
+def clipping(wrapper: type, wants: EngineNeeds) -> Simulated:
+    """Return a trial whose clients clip their updates."""
+
+    def build(**counts: Any) -> Any:
+        fixed = wrapper is DifferentialPrivacyClientSideFixedClipping
+        bound = {"clipping_norm" if fixed else "initial_clipping_norm": 0.05}
+        return wrapper(FedAvg(**counts), 0.01, num_sampled_clients=counts["min_train_nodes"], **bound)
+
+    return of_a_user(build, wants)
+
+
+CLIPPING = [
+    (wrapper, wants)
+    for wrapper in (DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyClientSideAdaptiveClipping)
+    for wants in (INDIVIDUAL, NAMED)
+]
+STRATEGIES = ("fedavg", "fedadam", "krum", "qfedavg", "scaffold", "fednova", "fedbn", "ditto", "moon", "communities")
+NEEDING_MORE = ("fedbuff", "fedbio", "local", "fine_tuning", "fedex", "fedpop", "rhfl", "fedrod")
+SIMULATED: list[tuple[Callable[..., Simulated], Any]] = [
+    *((of_strategy, kind) for kind in STRATEGIES),
+    *((of_selection, kind) for kind in SELECTIONS if kind != "custom"),
+    *((with_the_server_s_rows, kind) for kind in NEEDING_MORE),
+    *((of_metric, kind) for kind in OF_CLASSES),
+    *((of_a_user, kind) for kind in (Whole, FedAvg)),
+    *((lambda pair: clipping(*pair), pair) for pair in CLIPPING),
+]
+
+
+@pytest.mark.sampled(24)
+@pytest.mark.parametrize(("make", "kind"), SIMULATED)
+def test_a_trial_has_the_bits_of_a_simulation(make: Callable[..., Simulated], kind: Any) -> None:
+    """Models, scores and who trained."""
+    federation, settings = make(kind)
+    _, roster, wire = linked(federation, CLIENT_QUERIES, ALGORITHMS)
     simulated = run_trial(settings, LocalGrid(federation, CLIENT_QUERIES, settings.session))
     real = over_nodes(settings, federation, roster, wire)
     assert np.array_equal(model_of(simulated), model_of(real))
-    assert (simulated.round_accuracy, simulated.round_loss) == (real.round_accuracy, real.round_loss)
-    assert (simulated.bytes_down, simulated.bytes_up) == (real.bytes_down, real.bytes_up)
+    for name in ("round_accuracy", "round_loss", "round_metric", "bytes_down", "bytes_up", "client_rounds"):
+        assert getattr(simulated, name) == getattr(real, name)
+    np.testing.assert_equal(simulated.client_metric, real.client_metric)  # a client may have none, NaN
+
+
+@pytest.mark.parametrize(("wrapper", "wants"), CLIPPING)
+def test_what_clients_clip_leaves_them_clipped(wrapper: type, wants: EngineNeeds) -> None:
+    federation, settings = clipping(wrapper, wants)
+    link, roster, wire = linked(federation, QUERIES)
+    over_nodes(settings, federation, roster, wire)
+    opened = [told for message in link.heard for told in told_in(wire, message)]
+    own = server_side(federation).initial_vector(3)
+    first = [each for each in opened if isinstance(each, TrainResults) and each.clients][:5]
+    assert len(first) == 5
+    assert all(np.linalg.norm(told.vectors[0] - own) < 0.05 * (1 + 1e-5) for told in first if told.vectors is not None)
 
 
 def test_a_detection_tells_the_same_to_the_last_digit() -> None:
@@ -129,8 +216,6 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Fe
 
 FAULTS = {
     "nan": "finite",
-    "shape": "parameters, got",
-    "million": "1000000",
     "silent": "0.2 s",
     "refuses": "training",
     "garbage": "can't be read",
@@ -159,9 +244,7 @@ def test_who_misbehaves_is_left_out(federation: Federation, fault: str, caplog: 
     def spoilt(told: Any) -> Any:
         if getattr(told, "vectors", None) is not None:
             (vector,) = told.vectors
-            vector = np.full_like(vector, np.nan) if fault == "nan" else vector
-            told.vectors = [vector[:-1] if fault == "shape" else vector]
-            told.num_examples = [1_000_000] if fault == "million" else told.num_examples
+            told.vectors = [np.full_like(vector, np.nan)]
         return told
 
     link.tamper = spoil
@@ -179,7 +262,6 @@ def test_who_misbehaves_is_left_out(federation: Federation, fault: str, caplog: 
 # -- A driver that was killed goes on over nodes with the same bits, as long as clients have what they kept ------------
 
 
-ALGORITHMS = algorithms_of("fedscout.strategies")
 Nodes = tuple[NodeLink, NodeRoster, Wire]
 
 
@@ -320,3 +402,95 @@ def test_what_is_kept_does_not_grow_without_end(tmp_path: Path) -> None:
     kept_arrays = [name for record in memory.values() if isinstance(record, ArrayRecord) for name in record]
     assert len(kept_arrays) == 2 * TRIALS_KEPT
     assert len([*tmp_path.rglob("*.npz")]) == TRIALS_KEPT
+
+
+# -- Policies and tables of settings over nodes ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several() -> Federation:
+    """Five clients of some rows each."""
+    return five_clients()
+
+
+@pytest.mark.parametrize("kind", ["oort", "flash"])
+def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, several: Federation) -> None:
+    link, roster, wire = linked(several, QUERIES)
+    join_late(link, roster, after_replies=1)
+    selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))
+    settings = replace(settings_of("fedavg", several), selection=selection, num_sampled=2, num_rounds=4)
+    trial = over_nodes(settings, several, roster, wire)
+    assert trial.status == "completed", trial.error
+    assert len(trial.client) == 5, "it is scored"
+    assert trial.client_rounds[-1] == 0
+    assert any("joined" in note for note in trial.notes)
+
+
+CELLS = SettingsTable((SettingsCell(0.0, 15, 0.3, 4, 3), SettingsCell(0.0, 30, 0.05, 16, 1)), threshold=0.05)
+
+
+def over_a_table(several: Federation, table: SettingsLookup) -> tuple[NodeLink, Any, Trial]:
+    """Train with a table of settings over nodes that do not say how many rows they hold."""
+    link, _, wire = linked(several, QUERIES)
+    link.heard.clear()
+    roster = NodeRoster(link, wire, model_digest(server_side(several).facts()), Greeting(asks_rows=False), 5.0)
+    roster.meet(several.num_clients, patience=5.0)
+    session = replace(SESSION, client_table=table)
+    settings = replace(settings_of("fedavg", several, session), num_rounds=2)
+    trial = over_nodes(settings, several, roster, wire)
+    assert trial.status == "completed", trial.error
+    return link, wire, trial
+
+
+def shapes(value: Any) -> Any:
+    """Return a document without the numbers that training shows: losses, and the share of rows that are right."""
+    if isinstance(value, dict):
+        shown = {"losses", "loss_sum", "num_correct", "sums", "clients", "own", "name", "position"}
+        return {key: shapes(item) for key, item in value.items() if key not in shown}
+    return [shapes(item) for item in value] if isinstance(value, list) else value
+
+
+def test_no_message_tells_the_cell_of_a_table(several: Federation) -> None:
+    """Clients of 40 and of 17 rows take different cells; but models, losses and scores their answers are the same."""
+    link, _, _ = over_a_table(several, SettingsLookup(CELLS))
+    answers = [message for message in link.heard if message.metadata.reply_to_message_id]
+    of_client: dict[int, list[Any]] = {}
+    for message in answers:
+        (config,) = message.content.config_records.values()
+        of_client.setdefault(message.metadata.src_node_id, []).append(shapes(json.loads(str(config[DOCUMENT_KEY]))))
+    large, small = of_client[FIRST_NODE], of_client[FIRST_NODE - 17]
+    assert len(large) == len(small) > 2
+    assert large == small
+    told = json.dumps([large, small])
+    assert not any(f" {rows}" in told for rows in (32, 8, 14, 3, 40, 17)), "rows that train, are tested, are held"
+
+
+@pytest.mark.slow
+def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once(several: Federation) -> None:
+    table = SettingsLookup(CELLS, epsilon=0.01)
+    seen = set()
+    for _ in range(5):  # all alike once in a million
+        link, wire, _ = over_a_table(several, table)
+        opened = [told for message in link.heard for told in told_in(wire, message)]
+        trained = [each for each in opened if isinstance(each, TrainResults) and each.clients]
+        said = {client: {each.sums[FAR_KEY][0] for each in trained if each.clients == [client]} for client in range(5)}
+        assert all(len(answers) == 1 for answers in said.values()), "the same in all rounds"
+        seen.add(tuple(answer for answers in said.values() for answer in answers))
+        if len(seen) > 1:
+            break
+    assert len(seen) > 1, "the session's seed does not decide"
+
+
+def test_a_table_refuses_a_metric_whose_sums_are_rows(several: Federation) -> None:
+    _, roster, wire = linked(several, QUERIES)
+    session = replace(SESSION, client_table=SettingsLookup(CELLS), metric=OF_CLASSES["macro_f1"]())
+    with refused(DataError, key="a table of client settings"):
+        node_grid(several, roster, wire, session)
+
+
+def test_quantities_are_refused_before_anything_trains(several: Federation) -> None:
+    targets = several.labels.astype(np.float32)
+    quantities = replace(several, targets=targets, num_classes=1)
+    _, roster, wire = linked(several, QUERIES)
+    with refused(DataError, key="clients on their own machines"):
+        NodeGrid(roster, server_side(quantities, targets=targets[:0]), wire, SESSION)

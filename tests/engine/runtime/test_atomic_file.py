@@ -18,13 +18,6 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_file_appears_whole_in_a_folder_made_for_it(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a" / "b" / "file", lambda path: path.write_bytes(b"content"))
-
-    assert files_below(tmp_path) == ["a/b/file"]
-    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"content"
-
-
 def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
     target = tmp_path / "folder" / "file"
     write_atomically(target, lambda path: path.write_bytes(b"old"))

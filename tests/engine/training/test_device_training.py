@@ -535,10 +535,3 @@ def test_lanes_are_as_far_from_float32_as_the_loop_is(case: str) -> None:
     loop_apart, lanes_apart = (np.linalg.norm(vectors - exact) for vectors in (loop, lanes))
     assert loop_apart / 2 < lanes_apart < 2 * loop_apart
     assert loop_apart > 1e-4
-
-
-def test_a_client_has_its_bits_alone_and_among_others() -> None:
-    training = LocalTraining(learning_rate=0.05, precision="bfloat16")
-    host = ClientHost(images(), QUERIES)
-    together, alone = trained(host, range(6), training).vectors, trained(host, [3], training).vectors
-    assert np.array_equal(together[3], alone[0])

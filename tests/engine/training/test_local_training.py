@@ -18,8 +18,6 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.algorithm_runs import train_client
 from fedscout.engine.training.backends import LoopTrainer
 from fedscout.engine.training.loop import (
-    SGD,
-    Adadelta,
     RowsWork,
     descend,
     model_outputs,
@@ -27,7 +25,7 @@ from fedscout.engine.training.loop import (
     score_client,
 )
 from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
-from tests.engine.choices import Participations, Variates
+from tests.engine.choices import Variates
 from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 
 Penalty = Callable[[nn.Module], Tensor]
@@ -147,22 +145,6 @@ def test_training_has_the_bits_of_torch_s(num_rows: int, batch_size: int, batche
     assert update.initial_loss is None
 
 
-def test_twice_the_loss_at_half_the_rate_is_the_same_descent() -> None:
-    """Products by powers of two are exact, so a loss of one's own gives the same bits."""
-    data, (plain, own) = samples(20), (new_model(dense, 0) for _ in range(2))
-
-    def doubled(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
-        return 2 * nn.functional.cross_entropy(outputs, labels)
-
-    first = descend(plain, data, LocalTraining(batch_size=8, learning_rate=0.25), np.random.default_rng(5))
-    halved = LocalTraining(batch_size=8, learning_rate=0.125)
-    second = descend(own, data, halved, np.random.default_rng(5), loss=doubled)
-
-    assert torch.equal(plain.vector, own.vector)
-    assert (second.num_steps, second.loss) == (first.num_steps, 2 * first.loss)
-    assert not np.array_equal(plain.vector.numpy(), start_vector(dense))
-
-
 def test_the_initial_loss_is_that_of_the_received_model() -> None:
     data = samples(23)
     received = start_vector(dense)
@@ -216,14 +198,6 @@ def test_a_state_comes_back_to_its_algorithm() -> None:
     np.testing.assert_allclose(second.state["variate"], 0, atol=1e-6)
 
 
-def test_an_algorithm_that_changes_nothing_changes_nothing() -> None:
-    data, training = samples(20), LocalTraining(local_epochs=2, batch_size=8)
-
-    assert np.array_equal(
-        by_engine(dense, data, training, Participations(), {}).vector, by_engine(dense, data, training).vector
-    )
-
-
 @pytest.mark.parametrize("factory", [convolving, Viewing])
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.05}], ids=str)
 def test_convolutions_are_trained_as_by_hand(factory: ModelFactory, settings: dict[str, float]) -> None:
@@ -253,7 +227,10 @@ def test_a_correction_sees_convolutions_in_the_order_of_the_layout() -> None:
     assert np.all(filters[[0, 2, 3]] > 1e-4)
 
 
-def test_convolutions_are_scored_as_by_hand() -> None:
+@pytest.mark.parametrize("chunk", [512, 7])
+def test_convolutions_are_scored_as_by_hand(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece or in chunks."""
+    monkeypatch.setattr("fedscout.engine.training.loop.CHUNK_ROWS", chunk)
     data, received = pictures(40), start_vector(convolving)
     outputs = plain_model(convolving, received).eval()(torch.from_numpy(data.features[data.rows])).detach()
     labels = torch.from_numpy(data.labels[data.rows])
@@ -263,35 +240,12 @@ def test_convolutions_are_scored_as_by_hand() -> None:
     score = score_client(model, data)
     softmax = np.concatenate(list(model_outputs(model, data, received)))
 
+    assert score.num_examples == 40
     assert score.num_correct == int((outputs.argmax(1) == labels).sum())
     assert score.loss_sum == pytest.approx(
         nn.functional.cross_entropy(outputs, labels, reduction="sum").item(), rel=1e-5
     )
     np.testing.assert_allclose(softmax, outputs.softmax(1).numpy(), rtol=0, atol=CONVOLUTION_ATOL)
-
-
-def test_a_score_counts_correct_rows_and_sums_losses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sums whether the rows come in one piece or in chunks of seven."""
-    data, received = samples(50), start_vector(dense)
-    module = plain_model(dense, received).eval()
-    outputs = module(torch.from_numpy(data.features[data.rows])).detach()
-    labels = torch.from_numpy(data.labels[data.rows])
-    model = new_model(dense, 0)
-    model.load(torch.from_numpy(received))
-
-    for chunk in (512, 7):
-        monkeypatch.setattr("fedscout.engine.training.loop.CHUNK_ROWS", chunk)
-        score = score_client(model, data)
-        assert score.num_examples == 50
-        assert score.num_correct == int((outputs.argmax(1) == labels).sum())
-        expected = -torch.log_softmax(outputs.double(), 1)[torch.arange(50), labels].sum().item()
-        assert score.loss_sum == pytest.approx(expected, rel=1e-5)
-
-
-def test_an_empty_score() -> None:
-    score = score_client(new_model(dense, 0), samples(0))
-
-    assert (score.num_examples, score.num_correct, score.loss_sum) == (0, 0, 0.0)
 
 
 # -- The client optimisers are torch's, step for step ------------------------------------------------------------------
@@ -353,32 +307,6 @@ def test_one_client_takes_torch_s_steps_bit_for_bit(settings: dict[str, object])
         assert torch.equal(weights, after)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_block_of_clients_is_each_client_alone(settings: dict[str, object]) -> None:
-    """Within two float32 steps a step: a block's vector instructions may fuse where a single row's tail does not."""
-    training = LocalTraining(learning_rate=0.1, **settings)
-    block, steps = start(NUM_CLIENTS, NUM_PARAMETERS), gradients(NUM_CLIENTS, NUM_PARAMETERS)
-    alone = [reference(training, block[k], steps[:, k])[-1] for k in range(NUM_CLIENTS)]
-    optimizer = new_optimizer(training)
-
-    for gradient in steps:
-        optimizer.step(block, gradient.clone())
-
-    torch.testing.assert_close(block, torch.stack(alone), rtol=2 * NUM_STEPS * 2**-23, atol=2 * NUM_STEPS * 2**-23)
-
-
-def test_two_steps_of_adadelta_by_hand() -> None:
-    """Gradient 1, ρ = 0.9: Δ₁ = √(ε / (0.1 + ε)), u = 0.1 Δ₁², v = 0.19, Δ₂ = √((u + ε) / (0.19 + ε))."""
-    weights, optimizer = torch.zeros(1, dtype=torch.float64), Adadelta(0.5)
-    first = (1e-6 / (0.1 + 1e-6)) ** 0.5
-    second = ((0.1 * first**2 + 1e-6) / (0.19 + 1e-6)) ** 0.5
-
-    for _ in range(2):
-        optimizer.step(weights, torch.ones(1, dtype=torch.float64))
-
-    assert weights.item() == pytest.approx(-0.5 * (first + second), rel=1e-12)
-
-
 @pytest.mark.parametrize("name", ["sgd", "adam", "rmsprop", "adadelta"])
 def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
     """Of as many parameters as fill vector registers, as a block's layers are laid out."""
@@ -394,20 +322,3 @@ def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
             other.step(weights, own.clone())
 
     assert torch.equal(block, torch.stack(alone))
-
-
-def test_momentum_by_hand() -> None:
-    """Gradient 1, lr 1, m = ½: steps of 1, 1.5, 1.75."""
-    weights, optimizer = torch.zeros(1), SGD(1.0, momentum=0.5)
-    path = []
-    for _ in range(3):
-        optimizer.step(weights, torch.ones(1))
-        path.append(weights.item())
-
-    assert path == [-1.0, -2.5, -4.25]
-
-
-def test_each_client_starts_with_a_fresh_optimiser() -> None:
-    training = LocalTraining(optimizer="adam")
-
-    assert new_optimizer(training) is not new_optimizer(training)

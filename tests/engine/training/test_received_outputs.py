@@ -36,7 +36,7 @@ from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import dense, learnable_rows, linear, normalised
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.trials.test_resume import assert_same
-from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,6 @@ class Slower(ClientAlgorithm):
         return facts.training.model_copy(update={"learning_rate": halved}) if slow else facts.training
 
 
-class SlowerSpec(MeanSpec):
-    """FedAvg whose large clients train at half the rate."""
-
-    kind: Literal["slower"] = "slower"
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        return Slower(20)
-
-
 def trial_of(algorithm: ClientAlgorithm, backend: Literal["auto", "loop"] = "auto") -> Trial:
     spec = spec_of(FedAvgSpec(), backend=backend)
     return run_trial(spec, LocalGrid(HOST, session=replace(spec.session, algorithm=algorithm)))
@@ -167,25 +158,6 @@ def trial_of(algorithm: ClientAlgorithm, backend: Literal["auto", "loop"] = "aut
 def test_half_the_rate_of_all_is_fedavg_at_half_the_rate(backend: Literal["auto", "loop"]) -> None:
     halved = TRAINING.model_copy(update={"learning_rate": TRAINING.learning_rate / 2})
     assert_same(trial_of(Slower(), backend), result_of(HOST, FedAvgSpec(), training=halved, backend=backend))
-
-
-def test_clients_of_other_settings_train_by_them_by_hand() -> None:
-    """Clients of 20 training rows and more at half the rate, in float64."""
-    hand = Hand(HOST._federation)
-    slow = replace(hand, training=TRAINING.model_copy(update={"learning_rate": TRAINING.learning_rate / 2}))
-    spec = spec_of(SlowerSpec())
-    vector = HOST.initial_vector(spec.session.seed).astype(np.float64)
-    seen = set()
-    for server_round, (clients, found) in enumerate(models(HOST, spec), start=1):
-        fast = [hand.num_rows(client) < 20 for client in clients]
-        seen |= {*fast}
-        trained = [
-            (hand if is_fast else slow).descend(vector, client, server_round)[0]
-            for client, is_fast in zip(clients, fast, strict=True)
-        ]
-        vector = weights_of(hand, clients) @ np.array(trained)
-        np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
-    assert seen == {True, False}
 
 
 def test_who_has_no_settings_fails_alone() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,9 +20,8 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.dense import ACTIVATIONS, DenseStack, loss_and_gradient
 from fedscout.engine.models.flat import FlatModel, new_model
-from fedscout.engine.training.algorithm_runs import train_block, train_client
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.backends import (
-    MAX_VECTORISED_PARAMETERS,
     MOST_CLIENTS,
     BlockTrainer,
     LoopTrainer,
@@ -46,6 +45,7 @@ TRAININGS = {
     "rmsprop": LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.002, optimizer="rmsprop", weight_decay=0.1),
     "adadelta": LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta", weight_decay=0.1),
     "single rows": LocalTraining(batch_size=1, learning_rate=0.02),
+    "masked": LocalTraining(local_epochs=2, batch_size=10, learning_rate=0.1),
     "whole": LocalTraining(local_epochs=4, batch_size=1000, learning_rate=0.1),
 }
 
@@ -71,35 +71,84 @@ def works(sizes: Sequence[int] = SIZES, states: Mapping[int, dict[str, FloatArra
     return found
 
 
-def in_block(
-    chosen: Sequence[int], training: LocalTraining, algorithm: ClientAlgorithm | None = None, **arguments: Any
+DROPOUT = 0.3
+
+
+@dataclass(frozen=True)
+class Net:
+    """Two hidden layers of odd widths, so that rows fill vector registers in part alone."""
+
+    activation: str = "relu"
+    dropout: float = 0.0
+
+    def __call__(self) -> nn.Module:
+        def hidden(inputs: int, outputs: int) -> list[nn.Module]:
+            between = [nn.Linear(inputs, outputs), ACTIVATIONS[self.activation].layer()]
+            return [*between, *([nn.Dropout(self.dropout)] if self.dropout else [])]
+
+        return nn.Sequential(*hidden(NUM_FEATURES, 7), *hidden(7, 5), nn.Linear(5, NUM_CLASSES))
+
+
+NETS = {
+    **{name: Net(name) for name in ACTIVATIONS},
+    "relu with dropout": Net("relu", DROPOUT),
+    "gelu with dropout": Net("gelu", DROPOUT),
+}
+
+
+@dataclass(frozen=True)
+class Twice(ClientAlgorithm):
+    """Trains again from where it ended: layers draw on."""
+
+    def train(self, run: LocalRun) -> ClientResults:
+        trained = run.descend(run.descend(run.received).vectors)
+        return ClientResults(trained, trained.vectors)
+
+
+def updates(
+    trainer: Callable[[FlatModel], Trainer],
+    chosen: Sequence[int],
+    training: LocalTraining,
+    algorithm: ClientAlgorithm | None = None,
+    factory: ModelFactory = dense,
+    states: Mapping[int, dict[str, FloatArray]] | None = None,
+    **asked: Any,
 ) -> list[ClientUpdate]:
-    every = works(**arguments)
-    model = new_model(dense, 0)
-    asked, members = TrainRequest(model.vector, training, algorithm), [every[client] for client in chosen]
-    return train_block(stack_of(model), model.layout, asked, members)
+    every, request = works(states=states), TrainRequest(new_model(factory, 0).vector, training, algorithm, **asked)
+    blocks = trainer(new_model(factory, 1)).train(request, [every[client] for client in chosen])
+    found = {work.client: update for block in blocks for work, update in block}
+    return [found[client] for client in chosen]  # type: ignore[misc]
 
 
-def in_loop(training: LocalTraining, algorithm: ClientAlgorithm | None = None, **arguments: Any) -> list[ClientUpdate]:
-    asked = TrainRequest(new_model(dense, 0).vector, training, algorithm)
-    return [train_client(new_model(dense, 1), asked, work) for work in works(**arguments)]
+in_block, in_loop = partial(updates, fastest_trainer), partial(updates, LoopTrainer)
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+CASES = {
+    **{name: (dense, training, None) for name, training in TRAININGS.items()},
+    **{name: (net, TRAININGS["masked"], None) for name, net in NETS.items()},
+    **{f"{name}, twice": (net, TRAININGS["masked"], Twice()) for name, net in NETS.items()},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_block_equals_loop(name: str) -> None:
-    training = TRAININGS[name]
-    for block, loop in zip(in_block(range(len(SIZES)), training), in_loop(training), strict=True):
+    net, training, algorithm = CASES[name]
+    assert isinstance(fastest_trainer(new_model(net, 1)), BlockTrainer)
+    blocks, loops = (
+        made(range(len(SIZES)), training, algorithm, net, seed=4, server_round=3) for made in (in_block, in_loop)
+    )
+    for block, loop in zip(blocks, loops, strict=True):
         np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=TOLERANCE)
         assert block.loss == pytest.approx(loop.loss, abs=TOLERANCE)
         assert block.num_steps == loop.num_steps
 
 
-@settings(deadline=None, max_examples=25)
-@given(chosen=st.lists(st.integers(0, len(SIZES) - 1), min_size=1, unique=True), name=st.sampled_from(list(TRAININGS)))
+@settings(deadline=None, max_examples=50)
+@given(chosen=st.lists(st.integers(0, len(SIZES) - 1), min_size=1, unique=True), name=st.sampled_from(list(CASES)))
 def test_bits_do_not_depend_on_the_block(chosen: list[int], name: str) -> None:
-    training = TRAININGS[name]
-    together = in_block(range(len(SIZES)), training)
-    for client, update in zip(chosen, in_block(chosen, training), strict=True):
+    net, training, algorithm = CASES[name]
+    together = in_block(range(len(SIZES)), training, algorithm, net)
+    for client, update in zip(chosen, in_block(chosen, training, algorithm, net), strict=True):
         assert np.array_equal(update.vector, together[client].vector)
         assert update.loss == together[client].loss
 
@@ -120,38 +169,12 @@ def test_algorithms_and_states_are_those_of_the_loop() -> None:
     training = TRAININGS["epochs"]
     states = {1: {"steps": np.array([10.0], np.float32)}}
     blocks = in_block(range(len(SIZES)), training, algorithm=Pull(), states=states)
-    loops = in_loop(training, algorithm=Pull(), states=states)
+    loops = in_loop(range(len(SIZES)), training, algorithm=Pull(), states=states)
     free = in_block(range(len(SIZES)), training)
     for client, (block, loop) in enumerate(zip(blocks, loops, strict=True)):
         np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=TOLERANCE)
         assert block.state["steps"] == loop.state["steps"] == block.num_steps + (10 if client == 1 else 0)
     assert max(np.abs(ruled.vector - plain.vector).max() for ruled, plain in zip(blocks, free, strict=True)) > 1e-3
-
-
-def test_gradient_is_autograd_s_and_padding_weighs_nothing() -> None:
-    """Two clients of 5 and 8 rows, padded to 8, in float64 against autograd on the rows that count."""
-    model = new_model(dense, 3)
-    stack = stack_of(model)
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(2, model.layout.size, generator=generator, dtype=torch.float64)
-    rows = torch.randn(2, 8, NUM_FEATURES, generator=generator, dtype=torch.float64)
-    labels = torch.randint(0, 3, (2, 8), generator=generator)
-    sizes = [5, 8]
-    shares = torch.stack([(torch.arange(8) < size).double() / size for size in sizes])
-    gradient = torch.empty_like(vectors)
-    targets = nn.functional.one_hot(labels, 3) * shares.unsqueeze(2)
-    losses = loss_and_gradient(stack.views(vectors, gradient), rows, targets, shares.unsqueeze(2))
-    for client, size in enumerate(sizes):
-        module = dense().double()
-        start = 0
-        for parameter in module.parameters():
-            parameter.data = vectors[client, start : start + parameter.numel()].view(parameter.shape).clone()
-            start += parameter.numel()
-        loss = nn.functional.cross_entropy(module(rows[client, :size]), labels[client, :size])
-        loss.backward()
-        expected = torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
-        torch.testing.assert_close(gradient[client], expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(losses[client], loss.detach(), rtol=1e-12, atol=1e-12)
 
 
 class OwnReLU(nn.ReLU):
@@ -199,18 +222,6 @@ def vector_of(update: ClientUpdate | Exception) -> FloatArray:
     return update.vector
 
 
-def test_trainer_takes_blocks_for_small_stacks_and_the_loop_on_request_or_for_others() -> None:
-    received = new_model(dense, 0).vector
-    block, loop = in_block(range(len(SIZES)), TRAININGS["plain"]), in_loop(TRAININGS["plain"])
-    assert not np.array_equal(block[0].vector, loop[0].vector)
-    chosen = trained(fastest_trainer(new_model(dense, 9)), works())
-    asked = trained(LoopTrainer(new_model(dense, 9)), works())
-    for client in range(len(SIZES)):
-        assert np.array_equal(vector_of(chosen[client]), block[client].vector)
-        assert np.array_equal(vector_of(asked[client]), loop[client].vector)
-    assert len(received) <= MAX_VECTORISED_PARAMETERS
-
-
 def test_more_clients_than_a_block_holds() -> None:
     sizes = tuple(5 + client % 40 for client in range(MOST_CLIENTS * 2 + 3))
     together = trained(fastest_trainer(new_model(dense, 9)), works(sizes))
@@ -249,94 +260,17 @@ def test_a_client_whose_algorithm_raises_fails_alone_and_the_others_keep_their_b
         assert np.array_equal(vector_of(update), vector_of(willing[client]))
 
 
-# -- Dense nets of any activation, with dropout, many at once: the loop's results, masks included, in any block --------
-
-
-TRAINING = LocalTraining(local_epochs=2, batch_size=10, learning_rate=0.1)
-DROPOUT = 0.3
-
-
-@dataclass(frozen=True)
-class Net:
-    """Two hidden layers of odd widths, so that rows fill vector registers in part alone."""
-
-    activation: str = "relu"
-    dropout: float = 0.0
-
-    def __call__(self) -> nn.Module:
-        def hidden(inputs: int, outputs: int) -> list[nn.Module]:
-            between = [nn.Linear(inputs, outputs), ACTIVATIONS[self.activation].layer()]
-            return [*between, *([nn.Dropout(self.dropout)] if self.dropout else [])]
-
-        return nn.Sequential(*hidden(NUM_FEATURES, 7), *hidden(7, 5), nn.Linear(5, NUM_CLASSES))
-
-
-NETS = {
-    **{name: Net(name) for name in ACTIVATIONS},
-    "relu with dropout": Net("relu", DROPOUT),
-    "gelu with dropout": Net("gelu", DROPOUT),
-}
-
-
-@dataclass(frozen=True)
-class Twice(ClientAlgorithm):
-    """Trains again from where it ended: layers draw on."""
-
-    def train(self, run: LocalRun) -> ClientResults:
-        trained_with_dropout = run.descend(run.descend(run.received).vectors)
-        return ClientResults(trained_with_dropout, trained_with_dropout.vectors)
-
-
-def trained_with_dropout(trainer: Trainer, net: Net, chosen: Sequence[int], **arguments: object) -> list[ClientUpdate]:
-    every = works()
-    asked = TrainRequest(new_model(net, 0).vector, TRAINING, **arguments)
-    found = {
-        work.client: update for block in trainer.train(asked, [every[k] for k in chosen]) for work, update in block
-    }
-    updates = [found[client] for client in chosen]
-    assert all(isinstance(update, ClientUpdate) for update in updates), updates
-    return [update for update in updates if isinstance(update, ClientUpdate)]
-
-
-def block_trainer(net: Net) -> Trainer:
-    trainer = fastest_trainer(new_model(net, 1))
-    assert isinstance(trainer, BlockTrainer)
-    return trainer
-
-
-@pytest.mark.parametrize("algorithm", [None, Twice()], ids=["plain", "twice"])
-@pytest.mark.parametrize("name", NETS)
-def test_block_equals_loop_with_dropout(name: str, algorithm: ClientAlgorithm | None) -> None:
-    net, clients = NETS[name], range(len(SIZES))
-    blocks = trained_with_dropout(block_trainer(net), net, clients, algorithm=algorithm, seed=4, server_round=3)
-    loops = trained_with_dropout(
-        LoopTrainer(new_model(net, 1)), net, clients, algorithm=algorithm, seed=4, server_round=3
-    )
-    for block, loop in zip(blocks, loops, strict=True):
-        np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=TOLERANCE)
-        assert block.loss == pytest.approx(loop.loss, abs=TOLERANCE)
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=30)
-@given(chosen=st.lists(st.integers(0, len(SIZES) - 1), min_size=1, unique=True), name=st.sampled_from(list(NETS)))
-def test_bits_do_not_depend_on_the_block_with_dropout(chosen: list[int], name: str) -> None:
-    net = NETS[name]
-    together = trained_with_dropout(block_trainer(net), net, range(len(SIZES)))
-    for client, update in zip(chosen, trained_with_dropout(block_trainer(net), net, chosen), strict=True):
-        assert np.array_equal(update.vector, together[client].vector)
-        assert update.loss == together[client].loss
-
-
 @pytest.mark.parametrize("name", NETS)
 def test_a_score_does_not_depend_on_who_is_scored_with_it_and_leaves_nothing_out(name: str) -> None:
     net, every = NETS[name], works()
     vector = new_model(net, 0).vector
-    together = block_trainer(net).scores(vector, {work.client: work.data for work in every}, 0)
+    together = fastest_trainer(new_model(net, 1)).scores(vector, {work.client: work.data for work in every}, 0)
     loops = LoopTrainer(new_model(net, 1)).scores(vector, {work.client: work.data for work in every}, 0)
-    undropped = block_trainer(Net(net.activation)).scores(vector, {work.client: work.data for work in every}, 0)
+    undropped = fastest_trainer(new_model(Net(net.activation), 1)).scores(
+        vector, {work.client: work.data for work in every}, 0
+    )
     for work in every:
-        alone = block_trainer(net).scores(vector, {work.client: work.data}, 0)[work.client]
+        alone = fastest_trainer(new_model(net, 1)).scores(vector, {work.client: work.data}, 0)[work.client]
         ours, loop = together[work.client], loops[work.client]
         assert alone == ours == undropped[work.client]
         assert ours.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
@@ -344,19 +278,15 @@ def test_a_score_does_not_depend_on_who_is_scored_with_it_and_leaves_nothing_out
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"server_round": 2}], ids=str)
 def test_masks_are_new_with_each_seed_and_round(changed: dict[str, int]) -> None:
-    net = NETS["relu with dropout"]
-    first = trained_with_dropout(block_trainer(net), net, [3])[0]
-    assert np.array_equal(first.vector, trained_with_dropout(block_trainer(net), net, [3])[0].vector)
-    assert not np.array_equal(first.vector, trained_with_dropout(block_trainer(net), net, [3], **changed)[0].vector)
-    without = Net("relu")
-    plain = trained_with_dropout(block_trainer(without), without, [3])[0]
-    assert np.array_equal(plain.vector, trained_with_dropout(block_trainer(without), without, [3], **changed)[0].vector)
+    for net in (Net("relu", DROPOUT), Net("relu")):
+        first, second = (in_block([3], TRAININGS["masked"], None, net, **asked)[0] for asked in ({}, changed))
+        assert np.array_equal(first.vector, second.vector) == (not net.dropout)
 
 
 def test_masks_are_those_of_torch_s_layer() -> None:
     """Zero or 1 / (1 − dropout), padding zero, in the order in which a loop would draw."""
     net, every = Net("relu", DROPOUT), works()
-    asked = TrainRequest(new_model(net, 0).vector, TRAINING, seed=9)
+    asked = TrainRequest(new_model(net, 0).vector, TRAININGS["masked"], seed=9)
     first, second = LayerDraws(stack_of(new_model(net, 0)), asked, every[:2]).masks(0, np.array([10, 1]), 16)
     layer = nn.Dropout(DROPOUT)
     with torch.random.fork_rng(devices=[]):
@@ -369,25 +299,27 @@ def test_masks_are_those_of_torch_s_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_gradient_with_masks_is_autograd_s(name: str) -> None:
-    """In float64, one client, against a chain of torch's own operations."""
+def test_gradient_is_autograd_s_and_padding_weighs_nothing(name: str) -> None:
+    """Two clients of 5 and 8 rows, padded to 8, in float64 against a chain of torch's own operations."""
     model = new_model(Net(name), 3)
     stack, draw = stack_of(model), torch.Generator().manual_seed(0)
-    vectors = torch.randn(1, model.layout.size, generator=draw, dtype=torch.float64)
-    rows = torch.randn(1, 8, NUM_FEATURES, generator=draw, dtype=torch.float64)
-    labels = torch.randint(0, NUM_CLASSES, (8,), generator=draw)
-    masks = [torch.randint(0, 2, (1, 8, width), generator=draw).double() / 0.5 for width in (7, 5)]
-    targets, gradient = nn.functional.one_hot(labels, NUM_CLASSES)[None] / 8, torch.empty_like(vectors)
+    vectors = torch.randn(2, model.layout.size, generator=draw, dtype=torch.float64)
+    rows = torch.randn(2, 8, NUM_FEATURES, generator=draw, dtype=torch.float64)
+    labels = torch.randint(0, NUM_CLASSES, (2, 8), generator=draw)
+    masks = [torch.randint(0, 2, (2, 8, width), generator=draw).double() / 0.5 for width in (7, 5)]
+    shares = torch.stack([(torch.arange(8) < size).double() / size for size in (5, 8)]).unsqueeze(2)
+    targets, gradient = nn.functional.one_hot(labels, NUM_CLASSES) * shares, torch.empty_like(vectors)
 
-    losses = loss_and_gradient(stack.views(vectors, gradient), rows, targets, torch.full((1, 8, 1), 1 / 8), masks=masks)
+    losses = loss_and_gradient(stack.views(vectors, gradient), rows, targets, shares, masks=masks)
 
-    own = vectors.clone().requires_grad_()
-    outputs = rows
-    for number, layer in enumerate(stack.layers):
-        outputs = outputs @ layer.weight(own).mT + layer.bias(own)[:, None]
-        if number < 2:
-            outputs = ACTIVATIONS[name].layer()(outputs) * masks[number]
-    loss = nn.functional.cross_entropy(outputs[0], labels)
-    loss.backward()  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(gradient, own.grad, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(losses[0], loss.detach(), rtol=1e-12, atol=1e-12)
+    for client, size in enumerate((5, 8)):
+        own = vectors[client : client + 1].clone().requires_grad_()
+        outputs = rows[client : client + 1, :size]
+        for number, layer in enumerate(stack.layers):
+            outputs = outputs @ layer.weight(own).mT + layer.bias(own)[:, None]
+            if number < 2:
+                outputs = ACTIVATIONS[name].layer()(outputs) * masks[number][client, :size]
+        loss = nn.functional.cross_entropy(outputs[0], labels[client, :size])
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(gradient[client : client + 1], own.grad, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(losses[client], loss.detach(), rtol=1e-12, atol=1e-12)

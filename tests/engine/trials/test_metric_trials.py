@@ -232,11 +232,6 @@ def test_unit_and_origin_of_the_target_change_nothing_but_the_absolute_error() -
     np.testing.assert_allclose(1024 * np.array(ours), theirs, rtol=1e-4)
 
 
-def test_clients_of_the_same_rows_have_their_own_targets_where_features_are_corrupted() -> None:
-    own, clean = (getattr(federation().client_data(CORRUPTED), view) for view in ("own", "clean"))
-    np.testing.assert_array_equal(own.targets[own.rows], clean.targets[clean.rows])
-
-
 def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
     """Their targets may be anything: the others learn the same bits."""
     built = replace(federation(), unseen=frozenset((0,)))

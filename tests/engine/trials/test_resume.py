@@ -42,7 +42,7 @@ from tests.engine.choices import (
     spec_of,
 )
 from tests.engine.contracts.test_client_task import federation as playing_federation
-from tests.engine.federations import NUM_FEATURES, QUERIES, dropping, normalised, uneven_federation
+from tests.engine.federations import NUM_FEATURES, QUERIES, dropping, normalised, timed_federation, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_trial import Whole
 
@@ -140,7 +140,7 @@ def assert_same(first: Trial, second: Trial) -> None:
 def assert_all_same(first: Trial, second: Trial) -> None:
     """What was sent, too, and how those do who use another model."""
     assert_same(first, second)
-    for name in ("round_global_accuracy", "round_new_client_accuracy", "bytes_down", "bytes_up"):
+    for name in ("round_global_accuracy", "round_new_client_accuracy", "round_seconds", "bytes_down", "bytes_up"):
         assert getattr(first, name) == getattr(second, name)
 
 
@@ -180,6 +180,8 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
         replace(UNEVEN, targets=UNEVEN.features[:, 0].astype(np.float64), model=partial(nn.Linear, NUM_FEATURES, 1)),
         spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
     ),
+    "clients that play": (playing_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS)),
+    "a clock": (timed_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=5, deadline_seconds=9.0)),
     "unseen clients": (
         replace(UNEVEN, unseen=frozenset((1, 5))),
         spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=3),
@@ -187,7 +189,7 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
 }
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("stopped_in", range(1, NUM_ROUNDS + 1))
 @pytest.mark.parametrize("name", CASES)
 def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, name: str, stopped_in: int) -> None:
@@ -313,17 +315,6 @@ def save(store: CheckpointStore, key: str, standing: Standing) -> None:
     store.save(key, standing, PlainState(Standing()))
 
 
-def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
-    store = CheckpointStore(None)
-
-    save(store, "key", Standing())
-    store.discard("key")
-
-    assert not store.due(10)
-    assert store.path("key") is None
-    assert restored(store, "key") is None
-
-
 def test_what_a_killed_process_was_writing_goes_with_its_checkpoint(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     (tmp_path / ".mine.checkpoint.4711.tmp").write_bytes(b"half")
@@ -409,18 +400,6 @@ def test_without_the_end_of_the_shorter_one_it_starts_anew(host: ClientHost, tmp
     assert rounds_of(result) == rounds_of(straight)
 
 
-def test_a_rung_that_was_interrupted_goes_on_from_its_last_checkpoint(host: ClientHost, tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    run(rung(FEDADAM, 1), host, store)
-    with pytest.raises(Interruption):
-        run(rung(FEDADAM, 5), host, store, stop_in=5)
-
-    resumed, trained = run(rung(FEDADAM, 5), host, store)
-
-    assert trained == [5]
-    assert rounds_of(resumed) == rounds_of(run(spec_of(FEDADAM, num_rounds=5, num_sampled=5), host)[0])
-
-
 def test_a_rung_that_ended_but_was_not_logged_is_repeated_without_training(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     first, _ = run(rung(FEDADAM, 3), host, store)
@@ -457,13 +436,3 @@ def test_the_runner_forgets_by_the_name_of_the_state(host: ClientHost, tmp_path:
     assert rounds_of(first) == rounds_of(second)[:2]
     runner.forget(whole(FEDAVG).checkpoint)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("choice", [FEDAVG, FLOWER_CHOICES["fedavg-individual"]])
-def test_clients_that_play_carry_on_with_what_they_keep(tmp_path: Path, choice: Choice) -> None:
-    host = ClientHost(playing_federation(), {})
-    store = CheckpointStore(tmp_path)
-    run(rung(choice, 3), host, store)
-    result, trained = run(whole(choice), host, store)
-    assert trained == [4, 5, 6]
-    assert_same(result, run(whole(choice), host)[0])

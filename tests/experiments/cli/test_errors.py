@@ -64,10 +64,6 @@ def test_each_fault_is_one_line(cli: Cli, tmp_path: Path, given: str, as_json: b
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_option_that_is_almost_right_is_named(cli: Cli) -> None:
-    cli("run", "--jsn").refuses("", "--json")
-
-
 @pytest.mark.parametrize("command", STUDIES)
 def test_a_wrong_output_folder_is_left_as_it_is(cli: Cli, tmp_path: Path, command: str) -> None:
     (tmp_path / "mine").mkdir()
@@ -87,15 +83,6 @@ def test_data_that_are_missing_leave_no_folder(cli: Cli, tmp_path: Path, command
     data = ("federation.dataset=bearing", "federation.folder=nowhere")
     cli(command, *LOCAL, *data, "--out", "deep/out").refuses("", "nowhere")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_log_that_cannot_be_read_is_told(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "out" / "trials").mkdir(parents=True)
-    (tmp_path / "out" / "trials" / "00000.parquet").write_text("no parquet")
-    done = cli("trials", "out")
-    assert (done.code, done.out) == (2, "")
-    assert len(done.err.splitlines()) == 1
-    assert "out" in done.err
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:99999"])
@@ -124,7 +111,6 @@ def test_a_pipe_that_breaks_after_a_signal_is_the_end_by_the_signal(
 
 WINE = ("federation.dataset=wine",)
 WRITING = {
-    "init": ("init", "digits", "--yes"),
     "app": ("app", *WINE),
     "describe": ("describe", *WINE),
     "detect": ("detect", *SMALL),
@@ -145,38 +131,12 @@ def test_a_place_that_can_be_none_is_one_line(cli: Cli, tmp_path: Path, command:
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
-@pytest.mark.parametrize("command", ["app", "describe", "train"])
-def test_a_file_in_the_place_of_a_folder_is_refused(cli: Cli, tmp_path: Path, command: str) -> None:
-    (tmp_path / "file").write_text("mine")
-    done = cli(*WRITING[command], "--out", "file")
-    assert (done.code, len(done.warnings.splitlines())) == (2, 1)
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize("command", ["trials", "report", "plot", "export", "predict"])
 @pytest.mark.parametrize("folder", ["nothing", "file", "file/below", "/proc/1/mem", "x" * 300])
 def test_a_folder_that_is_none_is_refused(cli: Cli, tmp_path: Path, command: str, folder: str) -> None:
     (tmp_path / "file").touch()
     done = cli(command, folder, *(["file"] if command == "predict" else []))
     assert (done.code, len(done.warnings.splitlines())) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        ("engine.grid=local", "engine.address=nonsense:1"),
-        ("engine.address=nonsense",),
-        ("engine.address=http://[",),
-        ("federation.dataset=http://[",),
-        ("federation.dataset=postgresql://[",),
-        ("search.tuning_factors=[]",),
-        ("search.strategies=[1,2,3,4,5,6,7,8,9,10,11,12,13,14]",),
-        ("federation.scenario=[1,2,3]",),
-    ],
-)
-def test_a_value_that_means_nothing_is_one_line(cli: Cli, setting: tuple[str, ...]) -> None:
-    done = cli("run", *setting, "--out", "out")
-    assert (done.code, done.out, len(done.warnings.splitlines())) == (2, "", 1)
 
 
 # What is suggested: names that may have been meant, and values that a shell completes.
@@ -368,10 +328,3 @@ def test_a_path_that_leads_nowhere_is_answered_by_what_is_like_it(cli: Cli, tmp_
     refuses(cli, ("dataset=none.csv",), "federation.dataset", "got 'none.csv'")
     (tmp_path / "Tweets.csv").write_text(GOOD)
     refuses(cli, ("dataset=Twets.csv", "label=grade"), "federation.dataset", "got 'Twets.csv'", "Tweets.csv?")
-
-
-def test_a_sound_table_is_studied(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(GOOD)
-    choices = ["federation.label=grade", "federation.client_column=site", "federation.drop_columns=[note]"]
-    shown = cli("detect", "engine.grid=local", "federation.dataset=t.csv", *choices).ok.out
-    assert "t.csv, natural, 2 clients: 20 rows, 2 classes, 10 to 10 each" in shown

@@ -24,7 +24,7 @@ from fedscout.experiments import description
 from fedscout.experiments.description import Description, RealizedHeterogeneity, describe_federation, realised
 from fedscout.experiments.scenarios.features import FeatureNoise
 from fedscout.experiments.scenarios.labels import ShiftLabels
-from tests.detectors.federations import AddNoise, FlipLabels, federation, gaussian_clients
+from tests.detectors.federations import federation, gaussian_clients
 from tests.experiments.description.federations import NoModel, by_counts, federation_of
 
 RARE = 1e-6
@@ -328,7 +328,7 @@ CASES: Mapping[str, tuple[Federation, dict[str, Any]]] = {
     "few clients": (skewed([30, 45, 60, 20]), {}),
     "many clients": (skewed([20 + client for client in range(24)]), {}),
     "small and corrupted ones": (
-        skewed([30, 3, 60, 20, 0, 41], transforms={2: (FlipLabels(),), 5: (AddNoise(2.0, 0.5), FlipLabels())}),
+        skewed([30, 3, 60, 20, 0, 41], transforms={2: (ShiftLabels(),), 5: (FeatureNoise(2.0, 0.5), ShiftLabels())}),
         {},
     ),
     "drawn pairs": (skewed([20 + client for client in range(12)]), {"max_pairwise_clients": 5}),
