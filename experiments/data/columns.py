@@ -11,6 +11,9 @@ clients must agree in advance that the column holds dates, on the order of day, 
 are used. Time zones are not converted: 10:30 stays 10:30. Day-month-year and month-day-year are distinguished by
 numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day.
 
+Number formats. In a user's table, one format (currency, unit, digit groups, decimal point) applies to a whole column,
+so that all clients parse their rows identically.
+
 Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspected, not replaced;
 `federation.missing_values` declares them. A number in `NUMBERS` is suspected if at least three cells hold it and it is
 farther from all other values than their range, or is negative while no other value is.
@@ -27,7 +30,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +44,8 @@ from fedscout.experiments.data.dataset import TextArray, distinct_texts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+Numbers = npt.NDArray[np.float64]
 
 PLAIN_NAME = re.compile(r"\w[\w-]*")
 PLAIN_TEXT = re.compile(r"[^\W\d][\w-]*")
@@ -187,18 +192,122 @@ def numbers_of_texts(texts: list[str]) -> npt.NDArray[np.float64]:
     return np.asarray(pd.to_numeric(pd.Series(texts, dtype="str"), errors="coerce"), np.float64)
 
 
-def lenient_numbers(name: str, cells: pa.ChunkedArray) -> NumberColumn:
-    """Return a column that the user declares numeric: words count as missing, decimal commas are accepted.
+_SPACES = " \u00a0\u202f"
+_EXPONENT = r"(?:[eE][+-]?\d+)?"
+_AFFIXES = (
+    rf"^[+-]?(?P<prefix>[$€£¥]?)[{_SPACES}+-]?[.,]?\d[\d.,'{_SPACES}]*{_EXPONENT}"
+    r"(?P<suffix>(?:[\pL%°$€£¥]\S{0,11})?)$"
+)
+_GROUPS_AND_POINTS: Final = (("", "."), ("", ","), (",", "."), (".", ","), ("'", "."), (_SPACES, ","), (_SPACES, "."))
+_ENGLISH_CURRENCIES: Final = {"$", "£", "¥"}
+FEW_CATEGORIES = 20
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """Format of all numbers of a column, on which clients agree as `asdict` of it; the default is plain numbers.
+
+    Attributes:
+        groups: Characters that separate groups of three digits.
+        point: Decimal point.
+        prefix: Text before each number, such as `$`.
+        suffix: Text after each number, such as `kg` or `%`.
+        words: Whether cells of another format are `refused` or count as `missing`.
+    """
+
+    groups: str = ""
+    point: str = "."
+    prefix: str = ""
+    suffix: str = ""
+    words: str = "refused"
+
+    @property
+    def described(self) -> str:
+        """Description for users, with an example unless numbers are plain."""
+        example = f"{self.prefix}1{self.groups[:1]}234{self.point}5 {self.suffix}".rstrip()
+        return "a number" if example == "1234.5" else f"a number, written as in {example}"
+
+    def numbers(self, texts: pa.Array) -> Numbers:
+        """Return the number of each text, NaN where it has another format."""
+        import pyarrow.compute as pc
+
+        prefix, point, suffix = map(re.escape, (self.prefix, self.point, self.suffix))
+        whole = rf"(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:[{self.groups}]\d{{3}})+)" if self.groups else r"\d+"
+        number = rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+){_EXPONENT}"
+        fields = pc.extract_regex(
+            texts, rf"^(?P<sign>[+-]?){prefix}[{_SPACES}]?(?P<number>{number})[{_SPACES}]?{suffix}$"
+        )
+        ungrouped = pc.replace_substring_regex(pc.struct_field(fields, "number"), rf"[^\d{point}eE+-]", "")
+        pointed = pc.replace_substring(ungrouped, self.point, ".")
+        return numbers_of_texts(pc.binary_join_element_wise(pc.struct_field(fields, "sign"), pointed, "").to_pylist())
+
+    def column(self, name: str, cells: pa.ChunkedArray) -> NumberColumn:
+        """Return a column read in this format.
+
+        Raises:
+            ValueError: If no cell is a number, one is too large or refused; the message is to follow the column's name.
+        """
+        import pyarrow as pa
+
+        cells = present_cells(cells)
+        if is_text(cells.type):
+            codes, texts = distinct_cells(cells)
+            numbers = np.append(self.numbers(pa.array(texts, pa.string())), np.nan)[codes]
+        else:
+            numbers = as_numbers(cells)
+        is_word = np.isnan(numbers) & cells.is_valid().to_numpy()
+        if self.words == "refused" and is_word.any():
+            raise ValueError(f"must be {self.described}, in every cell, got {cells_named(cells, is_word)}")
+        if np.isnan(numbers).all():
+            raise ValueError("must hold a number, as federation.columns says, but it holds none")
+        return NumberColumn(name, _checked(numbers, cells))
+
+
+def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
+    """Return the format of a column's numbers, inferred from all cells; plain if most cells are no numbers.
+
+    It is the currency and unit of most cells, with the digit groups and decimal point that most of their numbers have.
+    If every comma has three digits behind it, `1,234` is 1234 beside an English currency or a number without a comma.
+
+    Args:
+        cells: Cells, null where missing.
+        are_numbers: Whether the user declares the column numeric: an ambiguous `1,234` is 1.234.
 
     Raises:
-        ValueError: If no cell is a number, or one is too large; the message is to follow the column's name.
+        ValueError: If `1,234` is ambiguous; the message is to follow the column's name.
     """
-    codes, values = distinct_cells(present_cells(cells))
-    points = [value.replace(",", ".") if DECIMAL_COMMA.fullmatch(value) else value for value in values]
-    numbers = np.append(numbers_of_texts(points), np.nan)[codes] if values else np.full(len(cells), np.nan)
-    if np.isnan(numbers).all():
-        raise ValueError("must hold a number, as federation.columns says, but it holds none")
-    return NumberColumn(name, _checked(numbers, cells))
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = NumberFormat(words="missing" if are_numbers else "refused")
+    num_present = len(cells) - cells.null_count
+    if not is_text(cells.type) or np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present:
+        return plain
+    codes, values = distinct_cells(cells)
+    counts = np.bincount(codes[codes >= 0], minlength=len(values))
+    texts = pa.array(values, pa.string())
+    fields = pc.extract_regex(texts, _AFFIXES)
+    affixes = [pc.struct_field(fields, field).to_pandas() for field in ("prefix", "suffix")]
+    counts_by_affixes = pd.Series(counts).groupby(affixes).sum()
+    if counts_by_affixes.empty:
+        return plain
+    prefix, suffix = cast(tuple[str, str], counts_by_affixes.idxmax())
+    formats = [NumberFormat(*grouping, prefix, suffix, plain.words) for grouping in _GROUPS_AND_POINTS]
+    is_other = [np.isnan(candidate.numbers(texts)) for candidate in formats]
+    num_others = [int(counts[mask].sum()) for mask in is_other]
+    best = int(np.argmin(num_others))
+    are_few = bool(prefix or suffix) and num_others[best] and len(values) <= FEW_CATEGORIES
+    if not are_numbers and (2 * num_others[best] >= num_present or are_few):
+        return plain
+    _, decimal, thousands = range(3)
+    if best == decimal and num_others[thousands] == num_others[decimal]:
+        if {prefix, suffix} & _ENGLISH_CURRENCIES or not is_other[0].all():
+            best = thousands
+        elif not are_numbers:
+            must = "must show by another number whether 1,234 means 1234 or 1.234 (as a number it is 1.234)"
+            raise ValueError(f"{must}, got {cells_named(cells, ~np.append(is_other[decimal], True)[codes])}")
+    return formats[best]
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -618,7 +727,6 @@ def refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
     )
 
 
-Numbers = npt.NDArray[np.float64]
 DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]
 
 PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute")

@@ -43,7 +43,7 @@ from fedscout.experiments.data.columns import (
     Column,
     DateOrder,
     NumberColumn,
-    lenient_numbers,
+    NumberFormat,
     parts_of_time,
     present_cells,
     typed_column,
@@ -326,7 +326,7 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
             return CategoryColumn(column, np.full(len(cells), -1), ())
         return NumberColumn(column, np.full(len(cells), np.nan))
     if reading:
-        return lenient_numbers(column, cells)
+        return NumberFormat(**reading).column(column, cells)
     typed = typed_column(column, cells, is_category)
     if not is_category and not isinstance(typed, NumberColumn):
         raise ValueError("must hold numbers, as agreed")

@@ -8,6 +8,7 @@ order:
 - dates and times of day are split into parts (`columns.py`), of which those that vary are used;
 - a column that names rows, or what rows belong to, is an identifier, and so is a copy of one or of the clients'
   names; a running number is used if no other column can be;
+- numbers with a prefix, suffix, digit groups or decimal comma are parsed in the one format of all cells (`columns.py`);
 - other numbers are numeric, other words categorical.
 
 Categories that hardly repeat are an identifier or, from three words per cell, a text; how often they repeat is known
@@ -52,7 +53,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -69,15 +70,16 @@ from fedscout.experiments.data.columns import (
     ColumnRoles,
     ColumnUse,
     NumberColumn,
+    NumberFormat,
     are_numbers,
     as_numbers,
     column_key,
     date_order,
     distinct_cells,
     first_faults,
-    lenient_numbers,
     list_argument,
     missing_codes,
+    number_format,
     parts_of_time,
     present_cells,
     text_argument,
@@ -296,7 +298,6 @@ def _are_running_by_client(numbers: npt.NDArray[np.float64], clients: IntArray) 
 
 ALMOST_EMPTY = 0.01
 FIRST_CELLS = 20
-FEW_CATEGORIES = 20
 WORDS_OF_TEXT = 3
 
 
@@ -446,30 +447,29 @@ def _use(
         date = _date(name, cells, is_wanted=wanted == "date")
         if date is not None:
             return date
-    if wanted == "number":
-        numbers = lenient_numbers(name, cells)
-        num_words = int(np.count_nonzero(numbers.missing)) - cells.null_count
-        became = "a number" + (f"; words count as missing in {num_words} of {len(cells)} rows" if num_words else "")
-        return ColumnUse(
-            name, "number", became, column_key(name, "drop"), (numbers,), readings={name: {"as": "number"}}
-        )
     return _number_or_category(name, cells, wanted, clients, is_category)
 
 
 def _number_or_category(
     name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None, clients: IntArray | None, is_category: bool
 ) -> ColumnUse:
-    """Return how a column is used that holds neither dates nor formatted numbers; missing cells are null."""
-    column = typed_column(name, cells, is_category=wanted == "category" or is_category)
+    """Return how a column is used that holds no dates; missing cells are null."""
+    is_category = wanted == "category" or (is_category and wanted is None)
+    form = NumberFormat() if is_category else number_format(cells, are_numbers=wanted == "number")
+    is_plain = form == NumberFormat()
+    column = typed_column(name, cells, is_category) if is_plain else form.column(name, cells)
     if isinstance(column, NumberColumn):
-        use = ColumnUse(name, "number", "a number", column_key(name, "category"), (column,))
+        num_words = int(np.count_nonzero(column.missing)) - cells.null_count
+        became = form.described + (f"; words count as missing in {num_words} of {len(cells)} rows" if num_words else "")
+        key = column_key(name, "drop" if wanted else "category")
+        use = ColumnUse(name, "number", became, key, (column,), readings={} if is_plain else {name: asdict(form)})
     else:
         use = ColumnUse(name, "category", f"{len(column.categories)} categories", column_key(name, "drop"), (column,))
     if wanted is not None:
         is_constant = _constant(column) is not None
         return replace(use, became="constant", key=column_key(name, "drop")) if is_constant else use
     codes, texts = distinct_cells(cells)
-    is_whole = isinstance(column, NumberColumn) and _is_written_whole(cells)
+    is_whole = isinstance(column, NumberColumn) and is_plain and _is_written_whole(cells)
     if reason := identifier_reason(name, column, len(texts), is_whole, clients):
         repeats = not reason.startswith(RUNNING) and len(texts) < np.count_nonzero(codes >= 0)
         key = text_argument("group_column", name) if repeats else column_key(name, use.kind)

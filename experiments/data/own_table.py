@@ -19,12 +19,10 @@ import numpy as np
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
-    MAX_CATEGORIES,
     MISSING,
     NO_NAMES,
     ColumnRoles,
     ColumnUse,
-    NumberColumn,
     all_uses,
     are_quantities,
     as_numbers,
@@ -43,10 +41,10 @@ from fedscout.experiments.data.own_columns import as_text_or_identifier, own_col
 from fedscout.experiments.data.table_files import TableRows
 from fedscout.experiments.data.tables import (
     dataset_of_columns,
-    is_identifier_like,
     merged_statistics,
     predicted_of,
     statistics_faults,
+    unusable_reason,
 )
 from fedscout.experiments.data.texts import text_dataset, text_rows
 
@@ -222,14 +220,8 @@ def _left_out_if_unusable(use: ColumnUse, unusable: Collection[str], statistics:
     column = next((column for column in use.columns if column.name in unusable), None)
     if column is None:
         return use
-    if isinstance(column, NumberColumn):
-        return use.left_out("empty", "no client has enough values to be released", "federation.min_release")
-    if is_identifier_like(column, statistics):
-        return as_text_or_identifier(use)
-    num_categories = len(statistics.tallies[column.name].counts)
-    reason = f"{num_categories:,} categories, more than the maximum of {MAX_CATEGORIES}"
-    reason = reason if num_categories else "each category is too rare to be released"
-    return use.left_out("category", reason, "federation.min_release")
+    kind, reason = unusable_reason(column, statistics)
+    return as_text_or_identifier(use) if kind == "identifier" else use.left_out(kind, reason, "federation.min_release")
 
 
 def _texts(

@@ -40,7 +40,6 @@ from fedscout.experiments.data.columns import (
     discrete,
     first_faults,
     groups_of,
-    text_argument,
     typed_columns,
 )
 from fedscout.experiments.data.dataset import Dataset, TextArray, distinct_texts, usual_facts
@@ -327,40 +326,32 @@ def statistics_faults(
     name: str, columns: Sequence[Column], statistics: TableStatistics, min_release: int
 ) -> dict[str, Fault]:
     """Return faults by column, if clients report too little about it or its values rarely repeat."""
-    conditions = {column.name: _unmet_condition(column, statistics, min_release) for column in columns}
+    reasons = {column.name: unusable_reason(column, statistics)[1] for column in columns}
     return {
         column: Fault(
             f"column {column!r} of data set {name!r}",
-            f"hold {condition}",
+            f"be usable with federation.min_release={min_release}, but {reason}",
             hint=f"{column_key(column, 'drop')} leaves it out",
         )
-        for column, condition in conditions.items()
-        if condition
+        for column, reason in reasons.items()
+        if reason
     }
 
 
-def _unmet_condition(column: Column, statistics: TableStatistics, min_release: int) -> str:
+def unusable_reason(column: Column, statistics: TableStatistics) -> tuple[str, str]:
+    """Return the kind of a column that is not usable and why, or empty texts."""
     if isinstance(column, NumberColumn):
-        if statistics.moments[column.name].count:
-            return ""
-        return f"at least federation.min_release={min_release} values at some client, but no client has as many"
-    tally = statistics.tallies[column.name]
-    num_present = max(1, statistics.num_rows - tally.num_missing)
-    sample = next((category for category in column.categories if category not in tally.counts), "")[:40]
+        has_values = statistics.moments[column.name].count > 0
+        return ("", "") if has_values else ("empty", "no client has enough values to be released")
     if is_identifier_like(column, statistics):
-        return (
-            f"categories that repeat, but its clients hold {tally.num_distinct} different values in {num_present} "
-            f"rows, such as {sample!r}, as identifiers and texts do ({text_argument('text_column', column.name)} reads "
-            "texts)"
-        )
-    if not tally.counts:
-        return (
-            f"a category that occurs in at least federation.min_release={min_release} rows of some client, as rarer "
-            f"ones are not released, but {sample!r} and all others are rarer"
-        )
-    if len(tally.counts) > MAX_CATEGORIES:
-        return f"at most {MAX_CATEGORIES} categories, got {len(tally.counts)}"
-    return ""
+        sample = next((name for name in column.categories if name not in statistics.tallies[column.name].counts), "")
+        return "identifier", f"{len(column.categories):,} different values rarely repeat, such as {sample[:40]!r}"
+    num_categories = len(statistics.tallies[column.name].counts)
+    if not num_categories:
+        return "category", "each category is too rare to be released"
+    if num_categories > MAX_CATEGORIES:
+        return "category", f"{num_categories:,} categories, more than the maximum of {MAX_CATEGORIES}"
+    return "", ""
 
 
 def is_identifier_like(column: CategoryColumn, statistics: TableStatistics) -> bool:

@@ -16,16 +16,20 @@ from fedscout.experiments.data.columns import (
     CategoryColumn,
     Column,
     NumberColumn,
+    NumberFormat,
     missing_codes,
+    number_format,
     typed_columns,
 )
 from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
 from fedscout.experiments.data.table_files import plain_cells, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved
-from tests.experiments.data.loading import load_dataset, told
+from tests.experiments.data.loading import assert_refused, load_dataset, told
+from tests.kits.refusals import refused
 
 NAN = float("nan")
 
@@ -247,6 +251,76 @@ def test_what_names_rows(tmp_path: Path, name: str, values: list[Any], kind: str
     """Beside three clients of twenty rows; what a site has measured once is a feature, another name of it is none."""
     path = table_of(tmp_path, {name: values, "client": [f"c{row // 20}" for row in range(60)]})
     assert told(load_dataset(path, label="y", client_column="client"))[name] == kind
+
+
+# Numbers as people write them: one format for the whole column.
+
+
+@pytest.mark.parametrize(
+    ("texts", "example", "numbers"),
+    [
+        (["446.864.000", "1.234", "900"], "1.234,5", [446_864_000, 1234, 900]),
+        (["1,234", "987"], "1,234.5", [1234, 987]),
+        (["1,234", "1,234.5"], "1,234.5", [1234, 1234.5]),
+        (["1'000", "50"], "1'234.5", [1000, 50]),
+        (["1 234", "12 345 678"], "1 234,5", [1234, 12_345_678]),
+        (["1 234.5", "12\u00a0345"], "1 234.5", [1234.5, 12_345]),
+        (["1,5", "0,750", ",5", "1e3"], "1234,5", [1.5, 0.75, 0.5, 1000]),
+        (["0,123", "0,456"], "1234,5", [0.123, 0.456]),  # no thousands begin with 0
+        (["$1,200", "$ 350,000", "-$1,000"], "$1,234.5", [1200, 350_000, -1000]),
+        (["12 kg/m2", "3.5kg/m2", "1e3 kg/m2"], "1234.5 kg/m2", [12, 3.5, 1000]),
+        (["75,5 %", "-3 %", "+1 %"], "1234,5 %", [75.5, -3, 1]),
+    ],
+)
+def test_a_format_of_numbers(texts: list[str], example: str, numbers: list[float]) -> None:
+    cells = pa.chunked_array([[*texts, None]])
+    found = number_format(cells, are_numbers=False)
+    assert found.described == f"a number, written as in {example}"
+    np.testing.assert_array_equal(found.column("x", cells).numbers, [*numbers, NAN])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["1.5", "7"],
+        ["Y", "N"],
+        ["a", "12 kg"],
+        ["5 kg", "6 lb"],
+        ["1950-2200", "1"],
+        ["192.168.1.1"],
+        ["2 kg", "3 kg", "k"],
+    ],
+)
+def test_what_has_no_format_of_numbers(texts: list[str]) -> None:
+    assert number_format(pa.chunked_array([texts]), are_numbers=False) == NumberFormat()
+
+
+@pytest.mark.parametrize("unit", ["", " kg", " €"])
+def test_commas_that_may_be_thousands_or_decimals_are_refused_unless_overruled(tmp_path: Path, unit: str) -> None:
+    path = table_of(tmp_path, {"n": [f"{row % 9 + 1},{row + 100}{unit}" for row in range(30)]})
+    assert_refused(path, label="y", names=(f"'1,100{unit}' in 30 of 30 cells", "federation.columns.n=number"))
+    dataset = load_dataset(path, label="y", columns={"n": "number"})
+    assert told(dataset, "became")["n"] == f"a number, written as in 1234,5{unit}"
+
+
+def test_a_column_of_which_most_has_a_format_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
+    path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "5 lb"]})
+    keys = ("federation.columns.weight=number", "federation.drop_columns=[weight]")
+    assert_refused(path, label="y", names=("1234.5 kg", "'heavy' in 2 of 32 cells", *keys))
+    lenient = load_dataset(path, label="y", columns={"weight": "number"})
+    assert told(lenient, "became")["weight"].endswith("1234.5 kg; words count as missing in 2 of 32 rows")
+    dataset = load_dataset(path, label="y", missing_values=("heavy", "5 lb"))
+    assert dataset.feature_names[:2] == lenient.feature_names[:2] == ("weight", "weight missing")
+    np.testing.assert_array_equal(dataset.features, lenient.features)
+    encoding = dataset.encoding
+    assert encoding is not None
+    for own in ("5 lb", "5"):  # of a client: another unit, or none
+        with refused(DataError, key="column 'weight' of table 'own'"):
+            encoded_rows("own", pa.table({"weight": ["5 kg", own], "x": [1.0, 2.0]}), encoding)
+    typed_rows = encoded_rows("own", pa.table({"weight": [0.0, 29.0], "x": [0.0, 0.0]}), encoding)
+    np.testing.assert_array_equal(typed_rows[:, 0], dataset.features[[0, 29], 0])
+    few = table_of(tmp_path, {"n": [*["3,5", "4,5"] * 15, "high"]})
+    assert_refused(few, label="y", names="'high' in 1 of 31 cells")
 
 
 # Codes for missing values.

@@ -143,7 +143,7 @@ def test_a_kind_is_a_key_of_the_configuration() -> None:
 
 
 def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
-    """Dates, truth values and overruled columns are read from a client's own rows, whatever the others hold."""
+    """Dates, formatted numbers and overruled columns are read from a client's own rows, whatever the others hold."""
     visits = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
     written = pd.read_csv(RAW / "types_numbers.csv", dtype=str)
     for table, label, client, kinds in (
