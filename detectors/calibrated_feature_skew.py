@@ -44,20 +44,11 @@ which flags from `ONE_EFFECT` times the smallest effect. It applies to clients t
 as one class. This is equivalent only for identical label distributions, so it is restricted to clients with similar
 labels (`fedscout.detectors.detect.clients_with_similar_labels`).
 
-**Client features.** A summary of each client's feature distribution, sufficient to synthesise a similar federation. It
-takes no further query: it follows from the sums that clients release for the calibrated decision.
-
-- **Shift.** a_k is the client's label-adjusted shift less the median client's, in standard deviations within a class,
-  shape `(d,)`. It is reported on at most `NUM_AXES` shared axes, the leading right singular vectors of the matrix of
-  all shifts, so that clients with a common shift stay together, and a report of many features stays small. Sampling
-  adds 1/n to the mean square over features: each row of the matrix is shrunk to the client's effect, sqrt(max(|a_k|²/d
-  − 1/n, 0)), and the reported vector has that length, whatever part of it lay off the axes.
-- **Spread.** The root of the client's sum of squares about its own class means over the sum expected from the pooled
-  variances, both in standard deviations within classes.
-- **Gain.** How far apart the client's class means m_c are, relative to the pooled M_c: the slope of the regression of
-  one on the other through their means, weighted by rows, over all features. Scaled features change spread and gain
-  alike, noise on features changes the spread alone.
-
+**Shared axes.** For reports, a_k is the client's label-adjusted shift less the median client's, in standard deviations
+within a class, shape `(d,)`. It is reported on at most `NUM_AXES` shared axes, the leading right singular vectors of
+the matrix of all shifts, so that clients with a common shift stay together, and a report of many features stays small.
+Sampling adds 1/n to the mean square over features: each row of the matrix is shrunk to the client's effect,
+sqrt(max(|a_k|²/d − 1/n, 0)), and the reported vector has that length, whatever part of it lay off the axes.
 With more than `SAMPLED_CLIENTS` clients the axes are computed from the first `SAMPLED_CLIENTS`.
 """
 
@@ -78,7 +69,7 @@ from fedscout.detectors.feature_skew import (
     FeatureGroups,
     PooledMoments,
 )
-from fedscout.detectors.report import CalibratedFinding, ClientEvidence, ClientFeatures, FeatureShift
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
 from fedscout.detectors.statistics import ClientTest, Values, by_client, decide, holm, largest, moment_matched_tail
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import UNNAMED, Names
@@ -270,11 +261,6 @@ def classes_as_one(totals: Mapping[int, ClientTotals], pooled: PooledMoments) ->
     )
 
 
-def released_share(classes: ClassMoments, pooled: PooledMoments) -> float:
-    """Return the share of all rows that are released class by class, in `[0, 1]`."""
-    return float(classes.pooled_counts.sum()) / pooled.num_rows
-
-
 def decide_feature_skew_calibrated(
     shifts: Shifts | str,
     rate: float,
@@ -383,30 +369,8 @@ NUM_AXES: Final = 8
 SAMPLED_CLIENTS: Final = 200
 
 
-def client_features(shifts: Shifts, classes: ClassMoments, within: Values) -> tuple[ClientFeatures, ...]:
-    """Return the feature summary of each compared client.
-
-    Args:
-        shifts: Shifts of the clients.
-        classes: The sums behind the shifts; a single class if rows were compared regardless of class.
-        within: Covariance of the compared rows, shape `(d, d)`.
-    """
-    weights = np.zeros(len(within))
-    weights[shifts.features] = 1 / np.diag(within)[shifts.features]
-    shared_shifts = shared_axes(shifts)
-    return tuple(
-        ClientFeatures(
-            client=client,
-            shift=tuple(client_shift.tolist()),
-            spread=_spread(client, classes, weights),
-            gain=_gain(client, classes, weights),
-        )
-        for client, client_shift in zip(shifts.clients, shared_shifts, strict=True)
-    )
-
-
-def shared_axes(shifts: Shifts) -> Values:
-    """Return the clients' shifts on shared axes, scaled to the length of their effects, shape `(clients, axes)`."""
+def shared_axes(shifts: Shifts) -> dict[int, tuple[float, ...]]:
+    """Return the clients' shifts on shared axes, scaled to the length of their effects."""
     centred = shifts.offsets - np.median(shifts.offsets, axis=0)
     squares = (centred**2).mean(axis=1)
     effects = np.sqrt(np.maximum(squares - shifts.by_chance, 0.0))
@@ -415,22 +379,5 @@ def shared_axes(shifts: Shifts) -> Values:
     leading = axes[:NUM_AXES][sizes[:NUM_AXES] > 1e-9 * max(float(sizes.max(initial=0.0)), 1e-9)]
     coords = shrunk @ (leading * np.sign(leading[np.arange(len(leading)), np.abs(leading).argmax(axis=1)])[:, None]).T
     lengths = np.linalg.norm(coords, axis=1)
-    return np.asarray(coords * np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None])
-
-
-def _spread(client: int, classes: ClassMoments, weights: Values) -> float | None:
-    expected = float(np.maximum(classes.counts[client] - 1, 0) @ classes.variances @ weights)
-    return float(np.sqrt(classes.spreads[client] @ weights / expected)) if expected > 0 else None
-
-
-def _gain(client: int, classes: ClassMoments, weights: Values) -> float | None:
-    counts = classes.counts[client]
-    present = counts > 0
-    if classes.own is None or np.count_nonzero(present) < 2:
-        return None
-    rows = counts[present][:, None]
-    means_k = classes.own[client][present] / rows
-    pooled = classes.means[present]
-    means_k, pooled = (means - (rows * means).sum(axis=0) / rows.sum() for means in (means_k, pooled))
-    scale = float((rows * pooled**2).sum(axis=0) @ weights)
-    return float((rows * means_k * pooled).sum(axis=0) @ weights) / scale if scale > 0 else None
+    coords *= np.divide(effects, lengths, out=np.zeros_like(effects), where=lengths > 0)[:, None]
+    return dict(zip(shifts.clients, map(tuple, coords.tolist()), strict=True))

@@ -33,19 +33,17 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedscout.detectors import outliers, privacy
-from fedscout.detectors import statistics as metrics
 from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
 from fedscout.detectors.feature_skew import NAME as FEATURE_SKEW
+from fedscout.detectors.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.label_skew import (
-    NAME,
     NOTHING_RELEASED,
     ReleasedCounts,
     decide_label_skew,
     decide_label_skew_calibrated,
     pearson,
 )
-from fedscout.detectors.label_skew import NAME as LABEL_SKEW
 from fedscout.detectors.near_copies import NEAR_COPIES, NearCopies
 from fedscout.detectors.queries import INPUT_CURVATURE, MEAN_OUTPUT
 from fedscout.detectors.report import (
@@ -58,7 +56,15 @@ from fedscout.detectors.report import (
     HeterogeneityReport,
     ReportedMetrics,
 )
-from fedscout.detectors.statistics import GROUP_LABELS, Values, output_divergence, paired_clients, speed_skew
+from fedscout.detectors.statistics import (
+    GROUP_LABELS,
+    Values,
+    count_metrics,
+    heterogeneity_index,
+    output_divergence,
+    paired_clients,
+    speed_skew,
+)
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
@@ -124,8 +130,8 @@ def measure_labels(
     counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
     if released.share_released == 0:
-        finding = Finding.unmeasured(NAME, settings.label_threshold, NOTHING_RELEASED)
-        calibrated = CalibratedFinding.unmeasured(NAME, rate, NOTHING_RELEASED)
+        finding = Finding.unmeasured(LABEL_SKEW, settings.label_threshold, NOTHING_RELEASED)
+        calibrated = CalibratedFinding.unmeasured(LABEL_SKEW, rate, NOTHING_RELEASED)
     else:
         noise_scale = privacy.counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
         finding = decide_label_skew(released, settings.label_threshold, names)
@@ -158,11 +164,10 @@ class ModelMeasurement:
 
     def metrics(self) -> dict[str, Any]:
         """Return the reported metrics of models by the names of `ReportedMetrics`."""
-        return {
-            "output_divergence": self.output_divergence,
-            "model_distances": _client_means([comparison.distances for comparison in self.comparisons]),
-            "distances_from_average": _client_means([comparison.from_average for comparison in self.comparisons]),
-        }
+        distances = [comparison.distances for comparison in self.comparisons]
+        clients = sorted({client for values in distances for client in values})
+        means = {c: float(np.mean([values[c] for values in distances if c in values])) for c in clients}
+        return {"output_divergence": self.output_divergence, "model_distances": means}
 
 
 def measure_models(
@@ -211,12 +216,6 @@ def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conv
     (answers,), _ = yield [Query(MEAN_OUTPUT, {"model": model}, clients=clients)], []
     means = [arrays["mean"] for arrays in answers.arrays.values() if np.isfinite(arrays["mean"]).all()]
     return output_divergence(np.stack(means)) if len(means) > 1 else None
-
-
-def _client_means(repetitions: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Return each client's mean over the repetitions that have it."""
-    clients = sorted({client for values in repetitions for client in values})
-    return {c: float(np.mean([values[c] for values in repetitions if c in values])) for c in clients}
 
 
 COPIES: Final = "near copies"
@@ -308,7 +307,15 @@ def detect(
             )
             calibrated_outliers = _unmeasured_if_near_copies(calibrated_outliers, copies)
         with timed(timings, "metrics"):
-            reported = _metrics(labels.counts, paired, features, models, ordered, results.get(CURVATURE))
+            matrix, paired_counts = (
+                np.stack([labels.counts[client] for client in compared]) for compared in (clients, paired)
+            )
+            reported = ReportedMetrics(
+                **count_metrics(matrix, paired_counts, ordered),
+                **features.distances,
+                **models.metrics(),
+                input_curvature=results.get(CURVATURE),
+            )
     return HeterogeneityReport(
         seed=seed,
         settings=settings,
@@ -322,7 +329,7 @@ def detect(
         outliers=models.finding,
         calibrated=(*skews, calibrated_outliers),
         metrics=reported,
-        features=features.clients,
+        feature_shifts=dict(features.shifts),
         centroids=features.centroids,
         density=features.density,
         speed_skew=speeds,
@@ -455,30 +462,7 @@ def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
             num_rows=int(released.num_rows[index]),
             label_counts=tuple(low[index].tolist()),
             min_release=int(released.min_release[index]),
-            heterogeneity_index=metrics.heterogeneity_index(int(present[index]), low.shape[1]),
+            heterogeneity_index=heterogeneity_index(int(present[index]), low.shape[1]),
         )
         for index, client in enumerate(released.clients)
-    )
-
-
-def _metrics(
-    counts: Mapping[int, metrics.Values],
-    paired: Sequence[int],
-    features: FeatureMeasurement,
-    models: ModelMeasurement,
-    ordered: bool,
-    curvature: float | None,
-) -> ReportedMetrics:
-    matrix = np.stack(list(counts.values()))
-    shares = metrics.distribution(matrix)
-    distances = features.distances
-    return ReportedMetrics(
-        **metrics.count_metrics(matrix, np.stack([counts[client] for client in paired]), ordered),
-        entropy_spread=metrics.entropy_spread(shares),
-        entropy_spread_normalised=metrics.entropy_spread(shares, normalised=True),
-        feature_hellinger=distances.hellinger if distances else None,
-        feature_wasserstein=distances.wasserstein if distances else None,
-        feature_divergence=features.divergence,
-        input_curvature=curvature,
-        **models.metrics(),
     )

@@ -27,7 +27,7 @@ import numpy as np
 from fedscout.detectors import calibrated_feature_skew, feature_skew, label_agreement
 from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
-from fedscout.detectors.report import CalibratedFinding, ClientFeatures, DetectionConfig, FeatureDensity, Finding
+from fedscout.detectors.report import CalibratedFinding, DetectionConfig, FeatureDensity, Finding
 from fedscout.detectors.statistics import ClientTest, Values
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.messages.contents import QueryAnswers
@@ -69,11 +69,10 @@ class FeatureMeasurement:
         calibrated: Decision of the calibrated rule.
         num_features: None without answers.
         agreement: Tests of whose labels disagree with the others'; empty if not measured.
-        distances: Mean distances over pairs; None if not measured.
-        divergence: Divergence of raw histograms, the rejected measure; None if not measured.
+        distances: Mean distances over pairs, by reported metric; empty if not measured.
         notes: Caveats on the finding.
         concepts: Whether clients' labels depend on the same features; None if not measured.
-        clients: Feature summary of each client; empty if not measured.
+        shifts: Each client's shift on shared axes; empty if not measured.
         centroids: Means of clients on the two principal axes; empty if not measured.
         density: Distribution of the feature of largest variance; None if not measured.
     """
@@ -82,11 +81,10 @@ class FeatureMeasurement:
     calibrated: CalibratedFinding
     num_features: int | None
     agreement: tuple[ClientTest, ...] = ()
-    distances: feature_skew.FeatureDistances | None = None
-    divergence: float | None = None
+    distances: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     concepts: label_agreement.Concepts | None = None
-    clients: tuple[ClientFeatures, ...] = ()
+    shifts: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     centroids: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     density: FeatureDensity | None = None
 
@@ -113,16 +111,15 @@ def measure_features(
     pooled, classes, answered = moments.pooled, moments.classes, tuple(moments.totals)
     rate = settings.detector_rate
     if pooled is None:
-        reason = "no client reported its feature sums"
-        if moments.num_features is not None:
-            reason = f"{moments.num_features} features exceed max_features = {settings.max_features}; use embeddings"
+        many = f"{moments.num_features} features exceed max_features = {settings.max_features}; use embeddings"
+        reason = "no client reported its feature sums" if moments.num_features is None else many
         finding = Finding.unmeasured(feature_skew.NAME, 0.0, reason)
         calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, rate, reason)
         return FeatureMeasurement(finding, calibrated, moments.num_features, notes=moments.notes)
-    leading = feature_skew.principal_axes(pooled, settings.feature_scale)
+    axes, total_variance = feature_skew.principal_axes(pooled, settings.feature_scale)
     bins = feature_skew.Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
     within = calibrated_feature_skew.within_covariance(pooled, classes)
-    by_class = calibrated_feature_skew.released_share(classes, pooled) >= calibrated_feature_skew.ENOUGH_RELEASED
+    by_class = bool(classes.pooled_counts.sum() / pooled.num_rows >= calibrated_feature_skew.ENOUGH_RELEASED)
     spread = within if by_class else pooled.covariance
     like = {client: agreed for client, agreed in moments.totals.items() if client in alike}
     compared = classes if by_class else calibrated_feature_skew.classes_as_one(like, pooled)
@@ -141,25 +138,24 @@ def measure_features(
 
     shifts = shifts_of(None)
     comparison = label_agreement.discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
+    scale = {"per_deviation": calibrated_feature_skew.per_deviation(spread)}
     queries = [
-        Query(feature_skew.FEATURE_CENTROID, {"mean": pooled.mean, "axes": leading.axes}, clients=answered),
+        Query(feature_skew.FEATURE_CENTROID, {"mean": pooled.mean, "axes": axes}, clients=answered),
         Query(
             feature_skew.FEATURE_HISTOGRAM,
             {"start": bins.start, "width": bins.width},
             {"bins": bins.bins},
             [client for client in paired if client in moments.totals],
         ),
-        Query(
-            feature_skew.ROW_NORMS,
-            {"per_deviation": calibrated_feature_skew.per_deviation(spread)},
-            {"by_class": by_class},
-            answered,
-        ),
+        Query(feature_skew.ROW_NORMS, scale, {"by_class": by_class}, answered),
     ]
     if grouped:
-        arrays = {"per_deviation": calibrated_feature_skew.per_deviation(spread), "means": compared.means}
+        arrays = {**scale, "means": compared.means}
         queries.append(Query(feature_skew.GROUP_NORMS, arrays, {"by_class": by_class}, answered))
-    queries += [] if comparison is None else _agreement_queries(comparison, answered)
+    for is_shifted in (False, True):  # clients with feature skew subtract their shift
+        asked = [] if comparison is None else [c for c in answered if (c in comparison.shifted) == is_shifted]
+        if comparison is not None and asked:
+            queries.append(Query(label_agreement.LABEL_AGREEMENT, comparison.arrays(), {"shifted": is_shifted}, asked))
     (answers, histograms, norms, *others), _ = yield queries, []
     groups = feature_skew.FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others
@@ -172,16 +168,15 @@ def measure_features(
     }
     return FeatureMeasurement(
         feature_skew.decide_feature_skew(
-            centroids, leading.total_variance, settings.feature_threshold, settings.feature_scale, names
+            centroids, total_variance, settings.feature_threshold, settings.feature_scale, names
         ),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
         () if comparison is None else label_agreement.label_tests(agreed, comparison),
         feature_skew.feature_distances(counts, bins),
-        feature_skew.feature_divergence(counts, bins),
         (*moments.notes, *refusal_notes("centroid", answers, names)),
         label_agreement.compare_concepts(classes, within, pooled.num_rows, groups),
-        () if isinstance(shifts, str) else calibrated_feature_skew.client_features(shifts, compared, spread),
+        {} if isinstance(shifts, str) else calibrated_feature_skew.shared_axes(shifts),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
         _density(histograms, bins),
     )
@@ -190,20 +185,9 @@ def measure_features(
 def _density(histograms: QueryAnswers, bins: feature_skew.Bins) -> FeatureDensity | None:
     """Return each client's histogram of the feature of largest variance, whose bins are the widest."""
     feature = int(bins.width.argmax())
-    counts = {client: answer["counts"][feature].astype(np.int64) for client, answer in histograms.arrays.items()}
-    if not counts or bins.width[feature] <= 0:
-        return None
     start, width = float(bins.start[feature]), float(bins.width[feature])
-    counts_by_client = {client: tuple(client_counts.tolist()) for client, client_counts in counts.items()}
-    return FeatureDensity(feature=feature, start=start, width=width, counts=counts_by_client)
-
-
-def _agreement_queries(comparison: label_agreement.Discriminant, clients: Sequence[int]) -> list[Query]:
-    """Return the query for clients without feature skew, and the one for clients that subtract their shift."""
-    arrays, shifted = comparison.arrays(), comparison.shifted
-    plain, moved = [c for c in clients if c not in shifted], [c for c in clients if c in shifted]
-    queries = [Query(label_agreement.LABEL_AGREEMENT, arrays, {"shifted": False}, plain)] if plain else []
-    return [*queries, Query(label_agreement.LABEL_AGREEMENT, arrays, {"shifted": True}, moved)] if moved else queries
+    counts = {client: tuple(answer["counts"][feature].tolist()) for client, answer in histograms.arrays.items()}
+    return FeatureDensity(feature=feature, start=start, width=width, counts=counts) if counts and width > 0 else None
 
 
 def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:
@@ -279,25 +263,22 @@ def measure_private_features(
         names: Display names of clients and features.
     """
     (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
-    rate = settings.detector_rate
-    published = Finding.unmeasured(feature_skew.NAME, 0.0, WITHOUT_AXES)
-    sums = {client: arrays["sum"].astype(np.float64) for client, arrays in answers.arrays.items()}
-    squares = {client: arrays["squares"].astype(np.float64) for client, arrays in answers.arrays.items()}
+    sums, squares = (
+        {client: arrays[name].astype(np.float64) for client, arrays in answers.arrays.items()}
+        for name in ("sum", "squares")
+    )
     num_features = len(next(iter(sums.values()))) if sums else None
     similar_sums = {client: client_sum for client, client_sum in sums.items() if client in alike}
-    if len(sums) < 2 or num_features is None:
-        calibrated = CalibratedFinding.unmeasured(
-            feature_skew.NAME, rate, f"at least two clients are needed, got {len(sums)}"
-        )
-    elif len(similar_sums) < 2:
-        reason = "noisy sums cover all classes together, and labels may be skewed"
-        calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, rate, reason)
+    published = Finding.unmeasured(feature_skew.NAME, 0.0, WITHOUT_AXES)
+    if len(similar_sums) < 2 or num_features is None:
+        reason = "noisy sums cover all classes together, so at least two clients must have similar labels"
+        calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, settings.detector_rate, reason)
     else:
         assert settings.epsilon is not None
         deviation = sums_deviation(settings.epsilon, settings.delta, num_features)
         noise = deviation * 2 * settings.clip, deviation * settings.clip**2
         calibrated = decide_private_features(
-            similar_sums, squares, answers.num_examples, noise, rate, settings.feature_effect, names
+            similar_sums, squares, answers.num_examples, noise, settings.detector_rate, settings.feature_effect, names
         )
     return FeatureMeasurement(
         published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers, names))

@@ -44,15 +44,6 @@ Distances are in global standard deviations of the feature, so that they can be 
 a bin count as its centre, which changes a distance by at most one bin width, 2 reach / bins (0.25 standard deviations
 for 32 bins over ±4); values beyond the bins count as if they lay in the outermost.
 
-**Divergence of raw histograms**, a rejected measure of feature skew, reported for comparison. With P_kj the histogram
-of client k's values of feature j and G_j that of all clients' rows,
-
-    value = max over clients k of the mean over features j of JS(P_kj ‖ G_j), in bits, in `[0, 1]`,
-
-with the divergence of J. Lin (Divergence measures based on the Shannon entropy. IEEE Transactions on Information
-Theory 37(1), 1991). Constant features are ignored. No rule uses it: all features have equal weight, so uninformative
-ones dilute those that differ; and clients with few rows fill few bins, which alone makes them differ.
-
 **Design effects of features**, for rows that belong to groups, as for labels (`fedscout.detectors.statistics`): with
 y_i a row less the pooled mean of its class, in standard deviations within classes, and y_g the sum over the rows of
 group g, any two rows of a group have in feature j the correlation ρ_j, estimated over the groups of all clients by
@@ -106,14 +97,12 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.detectors.report import Finding, yes_no
+from fedscout.detectors.report import Finding
 from fedscout.detectors.statistics import (
     Values,
     check_finite,
-    distances_to,
     distribution,
     flat_features,
-    js_divergence,
     mean_pairwise_hellinger,
     mean_pairwise_wasserstein,
     own_counts,
@@ -242,23 +231,13 @@ class MomentSums:
         return PooledMoments(num_rows=sum(counts), mean=mean, covariance=scatter / max(sizes.sum() - 1, 1.0))
 
 
-@dataclass(frozen=True)
-class PrincipalAxes:
-    """The axes on which clients are compared.
+def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> tuple[Values, float]:
+    """Return the two leading principal axes, on which clients are compared, and the total variance.
 
-    Attributes:
-        axes: Projection of a centred row, shape `(d, 2)`: eigenvectors, divided by the features' standard deviations if
-            standardised. A missing second axis is 0.
-        total_variance: Trace of the matrix whose eigenvectors they are; if standardised, the number of features that
-            vary.
+    The axes, shape `(d, 2)`, project a centred row: eigenvectors, divided by the features' standard deviations if
+    standardised. Each has its component of largest size positive; a missing second axis is 0. The total variance is the
+    trace of the matrix whose eigenvectors they are; if standardised, the number of features that vary.
     """
-
-    axes: Values
-    total_variance: float
-
-
-def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> PrincipalAxes:
-    """Return the two leading principal axes; each has its component of largest size positive."""
     variance = pooled.variance
     varies = variance > 0
     if scale == "standardised":
@@ -273,7 +252,7 @@ def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> PrincipalAxes:
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
         axes[:, : vectors.shape[1]] = vectors * signs * weights[:, None]
-    return PrincipalAxes(axes=axes, total_variance=total)
+    return axes, total
 
 
 def _leading_eigenvectors(matrix: Values) -> Values:
@@ -302,7 +281,7 @@ def decide_feature_skew(
 
     Args:
         centroids: Centroid of each client that answered, shape `(2,)`.
-        total_variance: See `PrincipalAxes`.
+        total_variance: See `principal_axes`.
         relative_threshold: Distance over √total_variance above which the federation has feature skew.
         scale: Feature scale, for the sentence.
         names: Display names of clients.
@@ -313,36 +292,23 @@ def decide_feature_skew(
     clients = sorted(centroids)
     points = np.stack([centroids[client] for client in clients]).astype(np.float64)
     value, first, second = _farthest_pair(points)
-    from_median = distances_to(points, np.median(points, axis=0))
+    from_median = np.linalg.norm(points - np.median(points, axis=0), axis=-1)
     values = dict(zip(clients, from_median.tolist(), strict=True))
-    detected = value > threshold
     limit = min(threshold, (1 - TIE) * max(values.values()))
-    flagged = tuple(client for client in clients if detected and values[client] > limit)
-    pair = [clients[first], clients[second]]
-    sentence = (
-        f"Feature skew: {yes_no(detected)}. On the two principal axes of the {scale} features the largest distance "
-        f"between two clients' centroids is {value:.3g} ({names.some_clients(pair)}), "
-        f"{'above' if detected else 'not above'} the threshold {threshold:.3g} ({relative_threshold:g} times the root "
-        f"of the total variance)."
+    flagged = tuple(client for client in clients if value > threshold and values[client] > limit)
+    description = (
+        f"On the two principal axes of the {scale} features the largest distance between two clients' centroids is "
+        f"{value:.3g} ({names.some_clients([clients[first], clients[second]])}), threshold {threshold:.3g} "
+        f"({relative_threshold:g} times the root of the total variance)"
     )
-    if flagged:
-        sentence += f" Farthest from the median of all centroids: {names.some_clients(flagged)}."
-    return Finding(
-        name=NAME,
-        value=value,
-        threshold=threshold,
-        detected=detected,
-        flagged_clients=flagged,
-        client_values=values,
-        sentence=sentence,
-    )
+    return Finding.of(NAME, value, threshold, values, flagged, description, names)
 
 
 def _farthest_pair(points: Values) -> tuple[float, int, int]:
     """Return the largest distance and its first pair, in linear memory for thousands of clients."""
     best = (-1.0, 0, 0)
     for index in range(len(points) - 1):
-        distances = distances_to(points[index + 1 :], points[index])
+        distances = np.linalg.norm(points[index + 1 :] - points[index], axis=-1)
         other = int(distances.argmax())
         if distances[other] > best[0]:
             best = (float(distances[other]), index, index + 1 + other)
@@ -428,21 +394,10 @@ class Bins:
         return cls(start=mean - reach * deviation, width=2 * reach * deviation / bins, bins=bins, reach=reach)
 
 
-@dataclass(frozen=True)
-class FeatureDistances:
-    """Mean distances over all pairs of clients and all features that vary.
+def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> dict[str, float]:
+    """Server half: return mean distances over all pairs of clients and all features that vary, by reported metric.
 
-    Attributes:
-        wasserstein: In standard deviations of the feature.
-        hellinger: In `[0, 1]`.
-    """
-
-    wasserstein: float
-    hellinger: float
-
-
-def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> FeatureDistances | None:
-    """Server half: average the distances; None with fewer than two clients or no feature that varies.
+    Empty with fewer than two clients or no feature that varies.
 
     Args:
         counts: Counts of each client, shape `(d, bins)`.
@@ -451,28 +406,11 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
     per_client = list(counts)
     varying = np.flatnonzero(bins.width > 0)
     if len(per_client) < 2 or len(varying) == 0:
-        return None
+        return {}
     histograms = distribution(np.stack([client[varying] for client in per_client], axis=1))  # (d, clients, bins)
     wasserstein = mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
     hellinger = mean_pairwise_hellinger(histograms)
-    return FeatureDistances(wasserstein=float(wasserstein.mean()), hellinger=float(hellinger.mean()))
-
-
-def feature_divergence(counts: Sequence[npt.NDArray[np.integer]], bins: Bins) -> float | None:
-    """Server half: return the divergence of raw histograms; None with fewer than two clients or no feature that varies.
-
-    Args:
-        counts: Counts of each client, shape `(d, bins)`.
-        bins: Bins of the counts.
-    """
-    varying = np.flatnonzero(bins.width > 0)
-    if len(counts) < 2 or len(varying) == 0:
-        return None
-    pooled = np.zeros(counts[0].shape, np.int64)
-    for table in counts:
-        pooled += table
-    shares = distribution(pooled[varying])
-    return max(float(js_divergence(distribution(table[varying]), shares).mean()) for table in counts)
+    return {"feature_hellinger": float(hellinger.mean()), "feature_wasserstein": float(wasserstein.mean())}
 
 
 GROUP_NORMS: Final = "group_norms"

@@ -144,20 +144,18 @@ def label_agreement(inputs: QueryInputs) -> Answer:
         error = SHIFT_ERRORS / np.sqrt(_effective_rows(labels, counts, inputs.groups))
     contrasts = np.where((counts > 0)[:, None], means - centre, 0.0)
     margins = _margins(rows, labels, means, pooled_counts > 0, error)
-    if not counts.any():  # no earlier, as whether a query fails must not depend on what the client holds
-        return Agreement.nothing(len(counts)).answer()
+
     groups, agreeing = _groups(margins, labels, counts, max(inputs.min_release, 1))
     scores: Values = np.zeros(len(counts))
     np.add.at(scores, labels, ((rows - means[labels]) * contrasts[labels]).sum(axis=1))
     scores_by_row = _centred_scores(rows, labels, contrasts)
-    return Agreement(
-        rows=counts,
-        groups=groups,
-        agreeing=agreeing,
-        scores=scores,
-        spread=_spread(scores_by_row, labels, contrasts, counts),
-        together=None if inputs.groups is None else _group_sums(scores_by_row, labels, inputs.groups, counts),
-    ).answer()
+    by_class = {"rows": counts, "groups": groups, "agreeing": agreeing, "scores": scores}
+    answer = {name: RowAggregate(values, counts) for name, values in by_class.items()}
+    num_rows, spread = int(counts.sum()), _spread(scores_by_row, labels, contrasts, counts)
+    answer["spread"] = RowAggregate(np.array([spread]), num_rows)
+    if inputs.groups is not None:
+        answer["together"] = RowAggregate(_group_sums(scores_by_row, labels, inputs.groups, counts), num_rows)
+    return answer
 
 
 def _margins(rows: Values, labels: IntArray, means: Values, known: npt.NDArray[np.bool_], error: float) -> Values:
@@ -265,19 +263,6 @@ class Agreement:
     scores: Values
     spread: float
     together: Values | None = None
-
-    @classmethod
-    def nothing(cls, num_classes: int) -> Agreement:
-        """Return the answer of a client without judged rows."""
-        zeros = np.zeros(num_classes, dtype=np.int64)
-        return cls(zeros, zeros, zeros, np.zeros(num_classes), 0.0)
-
-    def answer(self) -> Answer:
-        """Return the answer as message arrays."""
-        by_class = {"rows": self.rows, "groups": self.groups, "agreeing": self.agreeing, "scores": self.scores}
-        answer = {name: RowAggregate(values, self.rows) for name, values in by_class.items()}
-        together = {} if self.together is None else {"together": RowAggregate(self.together, int(self.rows.sum()))}
-        return {**answer, "spread": RowAggregate(np.array([self.spread]), int(self.rows.sum())), **together}
 
     @classmethod
     def read(cls, answer: Arrays) -> Agreement:

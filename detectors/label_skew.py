@@ -69,7 +69,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.detectors.privacy import integer_laplace, plausible_counts
-from fedscout.detectors.report import CalibratedFinding, ClientEvidence, Finding, yes_no
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, Finding
 from fedscout.detectors.statistics import (
     ClientTest,
     GroupSums,
@@ -238,22 +238,11 @@ def decide_label_skew(released: ReleasedCounts, threshold: float, names: Names =
     values = {client: float(value) for client, value in zip(clients, divergences, strict=True)}
     flagged = tuple(client for client in clients if values[client] > threshold)
     farthest = max(clients, key=values.__getitem__)
-    sentence = (
-        f"Label skew: {yes_no(bool(flagged))}. The largest Jensen-Shannon divergence between a client's labels and "
-        f"all clients' is {values[farthest]:.4f} ({names.one_client(farthest)}; 0 = equal, 1 = disjoint), "
-        f"{'above' if flagged else 'not above'} the threshold {threshold:g}."
+    description = (
+        f"The largest Jensen-Shannon divergence between a client's labels and all clients' is {values[farthest]:.4f} "
+        f"({names.one_client(farthest)}; 0 = equal, 1 = disjoint), threshold {threshold:g}"
     )
-    if flagged:
-        sentence += f" Above the threshold: {names.some_clients(flagged)}."
-    return Finding(
-        name=NAME,
-        value=values[farthest],
-        threshold=threshold,
-        detected=bool(flagged),
-        flagged_clients=flagged,
-        client_values=values,
-        sentence=sentence,
-    )
+    return Finding.of(NAME, values[farthest], threshold, values, flagged, description, names)
 
 
 TAIL_ERROR: Final = 0.2

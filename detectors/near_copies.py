@@ -51,6 +51,7 @@ NUM_EXAMINED: Final = 100
 LEAPS: Final = np.array([0.5, 0.6, 0.7, 0.8])
 """q."""
 
+NO_COPIES: Final = np.zeros(3 + 2 * len(LEAPS))
 SURPLUS: Final = 0.25
 MOST_COPIES: Final = 16
 FEWEST_ROWS: Final = 16
@@ -68,41 +69,32 @@ class NearCopies:
     """Near-copy counts, additive over clients.
 
     Attributes:
-        num_rows: Number of examined rows.
-        log_ratios: Σ ln(r_2K / r_K) over the rows with r_K > 0.
-        harmonics: Σ (1/K + … + 1/(2K−1)) over the same rows.
-        num_with_copies: Rows with near copies, for each of `LEAPS`, shape `(leaps,)`.
-        num_shuffled: Rows with near copies after columns are shuffled, for each of `LEAPS`, shape `(leaps,)`.
+        sums: The number of examined rows; Σ ln(r_2K / r_K) over those with r_K > 0; Σ (1/K + … + 1/(2K−1)) over the
+            same rows; the rows with near copies for each of `LEAPS`, and after columns are shuffled. Shape
+            `(3 + 2 leaps,)`.
     """
 
-    num_rows: float
-    log_ratios: float
-    harmonics: float
-    num_with_copies: Values
-    num_shuffled: Values
-
-    @classmethod
-    def read(cls, sums: Values) -> NearCopies:
-        """Return the counts from an array as given by `sums`, shape `(3 + 2 leaps,)`."""
-        num_rows, log_ratios, harmonics = sums[:3].tolist()
-        return cls(num_rows, log_ratios, harmonics, *np.split(sums[3:], 2))
-
-    @property
-    def sums(self) -> Values:
-        """The counts as one array, shape `(3 + 2 leaps,)`; see `read`."""
-        numbers = [self.num_rows, self.log_ratios, self.harmonics]
-        return np.concatenate([numbers, self.num_with_copies, self.num_shuffled])
+    sums: Values
 
     @classmethod
     def pooled(cls, answers: Iterable[Arrays]) -> NearCopies:
         """Return the sum of the clients' counts."""
-        sums_by_client = [answer["sums"].astype(np.float64) for answer in answers]
-        return cls.read(np.sum([np.zeros(3 + 2 * len(LEAPS)), *sums_by_client], axis=0))
+        return cls(np.sum([NO_COPIES, *(answer["sums"].astype(np.float64) for answer in answers)], axis=0))
+
+    @property
+    def num_rows(self) -> float:
+        """Number of examined rows."""
+        return float(self.sums[0])
+
+    @property
+    def _by_leap(self) -> Values:
+        """Shares of the rows with near copies, of the rows as they are and after shuffling, shape `(2, leaps)`."""
+        return np.asarray(self.sums[3:].reshape(2, -1) / max(self.num_rows, 1.0))
 
     @property
     def shares(self) -> Values:
         """Shares of the rows with near copies, in `[0, 1]`; 0 without rows."""
-        return self.num_with_copies / max(self.num_rows, 1.0)
+        return np.asarray(self._by_leap[0])
 
     @property
     def expected(self) -> Values:
@@ -110,11 +102,12 @@ class NearCopies:
 
         1 if the dimension cannot be estimated.
         """
-        if self.log_ratios <= 0:
+        log_ratios, harmonics = self.sums[1:3]
+        if log_ratios <= 0:
             return np.ones(len(LEAPS))
-        powers = self.harmonics / self.log_ratios * np.arange(1, MOST_COPIES + 1)
+        powers = harmonics / log_ratios * np.arange(1, MOST_COPIES + 1)
         uniform = 1 - (1 - LEAPS[:, None] ** powers).prod(axis=1)
-        return np.asarray(np.maximum(uniform, self.num_shuffled / max(self.num_rows, 1.0)))
+        return np.asarray(np.maximum(uniform, self._by_leap[1]))
 
     @property
     def clearest(self) -> int:
@@ -141,10 +134,13 @@ def near_copies(inputs: QueryInputs) -> Answer:
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for part, _ in data.chunks() for row in part]
     order = np.array(sorted(range(len(data)), key=digests.__getitem__), dtype=np.int64)
 
-    def blocks() -> Iterable[Values]:
-        return (flat_features(data.take(part)[0]) for part in _split_blocks(order))
+    counts = _count(
+        flat_features(data.take(order[:NUM_EXAMINED])[0]),
+        lambda: (flat_features(data.take(part)[0]) for part in _split_blocks(order)),
+        len(data),
+        among=True,
+    )
 
-    counts = _count(flat_features(data.take(order[:NUM_EXAMINED])[0]), blocks, len(data), among=True)
     return {"sums": RowAggregate(counts.sums, int(counts.num_rows))}
 
 
@@ -156,11 +152,7 @@ def count_near_copies(rows: Values, others: Values, among: bool = False) -> Near
         others: Shape `(num_others, d)`.
         among: Whether `rows` are the first of `others`, at most `BLOCK_ROWS`, so that each row is not its own copy.
     """
-
-    def blocks() -> Iterable[Values]:
-        return _split_blocks(others)
-
-    return _count(rows, blocks, len(others), among)
+    return _count(rows, lambda: _split_blocks(others), len(others), among)
 
 
 def _split_blocks(values: npt.NDArray[Number]) -> Iterator[npt.NDArray[Number]]:
@@ -171,7 +163,7 @@ def _count(rows: Values, blocks: Blocks, num_others: int, among: bool) -> NearCo
     """Count near copies of the original rows and of rows with shuffled columns."""
     num_others -= among
     if len(rows) == 0 or num_others < FEWEST_ROWS or rows.shape[1] == 0:
-        return NearCopies.read(np.zeros(3 + 2 * len(LEAPS)))
+        return NearCopies(NO_COPIES)
     limit = min(MOST_COPIES, num_others // 4)
     near = _nearest(rows, blocks(), among, 2 * limit)
     separate = near[:, limit - 1] > 0
@@ -185,7 +177,7 @@ def _count(rows: Values, blocks: Blocks, num_others: int, among: bool) -> NearCo
         copies = _num_with_copies(_nearest(mixed, _shuffled(blocks(), sets), among, limit + 1), limit)
         shuffled = np.maximum(shuffled, copies)
     sums = [float(len(rows)), float(ratios.sum()), harmonic * int(separate.sum())]
-    return NearCopies.read(np.concatenate([sums, _num_with_copies(near, limit), shuffled]))
+    return NearCopies(np.concatenate([sums, _num_with_copies(near, limit), shuffled]))
 
 
 def all_categories(rows: Values) -> bool:

@@ -19,8 +19,6 @@ outlier if at least 4 of 5 repetitions flag it. Choices and deviations:
 - The percentile flags one client of 3 to 10 in every repetition even if none deviates, so the rule raises false alarms
   by construction: 6.25 % of federations of four identical clients if ranks were independent, more as they are not.
 
-A rejected alternative is reported for comparison: the distance of each client from the aggregated model.
-
 **Calibrated rule.** Two tests of labels and one of models share the false-alarm rate. The label tests are those of
 `fedscout.detectors.label_agreement`: whose labels agree less with the other clients', or are less informative about its
 rows. Outliers are defined only relative to a majority: if clients' labels depend on different features and no two
@@ -56,6 +54,7 @@ how much farther a model is than the median one.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ import numpy.typing as npt
 
 from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.label_agreement import Concepts
-from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, yes_no
+from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig, Finding
 from fedscout.detectors.statistics import ClientTest, Values, decide
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
@@ -95,13 +94,13 @@ class Comparison:
 
     Attributes:
         distances: D_k of each client with finite parameters.
-        from_average: Distance of each such client from the weighted average of all of them.
+
         diverged: Clients whose parameters are not finite.
-        average: That average, shape `(params,)`.
+        average: Weighted average of the finite models, shape `(params,)`.
+
     """
 
     distances: Mapping[int, float]
-    from_average: Mapping[int, float]
     diverged: tuple[int, ...]
     average: FloatArray
 
@@ -113,14 +112,12 @@ def mean_distances(vectors: npt.NDArray[np.floating]) -> Values:
         vectors: Shape `(clients >= 2, params)`.
     """
     gram = np.zeros((len(vectors), len(vectors)))
-    about_average(vectors, np.full(len(vectors), 1 / len(vectors)), gram)
+    weighted_average(vectors, np.full(len(vectors), 1 / len(vectors)), gram)
     return _mean_distances(gram)
 
 
-def about_average(
-    vectors: npt.NDArray[np.floating], weights: Values, gram: Values | None = None
-) -> tuple[Values, Values]:
-    """Return the weighted average of the rows, shape `(params,)`, and each row's distance from it, `(clients,)`.
+def weighted_average(vectors: npt.NDArray[np.floating], weights: Values, gram: Values | None = None) -> Values:
+    """Return the weighted average of the rows, shape `(params,)`.
 
     Processes blocks of parameters, so that no float64 copy of all vectors is made.
 
@@ -131,15 +128,13 @@ def about_average(
             ‖a‖² + ‖b‖² − 2 aᵀb would cancel if vectors are long relative to their differences.
     """
     average = np.empty(vectors.shape[1])
-    squares = np.zeros(len(vectors))
     for start in range(0, vectors.shape[1], CHUNK_PARAMETERS):
         chunk = vectors[:, start : start + CHUNK_PARAMETERS].astype(np.float64)
         centre = average[start : start + CHUNK_PARAMETERS] = weights @ chunk
-        chunk -= centre
-        squares += np.einsum("kp,kp->k", chunk, chunk)
         if gram is not None:
+            chunk -= centre
             gram += chunk @ chunk.T
-    return average, np.sqrt(squares)
+    return average
 
 
 def _mean_distances(gram: Values) -> Values:
@@ -174,15 +169,14 @@ def compare_models(
     usable_vectors = vectors if finite.all() else vectors[finite]
     weights = num_examples[finite] / num_examples[finite].sum()
     if len(members) > settings.max_pairwise_clients and vectors.shape[1] > settings.projection_size:
-        average, from_average = about_average(usable_vectors, weights)
+        average = weighted_average(usable_vectors, weights)
         distances = mean_distances(sketch(usable_vectors, settings.projection_size, generator))
     else:
         gram = np.zeros((len(members), len(members)))
-        average, from_average = about_average(usable_vectors, weights, gram)
+        average = weighted_average(usable_vectors, weights, gram)
         distances = _mean_distances(gram)
     return Comparison(
         distances=dict(zip(members, distances.tolist(), strict=True)),
-        from_average=dict(zip(members, from_average.tolist(), strict=True)),
         diverged=tuple(client for client, usable in zip(clients, finite, strict=True) if not usable),
         average=average.astype(np.float32),
     )
@@ -216,31 +210,19 @@ def decide_outliers(
             f"{MIN_CLIENTS} models with finite parameters, but {needed} are needed"
         )
         return Finding.unmeasured(NAME, needed, reason)
-    clients = sorted({client for c in usable for client in (*c.distances, *c.diverged)})
-    flags = dict.fromkeys(clients, 0)
-    for comparison in usable:
-        for client in flag_outliers(comparison, settings.outlier_percentile):
-            flags[client] += 1
+    counts = Counter(client for c in usable for client in flag_outliers(c, settings.outlier_percentile))
+    flags = {client: counts[client] for client in _compared_clients(usable)}
     most = max(flags.values())
-    outliers = tuple(client for client in clients if flags[client] >= needed)
-    leaders = tuple(client for client in clients if flags[client] == most)
-    void = f" ({len(comparisons) - len(usable)} void)" if len(usable) < len(comparisons) else ""
-    sentence = (
-        f"Outlier clients: {yes_no(bool(outliers))}. In {len(comparisons)} repetitions{void} a model was flagged at "
-        f"most {most} times for its distance from the others' ({names.some_clients(leaders)}); an outlier is flagged "
-        f"at least {needed} times."
+    outliers = tuple(client for client in flags if flags[client] >= needed)
+    description = (
+        f"In {len(usable)} repetitions with usable models a client was flagged at most {most} times for its model's "
+        f"distance from the others'; an outlier is flagged at least {needed} times"
     )
-    if outliers:
-        sentence += f" Outliers: {names.some_clients(outliers)}."
-    return Finding(
-        name=NAME,
-        value=float(most),
-        threshold=float(needed),
-        detected=bool(outliers),
-        flagged_clients=outliers,
-        client_values={client: float(count) for client, count in flags.items()},
-        sentence=sentence,
-    )
+    return Finding.of(NAME, most, needed, flags, outliers, description, names)
+
+
+def _compared_clients(comparisons: Sequence[Comparison]) -> list[int]:
+    return sorted({client for c in comparisons for client in (*c.distances, *c.diverged)})
 
 
 def train_and_compare(
@@ -344,8 +326,7 @@ def model_test(repetitions: Sequence[Comparison], parts: Sequence[Comparison], r
         parts: Independent comparisons, such as on disjoint parts of the rows.
         rate: Significance level.
     """
-    clients = sorted({client for c in repetitions for client in (*c.distances, *c.diverged)})
-    exchanged = sorted({client for c in parts for client in (*c.distances, *c.diverged)})
+    clients, exchanged = _compared_clients(repetitions), _compared_clients(parts)
     if len(parts) < MIN_PARTS or not repetitions or len(exchanged) < MIN_CLIENTS:
         return None
     p_values = dict.fromkeys(clients, 1.0) | dict(

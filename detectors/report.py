@@ -181,6 +181,29 @@ class Finding(_ReportPart):
         return self.value is not None
 
     @classmethod
+    def of(
+        cls,
+        name: DetectorName,
+        value: float,
+        threshold: float,
+        client_values: Mapping[int, float],
+        flagged: tuple[int, ...],
+        description: str,
+        names: Names,
+    ) -> Finding:
+        """Return a finding that detects heterogeneity if clients are flagged; its sentence contains `description`."""
+        sentence = f"{TITLES[name]}: {yes_no(bool(flagged))}. {description}."
+        return cls(
+            name=name,
+            value=value,
+            threshold=threshold,
+            detected=bool(flagged),
+            flagged_clients=flagged,
+            client_values=dict(client_values),
+            sentence=f"{sentence} Flagged: {names.some_clients(flagged)}." if flagged else sentence,
+        )
+
+    @classmethod
     def unmeasured(cls, name: DetectorName, threshold: float, reason: str) -> Finding:
         """Return a finding without a value, with the reason."""
         sentence = f"{TITLES[name]}: not measured; {reason}."
@@ -279,25 +302,6 @@ class ClientFacts(_ReportPart):
     heterogeneity_index: float
 
 
-class ClientFeatures(_ReportPart):
-    """Summary of one client's rows in feature space, compared class by class if enough rows are released.
-
-    See `fedscout.detectors.calibrated_feature_skew` for its derivation from the released sums.
-
-    Attributes:
-        client: Client index.
-        shift: Offset from the median client on axes shared by all clients of the report. Its length is the root mean
-            square over features in standard deviations within a class.
-        spread: Scatter about the class means relative to the pooled scatter; None with one released row per class.
-        gain: Distance between class means relative to the pooled means; None with fewer than two released classes.
-    """
-
-    client: int
-    shift: tuple[float, ...]
-    spread: float | None = None
-    gain: float | None = None
-
-
 class FeatureDensity(_ReportPart):
     """Histogram of each client's values of the feature of largest variance.
 
@@ -323,36 +327,29 @@ class ReportedMetrics(_ReportPart):
         quantity_ratio: Largest over smallest number of rows.
         quantity_variation: Coefficient of variation of the numbers of rows.
         quantity_gini: Gini coefficient of the numbers of rows.
-        entropy_spread: Largest minus smallest label entropy in bits: a rejected measure, for comparison.
-        entropy_spread_normalised: The same over log2 of the number of classes.
+
         label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
         label_wasserstein: Mean 1-Wasserstein distance of label distributions in class numbers; None for classes with
             non-numeric names, whose order has no meaning.
         feature_hellinger: Mean Hellinger distance of feature histograms over pairs, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
-        feature_divergence: Largest mean Jensen-Shannon divergence of a client's raw feature histograms from the pooled
-            ones, in bits: a rejected measure, for comparison.
+
         output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
         input_curvature: Largest eigenvalue of E[x xᵀ] over a client's model inputs x, the median over clients.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
-        distances_from_average: Distance from the aggregated model, averaged likewise: a rejected measure, for
-            comparison.
+
     """
 
     quantity_ratio: float | None = None
     quantity_variation: float | None = None
     quantity_gini: float | None = None
-    entropy_spread: float | None = None
-    entropy_spread_normalised: float | None = None
     label_hellinger: float | None = None
     label_wasserstein: float | None = None
     feature_hellinger: float | None = None
     feature_wasserstein: float | None = None
-    feature_divergence: float | None = None
     output_divergence: float | None = None
     input_curvature: float | None = None
     model_distances: dict[int, float] = Field(default_factory=dict)
-    distances_from_average: dict[int, float] = Field(default_factory=dict)
 
 
 class SpeedSkew(_ReportPart):
@@ -394,7 +391,9 @@ class HeterogeneityReport(_ReportPart):
         outliers: Finding on models.
         calibrated: Calibrated findings on the same three properties, as far as tests were made.
         metrics: Further metrics.
-        features: Feature summary of each client; empty if clients could not be compared or add noise.
+        feature_shifts: Each client's offset from the median client, class by class if enough rows are released, on axes
+            shared by all clients (`fedscout.detectors.calibrated_feature_skew`). Empty if clients were not compared
+            or add noise.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
         density: Histograms of the feature of largest variance; None if not measured.
         speed_skew: Differences in speed; None if no client takes any time.
@@ -416,7 +415,7 @@ class HeterogeneityReport(_ReportPart):
     outliers: Finding
     calibrated: tuple[CalibratedFinding, ...] = ()
     metrics: ReportedMetrics
-    features: tuple[ClientFeatures, ...] = Field(default=(), exclude_if=lambda found: not found)
+    feature_shifts: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     centroids: dict[int, tuple[float, float]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
@@ -478,6 +477,20 @@ class HeterogeneityReport(_ReportPart):
         return self.model_copy(update={"timings": {}})
 
 
+WHY_PUBLISHED_ONLY: Final[Mapping[DetectorName, str]] = {
+    "label_skew": "the difference is within chance, or below the smallest effect that is flagged",
+    "feature_skew": "label skew shifts a client's mean but not the means of its classes, or the shift is within chance",
+    "outliers": "the published rule flags the farthest client of any federation, and clients with skewed data are far",
+}
+"""Why the published rule detects what the test does not."""
+
+WHY_TESTED_ONLY: Final[Mapping[DetectorName, str]] = {
+    "label_skew": "the divergence is significant, but below the published threshold",
+    "feature_skew": "the shift is significant, but small on the two principal axes of the published rule",
+    "outliers": "the published rule counts how often a model is farthest; the test how far it is, or how labels fit",
+}
+
+
 def yes_no(detected: bool) -> str:
     """Return `yes` or `no`."""
     return "yes" if detected else "no"
@@ -531,8 +544,8 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
     sentence = calibrated.sentence.replace(", calibrated:", ":", 1)
     beside = _published_line(published, report.names) if published.measured or calibrated.measured else ""
     if published.measured and calibrated.measured and published.detected != calibrated.detected:
-        reason = _why_published_only(report, calibrated) if published.detected else _why_tested_only(calibrated)
-        beside += f" The two rules disagree: {reason}."
+        reasons = WHY_PUBLISHED_ONLY if published.detected else WHY_TESTED_ONLY
+        beside += f" The two rules disagree: {reasons[published.name]}."
     return Verdict(calibrated, sentence, beside)
 
 
@@ -543,30 +556,3 @@ def _published_line(finding: Finding, names: Names) -> str:
     return (
         f"Published rule: {yes_no(finding.detected)}, {finding.value:.3g}, threshold {finding.threshold:.3g}{flagged}."
     )
-
-
-def _why_published_only(report: HeterogeneityReport, calibrated: CalibratedFinding) -> str:
-    """Return why the published rule detects what the test does not."""
-    skews = [skew for name in ("label_skew", "feature_skew") if (skew := report.calibrated_finding(name)) is not None]
-    named = " and ".join(skew.name.replace("_", " ") for skew in skews if skew.detected)
-    if calibrated.name == "outliers":
-        if named:
-            return f"with {named}, honest clients train different models"
-        return "the published rule flags the farthest client, and some client is farthest in any federation"
-    if calibrated.name == "feature_skew" and report.label_skew.detected:
-        return "label skew shifts a client's mean, but not the means of its classes"
-    if calibrated.p_value is not None and calibrated.p_value <= calibrated.rate:
-        return "the difference is significant, but below the smallest effect that is flagged"
-    return "with this few rows, identically distributed clients differ as much by chance"
-
-
-def _why_tested_only(calibrated: CalibratedFinding) -> str:
-    """Return why the test detects what the published rule does not."""
-    if calibrated.name == "outliers":
-        sources = {calibrated.clients[client].source for client in calibrated.flagged_clients}
-        if sources == {"labels"}:
-            return "wrong labels need not move a client's model far"
-        return "the published rule counts how often a client is farthest; the test measures how far its model is"
-    if calibrated.name == "feature_skew":
-        return "the shift is significant, but small on the two principal axes of the published rule"
-    return "the divergence is significant, but below the published threshold"

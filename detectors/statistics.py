@@ -73,9 +73,6 @@ from fedscout.engine.seeds import stream
 
 Values = npt.NDArray[np.float64]
 
-FEW_CLIENTS = 20
-"""Up to here the differences of all pairs are computed for all features at once; beyond, feature by feature."""
-
 
 def distribution(counts: npt.ArrayLike) -> Values:
     """Return counts divided by their total over the last axis; totals must be positive."""
@@ -83,28 +80,6 @@ def distribution(counts: npt.ArrayLike) -> Values:
     totals = values.sum(axis=-1, keepdims=True)
     assert np.all(totals > 0), "a distribution needs at least one count"
     return np.asarray(values / totals)
-
-
-def entropy(probabilities: npt.ArrayLike) -> Values:
-    """Return the Shannon entropy in bits, in `[0, log2(bins)]`; 0 log 0 = 0."""
-    p = np.asarray(probabilities, dtype=np.float64)
-    logarithms = np.log2(p, out=np.zeros_like(p), where=p > 0)
-    return np.asarray(np.maximum(-np.sum(p * logarithms, axis=-1), 0.0))
-
-
-def entropy_spread(probabilities: npt.ArrayLike, normalised: bool = False) -> float:
-    """Return the largest minus the smallest entropy of the clients.
-
-    Reported for comparison only: it ranks some federations wrongly, since mirrored distributions have equal entropy.
-
-    Args:
-        probabilities: Shape `(clients, bins)`.
-        normalised: Whether to divide by `log2(bins)`, so that the spread lies in `[0, 1]`.
-    """
-    p = np.asarray(probabilities, dtype=np.float64)
-    entropies = entropy(p)
-    spread = float(entropies.max() - entropies.min())
-    return spread / max(float(np.log2(p.shape[-1])), 1.0) if normalised else spread
 
 
 def kl_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
@@ -128,43 +103,13 @@ def hellinger(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
     return np.asarray(np.minimum(np.sqrt(np.sum(difference**2, axis=-1) / 2), 1.0))
 
 
-def wasserstein(p: npt.ArrayLike, q: npt.ArrayLike, bin_width: float) -> Values:
-    """Return the 1-Wasserstein distance of two histograms on the same equal bins.
-
-    It is the area between the cumulative distributions, with all mass at bin centres.
-
-    Args:
-        p: Probabilities, shape `(..., bins)`.
-        q: Probabilities, shape `(..., bins)`.
-        bin_width: Bin width in the unit of the result.
-    """
-    difference = np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64)
-    return np.asarray(bin_width * np.abs(np.cumsum(difference, axis=-1)[..., :-1]).sum(axis=-1))
-
-
 def mean_pairwise_hellinger(probabilities: npt.ArrayLike) -> Values:
     """Return the mean Hellinger distance over all pairs of clients, for shape `(..., clients >= 2, bins)`."""
-    roots = np.sqrt(np.asarray(probabilities, dtype=np.float64))
-    mean_distances = _few_pairs if roots.shape[-2] <= FEW_CLIENTS else _many_pairs
-    return np.asarray(np.minimum(mean_distances(roots) / np.sqrt(2), 1.0))
-
-
-def _few_pairs(points: Values) -> Values:
-    """Return the mean Euclidean distance over all pairs of rows, vectorised over the leading axes."""
-    num_points = points.shape[-2]
-    total = np.zeros(points.shape[:-2])
-    for index in range(num_points - 1):
-        differences = points[..., index + 1 :, :] - points[..., index, None, :]
-        total += np.sqrt(np.einsum("...kb,...kb->...k", differences, differences)).sum(axis=-1)
-    return np.asarray(total / (num_points * (num_points - 1) / 2))
-
-
-def _many_pairs(points: Values) -> Values:
-    """Return the same with less memory but a fixed cost for each entry of the leading axes."""
     from scipy.spatial.distance import pdist
 
-    means = [pdist(rows).mean() for rows in points.reshape(-1, *points.shape[-2:])]
-    return np.reshape(means, points.shape[:-2])
+    roots = np.sqrt(np.asarray(probabilities, dtype=np.float64))
+    means = [pdist(rows).mean() for rows in roots.reshape(-1, *roots.shape[-2:])]
+    return np.asarray(np.minimum(np.reshape(means, roots.shape[:-2]) / np.sqrt(2), 1.0))
 
 
 def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> Values:
@@ -194,18 +139,6 @@ def output_divergence(mean_outputs: npt.ArrayLike) -> float:
     outputs = np.asarray(mean_outputs, dtype=np.float64)
     first, second = np.triu_indices(len(outputs), k=1)
     return float(js_divergence(outputs[first], outputs[second]).mean())
-
-
-def quantity_ratio(sizes: npt.ArrayLike) -> float:
-    """Return the ratio of the largest to the smallest size, >= 1; sizes are positive."""
-    values = np.asarray(sizes, dtype=np.float64)
-    return float(values.max() / values.min())
-
-
-def coefficient_of_variation(sizes: npt.ArrayLike) -> float:
-    """Return the population standard deviation divided by the mean; 0 for equal sizes."""
-    values = np.asarray(sizes, dtype=np.float64)
-    return float(values.std() / values.mean())
 
 
 def gini(sizes: npt.ArrayLike) -> float:
@@ -238,8 +171,8 @@ def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike, ordered: bool = 
         return {}
     sizes = table.sum(axis=1)
     values = {
-        "quantity_ratio": quantity_ratio(sizes),
-        "quantity_variation": coefficient_of_variation(sizes),
+        "quantity_ratio": float(sizes.max() / sizes.min()),
+        "quantity_variation": float(sizes.std() / sizes.mean()),
         "quantity_gini": gini(sizes),
         "label_hellinger": None,
         "label_wasserstein": None,
@@ -250,11 +183,6 @@ def count_metrics(counts: npt.ArrayLike, paired: npt.ArrayLike, ordered: bool = 
         if ordered:
             values["label_wasserstein"] = float(mean_pairwise_wasserstein(shares, bin_width=1.0))
     return values
-
-
-def distances_to(points: npt.ArrayLike, centre: npt.ArrayLike) -> Values:
-    """Return the Euclidean distance of each row of `points` from `centre`, shape `(clients,)`."""
-    return np.asarray(np.linalg.norm(np.asarray(points) - np.asarray(centre), axis=-1))
 
 
 def paired_clients(clients: Sequence[int], limit: int, seed: int) -> tuple[int, ...]:
@@ -362,9 +290,10 @@ def decide(
     flagged = tuple(client for client, entry in evidence.items() if entry.flagged)
     leader = min(evidence, key=lambda client: standing(evidence[client]))
     leading = evidence[leader]
+    p_value = f"p = {leading.p_value:.2g}" if leading.p_value >= 0.0001 else "p < 0.0001"
     sentence = (
         f"{TITLES[name]}, calibrated: {yes_no(bool(flagged))}. {describe(leader, leading, names)} "
-        f"({p_text(leading.p_value)}, significance level {rate:.2g})."
+        f"({p_value}, significance level {rate:.2g})."
     )
     if flagged:
         sentence += f" Flagged: {names.some_clients(flagged)}."
@@ -384,11 +313,6 @@ def decide(
 def standing(evidence: ClientEvidence) -> tuple[bool, float, float]:
     """Return the sort key of evidence: flagged clients first, then by p-value, then by effect."""
     return not evidence.flagged, evidence.p_value, -evidence.effect
-
-
-def p_text(p_value: float) -> str:
-    """Return `p = 0.012`, or `p < 0.0001` for smaller values."""
-    return "p < 0.0001" if p_value < 0.0001 else f"p = {p_value:.2g}"
 
 
 def largest(values: Values, limit: float, count: int) -> tuple[int, ...]:

@@ -231,6 +231,14 @@ USUAL_SECONDS = 600.0
 Seconds = Annotated[
     float, Field(gt=0, le=86_400, allow_inf_nan=False, description="Time limit of the command in seconds.")
 ]
+COMMANDS = {
+    "describe": "Describe the federation and how its clients differ, computed centrally from all rows.",
+    "detect": "Detect label skew, feature skew and outlier clients: verdict, clients, false-alarm rate.",
+    "recommend": "Recommend a strategy with parameters and reasons, by rules from the diagnosis; no trial is run.",
+    "strategies": "List the strategies available for such a federation, as a JSON schema of parameters and ranges.",
+}
+"""Commands that are tools, with their descriptions."""
+
 INSTRUCTIONS = (
     "fedscout chooses the federated-learning strategy for clients whose data differ. Settings are key=value, as in "
     "federation.dataset=clients.csv, federation.label=outcome, federation.client_column=hospital, seed=1; `keys` lists "
@@ -274,28 +282,16 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
         allowed_config(settings, root, own_code)
         return settings
 
-    def answer(command: str, settings: list[str], max_seconds: float = USUAL_SECONDS) -> Any:
-        return studies.answer(command, *checked(settings), "--json", max_seconds=max_seconds)
+    def command_tool(command: str, description: str) -> Callable[..., Any]:
+        def run(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
+            return studies.answer(command, *checked(settings), "--json", max_seconds=max_seconds)
 
-    def describe(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """Describe the federation and how its clients differ, computed centrally from all rows. Nothing is trained."""
-        return answer("describe", settings, max_seconds)
-
-    def detect(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """Detect label skew, feature skew and outlier clients: verdict, clients, false-alarm rate."""
-        return answer("detect", settings, max_seconds)
-
-    def recommend(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """Recommend a strategy with parameters and reasons, by rules from the diagnosis; no trial is run."""
-        return answer("recommend", settings, max_seconds)
-
-    def strategies(settings: list[str], max_seconds: Seconds = USUAL_SECONDS) -> Any:
-        """List the strategies available for such a federation, as a JSON schema of parameters and ranges."""
-        return answer("strategies", settings, max_seconds)
+        run.__name__, run.__doc__ = command, description
+        return run
 
     def keys() -> Any:
         """List every configuration key with its default and description."""
-        return answer("keys", [])
+        return studies.answer("keys", "--json", max_seconds=USUAL_SECONDS)
 
     def start_study(settings: list[str], folder: str) -> dict[str, Any]:
         """Detect, search and confirm in the background. The same settings and folder resume a stopped study.
@@ -330,19 +326,23 @@ def _tools(studies: StartedStudies, own_code: bool) -> Iterator[Callable[..., An
         """Return the result of a study: recommendation, gain over FedAvg with 95 % interval, diagnosis, winner."""
         return _result(folder_below(root, folder))
 
-    yield from (describe, detect, recommend, strategies, keys)
-    yield from (start_study, follow_study, stop_study, read_trials, read_result)
+    yield from (command_tool(command, description) for command, description in COMMANDS.items())
+    yield from (keys, start_study, follow_study, stop_study, read_trials, read_result)
 
 
 def _trials(folder: Path) -> list[dict[str, Any]]:
-    """Return the logged trials so far, by number, without unreadable ones."""
+    """Return the logged trials so far, by number, without unreadable ones; numbers that are not finite are None."""
     rows, _ = read_columns(folder / "trials", TRIAL_FACTS, (stored_claim(folder) or {}).get("config_hash"))
-    return [{name: _json_number(value) for name, value in row.items()} for row in rows]
+    return [
+        {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
-def _json_number(value: Any) -> Any:
-    """Return a value for JSON, with None for non-finite numbers."""
-    return None if isinstance(value, float) and not isfinite(value) else value
+RESULT_PARTS = (
+    *("federation", "best", "baseline", "tuned_baseline", "confirmation", "report"),
+    *("advice", "recommendation", "trainings"),
+)
 
 
 def _result(folder: Path) -> dict[str, Any]:
@@ -351,18 +351,7 @@ def _result(folder: Path) -> dict[str, Any]:
         result = read_json_object(folder / "result.json")
     except (OSError, ValueError) as error:
         raise LogError.of("the folder", "hold a finished study", folder.name) from error
-    names = (
-        "federation",
-        "best",
-        "baseline",
-        "tuned_baseline",
-        "confirmation",
-        "report",
-        "advice",
-        "recommendation",
-        "trainings",
-    )
-    return {name: result[name] for name in names if name in result}
+    return {name: result[name] for name in RESULT_PARTS if name in result}
 
 
 def _with_tool_errors(tool: Callable[..., Any]) -> Callable[..., Any]:

@@ -58,9 +58,21 @@ def rounded(value: Any) -> Any:
     return visible(value) if isinstance(value, str) else value
 
 
-def inline(rows: Iterable[Mapping[Any, Any]]) -> alt.InlineData:
+def inline(rows: pd.DataFrame | Iterable[Mapping[Any, Any]]) -> alt.InlineData:
     """Return rows as the data of a chart."""
-    return alt.InlineData(values=[{name: rounded(value) for name, value in row.items()} for row in rows])
+    records: Iterable[Mapping[Any, Any]] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
+    return alt.InlineData(values=[{str(name): rounded(value) for name, value in row.items()} for row in records])
+
+
+def _drawn_by(mark: str, rows: pd.DataFrame | Iterable[Mapping[Any, Any]], look: Any, **encoding: Any) -> alt.Chart:
+    """Return a chart of rows by one mark."""
+    chart: alt.Chart = getattr(alt.Chart(inline(rows)), f"mark_{mark}")(**look).encode(**encoding)
+    return chart
+
+
+def _of_height(chart: Any, height: int) -> alt.TopLevelMixin:
+    sized: alt.TopLevelMixin = chart.properties(height=height)
+    return sized
 
 
 def tooltips(**titles: str) -> list[alt.Tooltip]:
@@ -69,11 +81,9 @@ def tooltips(**titles: str) -> list[alt.Tooltip]:
     A field's type follows its name after two underscores unless it is text: `value__Q`. Fields with an empty heading
     are left out.
     """
-    fields = []
-    for name, title in ((name, title) for name, title in titles.items() if title):
-        field, _, kind = name.partition("__")
-        fields.append(alt.Tooltip(field, type="quantitative" if kind == "Q" else "nominal", title=title))
-    return fields
+    kinds = {"Q": "quantitative", "": "nominal"}
+    fields = [(*name.partition("__")[::2], title) for name, title in titles.items() if title]
+    return [alt.Tooltip(field, type=kinds[kind], title=title) for field, kind, title in fields]  # type: ignore[arg-type]
 
 
 def chart_config(dark: bool) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def client_scores(scores: pd.DataFrame, names: tuple[str, str], measure: str) ->
     """
     before, after = names
     frame = scores.sort_values("change")
-    base = alt.Chart(inline(frame.assign(lost=frame["change"] < 0).to_dict("records")))
+    base = alt.Chart(inline(frame.assign(lost=frame["change"] < 0)))
     y = alt.Y("client:N", sort=None, title="client", axis=alt.Axis(labelOverlap=True))
     tooltip = tooltips(
         client="client", before__Q=before, after__Q=after, change__Q="change", worse="worse on", rows__Q="rows scored"
@@ -162,7 +172,7 @@ def confirmed_difference(
         unit: Unit of the differences.
         wider: What the wider interval covers.
     """
-    base = alt.Chart(inline(means.to_dict("records")))
+    base = alt.Chart(inline(means))
     y = alt.Y("against:N", sort=None, title=None, axis=alt.Axis(labelLimit=130, labelFontSize=12))
     tooltip = tooltips(
         against="compared with",
@@ -180,22 +190,20 @@ def confirmed_difference(
     mean = base.mark_point(size=110, filled=True, color=BLUE, shape="diamond", opacity=1).encode(
         alt.X("mean:Q"), y, tooltip=tooltip
     )
-    seed_ticks = (
-        alt.Chart(inline(seeds.to_dict("records")))
-        .mark_tick(size=16, thickness=2, color=ORANGE, yOffset=18)
-        .encode(
-            alt.X("difference:Q"),
-            y,
-            tooltip=tooltips(against="compared with", seed="seed", difference__Q=f"difference ({unit})"),
-        )
-    )
+    seed_tooltip = tooltips(against="compared with", seed="seed", difference__Q=f"difference ({unit})")
+    look = {"size": 16, "thickness": 2, "color": ORANGE, "yOffset": 18}
+    seed_ticks = _drawn_by("tick", seeds, look, x="difference:Q", y=y, tooltip=seed_tooltip)
     zero = alt.Chart(inline([{"zero": 0.0}])).mark_rule(strokeDash=[4, 4]).encode(x="zero:Q")
-    return alt.layer(zero, wide_interval, narrow_interval, mean, seed_ticks).properties(
-        height=DIFFERENCE_ROW * len(means)
-    )
+    layers = alt.layer(zero, wide_interval, narrow_interval, mean, seed_ticks)
+    return layers.properties(height=DIFFERENCE_ROW * len(means))
 
 
 FLAGGED, NOT_FLAGGED = "flagged", "not flagged"
+
+
+def _two_colours(field: str, values: tuple[str, str], colours: tuple[str, str]) -> alt.Color:
+    scale = alt.Scale(domain=list(values), range=list(colours))
+    return alt.Color(f"{field}:N", scale=scale, title=None, legend=alt.Legend(columns=2))
 
 
 def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.TopLevelMixin:
@@ -206,25 +214,20 @@ def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.T
         title: What the value is.
         threshold: None draws none.
     """
-    colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, GREY])
-    bars = (
-        alt.Chart(inline(values.to_dict("records")))
-        .mark_bar(cornerRadiusEnd=2)
-        .encode(
+    layers = [
+        _drawn_by(
+            "bar",
+            values,
+            {"cornerRadiusEnd": 2},
             x=alt.X("client:N", sort="-y", title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             y=alt.Y("value:Q", title=None, axis=alt.Axis(tickCount=5)),
-            color=alt.Color("flagged:N", scale=colours, title=None, legend=alt.Legend(columns=2)),
+            color=_two_colours("flagged", (FLAGGED, NOT_FLAGGED), (RED, GREY)),
             tooltip=tooltips(client="client", value__Q=title, flagged="decision", why="evidence"),
         )
-    )
-    layers: list[alt.Chart] = [bars]
+    ]
     if threshold is not None:
-        line = alt.Chart(inline([{"threshold": threshold}]))
-        layers.append(
-            line.mark_rule(strokeDash=[5, 4], size=1.5).encode(
-                y="threshold:Q", tooltip=tooltips(threshold__Q="published threshold")
-            )
-        )
+        tooltip, look = tooltips(threshold__Q="published threshold"), {"strokeDash": [5, 4], "size": 1.5}
+        layers.append(_drawn_by("rule", [{"threshold": threshold}], look, y="threshold:Q", tooltip=tooltip))
     return alt.layer(*layers).properties(height=170, title=title)
 
 
@@ -235,20 +238,17 @@ def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
         places: One row per client with `client`, `x`, `y`, `flagged` and `rows`.
         axes: Titles of the two axes.
     """
-    colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, BLUE])
-    chart: alt.Chart = (
-        alt.Chart(inline(places.to_dict("records")))
-        .mark_circle(opacity=0.8)
-        .encode(
-            x=alt.X("x:Q", title=axes[0], scale=alt.Scale(nice=True, padding=12), axis=alt.Axis(tickCount=6)),
-            y=alt.Y("y:Q", title=axes[1], scale=alt.Scale(nice=True, padding=12)),
-            size=alt.Size("rows:Q", legend=None, scale=alt.Scale(range=[40, 400])),
-            color=alt.Color("flagged:N", scale=colours, title=None, legend=alt.Legend(columns=2)),
-            tooltip=tooltips(client="client", x__Q=axes[0], y__Q=axes[1], rows__Q="rows", flagged="decision"),
-        )
-        .properties(height=240)
+    chart = _drawn_by(
+        "circle",
+        places,
+        {"opacity": 0.8},
+        x=alt.X("x:Q", title=axes[0], scale=alt.Scale(nice=True, padding=12), axis=alt.Axis(tickCount=6)),
+        y=alt.Y("y:Q", title=axes[1], scale=alt.Scale(nice=True, padding=12)),
+        size=alt.Size("rows:Q", legend=None, scale=alt.Scale(range=[40, 400])),
+        color=_two_colours("flagged", (FLAGGED, NOT_FLAGGED), (RED, BLUE)),
+        tooltip=tooltips(client="client", x__Q=axes[0], y__Q=axes[1], rows__Q="rows", flagged="decision"),
     )
-    return chart
+    return _of_height(chart, 240)
 
 
 def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
@@ -259,20 +259,17 @@ def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
             `flagged`.
         title: The feature.
     """
-    colours = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, GREY])
-    chart: alt.Chart = (
-        alt.Chart(inline(bins.to_dict("records")))
-        .mark_line(interpolate="monotone", opacity=0.75)
-        .encode(
-            x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=6)),
-            y=alt.Y("share:Q", title="share of the client's rows", axis=alt.Axis(format="%")),
-            detail="client:N",
-            color=alt.Color("flagged:N", scale=colours, title=None, legend=alt.Legend(columns=2)),
-            tooltip=tooltips(client="client", flagged="decision"),
-        )
-        .properties(height=200)
+    chart = _drawn_by(
+        "line",
+        bins,
+        {"interpolate": "monotone", "opacity": 0.75},
+        x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=6)),
+        y=alt.Y("share:Q", title="share of the client's rows", axis=alt.Axis(format="%")),
+        detail="client:N",
+        color=_two_colours("flagged", (FLAGGED, NOT_FLAGGED), (RED, GREY)),
+        tooltip=tooltips(client="client", flagged="decision"),
     )
-    return chart
+    return _of_height(chart, 200)
 
 
 MAX_ROWS = 40
@@ -404,74 +401,57 @@ CLASS_WIDTH, WIDEST, ROWS_WIDTH = 36, 640, 140
 """Pixels of a column of classes, of all columns at most, and of the bars beside them."""
 
 
-def class_map(counts: pd.DataFrame, by_count: bool = False) -> alt.Chart:
+def class_map(counts: pd.DataFrame) -> alt.Chart:
     """Return a heat map of the share of each class in the rows of each client.
 
     Args:
         counts: One row per client and class with `client`, `class`, `rows` and `share`, in drawing order.
-        by_count: Whether opacity encodes the number of rows instead of their share.
     """
     clients, classes = ([rounded(name) for name in dict.fromkeys(counts[axis])] for axis in ("client", "class"))
-    base = alt.Chart(inline(counts[counts["rows"] > 0].to_dict("records")))
     angle = 0 if max(map(len, classes)) <= SHORT_NAME else -60
-    shade, most = ("rows:Q", int(counts["rows"].max())) if by_count else ("share:Q", 1)
-    chart: alt.Chart = (
-        base.mark_rect(cornerRadius=2, color=BLUE)
-        .encode(
-            x=alt.X(
-                "class:N",
-                scale=alt.Scale(domain=classes),
-                title=None,
-                axis=alt.Axis(labelAngle=angle, labelOverlap=True, orient="top"),
-            ),
-            y=alt.Y("client:N", scale=alt.Scale(domain=clients), title="client", axis=alt.Axis(labelOverlap=True)),
-            opacity=alt.Opacity(shade, scale=alt.Scale(domain=[0, most], range=[0.12, 1]), legend=None),
-            tooltip=[
-                *tooltips(client="client", **{"class": "class"}, rows__Q="rows"),
-                alt.Tooltip("share:Q", title="share", format=".1%"),
-            ],
-        )
-        .properties(height=len(clients) * (TALL_CLIENT if len(clients) <= MANY_CLIENTS else LOW_CLIENT))
-    )
+    axis, row_axis = alt.Axis(labelAngle=angle, labelOverlap=True, orient="top"), alt.Axis(labelOverlap=True)
+    tooltip = tooltips(client="client", **{"class": "class"}, rows__Q="rows")
+    chart: alt.Chart = _drawn_by(
+        "rect",
+        counts[counts["rows"] > 0],
+        {"cornerRadius": 2, "color": BLUE},
+        x=alt.X("class:N", scale=alt.Scale(domain=classes), title=None, axis=axis),
+        y=alt.Y("client:N", scale=alt.Scale(domain=clients), title="client", axis=row_axis),
+        opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 1]), legend=None),
+        tooltip=[*tooltip, alt.Tooltip("share:Q", title="share", format=".1%")],
+    ).properties(height=len(clients) * (TALL_CLIENT if len(clients) <= MANY_CLIENTS else LOW_CLIENT))
     return chart
 
 
-def federation_map(description: Description, by_count: bool = False) -> alt.HConcatChart:
+def federation_map(description: Description) -> alt.HConcatChart:
     """Return a heat map of clients × classes with a bar chart of rows per client; same rows as in the terminal.
 
-    Args:
-        description: Description of the federation.
-        by_count: As in `class_map`; a decile's values are means over its clients.
+    A decile's values are means over its clients.
     """
     strip = strip_of(description, MOST_CLASSES)
     names, together = class_labels(description), strip.classes_per_column
-    columns = [_column(names[first : first + together]) for first in range(0, len(names), together)]
+    parts = [names[first : first + together] for first in range(0, len(names), together)]
+    columns = [part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}" for part in parts]
     cells, sizes = [], []
     for row in (*strip.clients, *strip.deciles):
         label = f"{row.label} *" if row.affected else row.label
         sizes.append({"client": label, "rows": row.num_rows / row.num_clients, "affected": row.affected})
         for column, count, share in zip(columns, row.counts.tolist(), row.shares.tolist(), strict=True):
             cells.append({"client": label, "class": column, "rows": count / row.num_clients, "share": share})
-    tiles = class_map(pd.DataFrame(cells), by_count).properties(width=min(WIDEST, CLASS_WIDTH * len(columns)))
-    bars = (
-        alt.Chart(inline(sizes))
-        .mark_bar(cornerRadiusEnd=2)
-        .encode(
-            x=alt.X("rows:Q", title="rows per client", axis=alt.Axis(tickCount=3, orient="top")),
-            y=alt.Y("client:N", axis=None),
-            color=_affected(),
-        )
-        .properties(width=ROWS_WIDTH, height=tiles.height)
-    )
+    tiles = class_map(pd.DataFrame(cells)).properties(width=min(WIDEST, CLASS_WIDTH * len(columns)))
+    bars = _drawn_by(
+        "bar",
+        sizes,
+        {"cornerRadiusEnd": 2},
+        x=alt.X("rows:Q", title="rows per client", axis=alt.Axis(tickCount=3, orient="top")),
+        y=alt.Y("client:N", axis=None),
+        color=_affected(),
+    ).properties(width=ROWS_WIDTH, height=tiles.height)
     remarks = [strip.remark] if strip.remark else []
     remarks += ["* affected by the scenario"] if any(row.affected for row in strip.clients) else []
     title = alt.TitleParams(rounded(description.name), subtitle=[line for text in remarks for line in wrap(text, 90)])
     chart: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
     return chart
-
-
-def _column(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
 
 
 def _affected() -> Any:
@@ -484,18 +464,16 @@ def client_sizes(sizes: pd.DataFrame) -> alt.TopLevelMixin:
     Args:
         sizes: One row per client with `client`, `rows` and `affected`, whether a scenario changed its data.
     """
-    chart: alt.Chart = (
-        alt.Chart(inline(sizes.to_dict("records")))
-        .mark_bar(cornerRadiusEnd=2)
-        .encode(
-            x=alt.X("client:N", sort=None, title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
-            y=alt.Y("rows:Q", title="rows", axis=alt.Axis(tickCount=4)),
-            color=_affected(),
-            tooltip=tooltips(client="client", rows__Q="rows"),
-        )
-        .properties(height=140)
+    chart = _drawn_by(
+        "bar",
+        sizes,
+        {"cornerRadiusEnd": 2},
+        x=alt.X("client:N", sort=None, title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        y=alt.Y("rows:Q", title="rows", axis=alt.Axis(tickCount=4)),
+        color=_affected(),
+        tooltip=tooltips(client="client", rows__Q="rows"),
     )
-    return chart
+    return _of_height(chart, 140)
 
 
 MOST_POINTS = 40
@@ -513,18 +491,12 @@ def learning_curves(trials: pd.DataFrame, measure: str) -> alt.TopLevelMixin:
     """
     front = trials[trials["role"] != ""]
     back = trials[trials["role"] == ""]
-    axis = alt.X(
-        "round:Q", title="round", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickMinStep=1, grid=False)
-    )
+    scale = alt.Scale(zero=False, nice=False)
+    axis = alt.X("round:Q", title="round", scale=scale, axis=alt.Axis(tickMinStep=1, grid=False))
     score = alt.Y("score:Q", title=measure, scale=alt.Scale(zero=False))
     roles = sorted(dict.fromkeys(front["role"]), key=lambda role: "FedAvg" in role)  # the pick is blue
-    colour = alt.Color(
-        "role:N",
-        title=None,
-        legend=alt.Legend(symbolOpacity=1, columns=2),
-        scale=alt.Scale(domain=roles, range=list(FRONT_COLOURS[: len(roles)])),
-        sort=None,
-    )
+    role_scale = alt.Scale(domain=roles, range=list(FRONT_COLOURS[: len(roles)]))
+    colour = alt.Color("role:N", title=None, legend=alt.Legend(symbolOpacity=1, columns=2), scale=role_scale, sort=None)
     behind = (
         alt.Chart(_curves(back, MOST_POINTS))
         .transform_flatten(["round", "score"])
@@ -566,15 +538,9 @@ def objective_front(trials: pd.DataFrame, objectives: tuple[str, str]) -> alt.To
         objectives: Names of the two objectives.
     """
     first, second = objectives
-    base = alt.Chart(inline(trials.to_dict("records")))
-    x = alt.X("first:Q", title=first, scale=alt.Scale(zero=False, nice=True, padding=12))
-    y = alt.Y("second:Q", title=second, scale=alt.Scale(zero=False, nice=True, padding=12))
-    colour = alt.Color(
-        "front:N",
-        scale=alt.Scale(domain=[ON_FRONT, BEATEN], range=[BLUE, GREY]),
-        title=None,
-        legend=alt.Legend(columns=2),
-    )
+    base, scale = alt.Chart(inline(trials)), alt.Scale(zero=False, nice=True, padding=12)
+    x, y = alt.X("first:Q", title=first, scale=scale), alt.Y("second:Q", title=second, scale=scale)
+    colour = _two_colours("front", (ON_FRONT, BEATEN), (BLUE, GREY))
     tooltip = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="status")
     is_front = alt.datum.front == ON_FRONT
     line = base.transform_filter(is_front).mark_line(color=BLUE, strokeWidth=1.4, opacity=0.6)
@@ -606,10 +572,11 @@ def strategy_space(trials: pd.DataFrame, parameters: Sequence[str], measure: str
     for place, axis in enumerate(axes):
         position, labels = scales[axis]
         ticks += [{"axis": axis, "x": x, "label": label} for x, label in labels]
+        known = frame[frame[axis].notna()].to_dict("records")
+        identities = [{name: trial[name] for name in ("trial", "name", "chosen")} for trial in known]
         rows += [
-            {"axis": axis, "place": place, "x": position(trial[axis]), **_identity(trial, measure)}
-            for trial in frame.to_dict("records")
-            if not _missing(trial[axis])
+            {**identity, "axis": axis, "place": place, "x": position(trial[axis]), "fitness": trial[measure]}
+            for trial, identity in zip(known, identities, strict=True)
         ]
     x_axis = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
     y_axis = alt.Y("axis:N", sort=axes, title=None, axis=alt.Axis(grid=True, labelFontSize=12, offset=6))
@@ -621,24 +588,10 @@ def strategy_space(trials: pd.DataFrame, parameters: Sequence[str], measure: str
     )
     chosen = base.transform_filter("datum.chosen").mark_line(strokeWidth=3.2, color=BLUE, orient="vertical")
     points = base.mark_circle(size=34).encode(x_axis, y_axis, color=colour, tooltip=tooltip)
-    labels = (
-        alt.Chart(inline(ticks))
-        .mark_text(dy=15, fontSize=10, opacity=0.75, align="center")
-        .encode(x_axis, y_axis, text="label:N")
-    )
-    layered = alt.layer(
-        lines, chosen.encode(x_axis, y_axis, detail="trial:N", order="place:Q", tooltip=tooltip), points, labels
-    )
-    return layered.properties(height=SPACE_ROW * len(axes))
-
-
-def _identity(trial: Mapping[Any, Any], measure: str) -> dict[str, Any]:
-    identity = {name: trial[name] for name in ("trial", "name", "chosen")}
-    return {**identity, "fitness": trial[measure]}
-
-
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    chosen = chosen.encode(x_axis, y_axis, detail="trial:N", order="place:Q", tooltip=tooltip)
+    look = {"dy": 15, "fontSize": 10, "opacity": 0.75, "align": "center"}
+    names = _drawn_by("text", ticks, look, x=x_axis, y=y_axis, text="label:N")
+    return alt.layer(lines, chosen, points, names).properties(height=SPACE_ROW * len(axes))
 
 
 def _scale(values: Sequence[Any]) -> tuple[Any, list[tuple[float, str]]]:
@@ -699,28 +652,20 @@ def gain_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], unit: st
         axes: Titles of x and y; an empty one is omitted.
         unit: Unit of the gain.
     """
-    base = _base(cells)
     most = max(1e-9, *(abs(cell["gain"]) for cell in cells))
     colour = alt.Color("gain:Q", scale=alt.Scale(domain=[-most, 0, most], range=[RED, MIDDLE, BLUE]), legend=None)
-    tooltip = tooltips(
-        x=axes[0],
-        y=axes[1],
-        gain__Q=f"gain ({unit})",
-        low__Q="95 % interval, from",
-        high__Q="to",
-        strategy="strategy",
-        studies__Q="studies",
-    )
-    certain = base.transform_filter("datum.certain").mark_rect(cornerRadius=4).encode(color=colour, tooltip=tooltip)
-    uncertain = base.transform_filter("!datum.certain").mark_rect(
-        cornerRadius=4, fill=GREY, fillOpacity=0.08, stroke=GREY, strokeOpacity=0.6, strokeWidth=1
-    )
-    return _layered_cells(
-        cells,
-        axes,
-        [certain, uncertain.encode(tooltip=tooltip)],
-        [("datum.certain", "white"), ("!datum.certain", None)],
-    )
+    interval = {"low__Q": "95 % interval, from", "high__Q": "to"}
+    about = {"gain__Q": f"gain ({unit})", **interval, "strategy": "strategy", "studies__Q": "studies"}
+    tooltip = tooltips(x=axes[0], y=axes[1], **about)
+    outlined = {"fill": GREY, "fillOpacity": 0.08, "stroke": GREY, "strokeOpacity": 0.6, "strokeWidth": 1}
+    certain, others = ([cell for cell in cells if cell["certain"] == is_certain] for is_certain in (True, False))
+    layers = [
+        _drawn_by("rect", certain, {"cornerRadius": 4}, color=colour, tooltip=tooltip),
+        _drawn_by("rect", others, {"cornerRadius": 4, **outlined}, tooltip=tooltip),
+        _drawn_by("text", certain, {"fontSize": 12, "color": "white"}, text="text:N"),
+        _drawn_by("text", others, {"fontSize": 12}, text="text:N"),
+    ]
+    return _layered_cells(cells, axes, layers)
 
 
 def winner_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str]) -> alt.TopLevelMixin:
@@ -733,59 +678,15 @@ def winner_map(cells: Sequence[Mapping[str, Any]], axes: tuple[str, str]) -> alt
     kinds = list(dict.fromkeys(cell["advised"] for cell in cells))
     colour = alt.Color("advised:N", scale=alt.Scale(domain=kinds), title=None, legend=alt.Legend(columns=3))
     tooltip = tooltips(x=axes[0], y=axes[1], advised="recommended", strategy="search's pick", studies__Q="studies")
-    tiles = _base(cells).mark_rect(cornerRadius=4, opacity=0.85).encode(color=colour, tooltip=tooltip)
-    return _layered_cells(cells, axes, [tiles], [])
-
-
-def _base(cells: Sequence[Mapping[str, Any]]) -> alt.Chart:
-    return alt.Chart(inline(cells))
+    tiles = _drawn_by("rect", cells, {"cornerRadius": 4, "opacity": 0.85}, color=colour, tooltip=tooltip)
+    return _layered_cells(cells, axes, [tiles])
 
 
 def _layered_cells(
-    cells: Sequence[Mapping[str, Any]],
-    axes: tuple[str, str],
-    tiles: list[alt.Chart],
-    texts: list[tuple[str, str | None]],
+    cells: Sequence[Mapping[str, Any]], axes: tuple[str, str], layers: Sequence[alt.Chart]
 ) -> alt.TopLevelMixin:
     columns, rows = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("x", "y"))
-    x = alt.X(
-        "x:N",
-        scale=alt.Scale(domain=columns, paddingInner=0.05),
-        title=axes[0] or None,
-        axis=alt.Axis(labelAngle=0, labelOverlap=True),
-    )
+    scale, axis = alt.Scale(domain=columns, paddingInner=0.05), alt.Axis(labelAngle=0, labelOverlap=True)
+    x = alt.X("x:N", scale=scale, title=axes[0] or None, axis=axis)
     y = alt.Y("y:N", scale=alt.Scale(domain=rows, paddingInner=0.08), title=axes[1] or None)
-    layers = [layer.encode(x, y) for layer in tiles]
-    for test, colour in texts:
-        text_color = alt.Undefined if colour is None else colour
-        words = _base(cells).transform_filter(test).mark_text(fontSize=12, color=text_color)
-        layers.append(words.encode(x, y, text="text:N"))
-    return alt.layer(*layers).properties(height=MAP_ROW * len(rows))
-
-
-COST_ROW = 26
-
-
-def trial_costs(parts: pd.DataFrame) -> alt.TopLevelMixin:
-    """Return a bar chart of the rounds of each phase of a study.
-
-    Args:
-        parts: One row per phase with `part`, `trainings`, `rounds`, `megabytes` and `seconds`.
-    """
-    chart: alt.Chart = (
-        alt.Chart(inline(parts.to_dict("records")))
-        .mark_bar(color=BLUE, cornerRadiusEnd=2)
-        .encode(
-            x=alt.X("rounds:Q", title="rounds", axis=alt.Axis(tickCount=6)),
-            y=alt.Y("part:N", sort=None, title=None),
-            tooltip=tooltips(
-                part="part",
-                trainings__Q="trainings",
-                rounds__Q="rounds",
-                megabytes__Q="MB sent and received",
-                seconds__Q="seconds of trials",
-            ),
-        )
-        .properties(height=COST_ROW * len(parts))
-    )
-    return chart
+    return _of_height(alt.layer(*(layer.encode(x, y) for layer in layers)), MAP_ROW * len(rows))

@@ -514,22 +514,19 @@ def merged_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any,
     return {**below, **layer, **both}
 
 
-def _refuse_what_no_key_takes(name: str, layer: Any) -> None:
+def _refuse_what_no_key_takes(name: str, layer: Any, depth: int = 0) -> None:
     """Check for deep nesting, bytes and lone surrogates, which YAML allows but no key accepts and no file can store.
 
     Raises:
         ConfigurationError: With the first fault.
     """
-    level = [layer]
-    for _ in range(DEEPEST):
-        for value in level:
-            if isinstance(value, bytes) or (isinstance(value, str) and _HALF_A_CHARACTER.search(value)):
-                raise ConfigurationError.of(name, "contain only text and numbers", shown(value))
-        groups = [[*value, *value.values()] if isinstance(value, dict) else value for value in level]
-        level = [part for group in groups if isinstance(group, list) for part in group]
-        if not level:
-            return
-    raise ConfigurationError(_TOO_DEEP.format(name=name))
+    if isinstance(layer, bytes) or (isinstance(layer, str) and _HALF_A_CHARACTER.search(layer)):
+        raise ConfigurationError.of(name, "contain only text and numbers", shown(layer))
+    if isinstance(layer, dict | list):
+        if depth == DEEPEST:
+            raise ConfigurationError(_TOO_DEEP.format(name=name))
+        for part in (*layer, *layer.values()) if isinstance(layer, dict) else layer:
+            _refuse_what_no_key_takes(name, part, depth + 1)
 
 
 def _refuse_values_for_groups(layer: Mapping[Any, Any]) -> None:

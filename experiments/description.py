@@ -44,7 +44,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from fedscout.detectors import statistics as metrics
-from fedscout.detectors.feature_skew import Bins, FeatureDistances, feature_distances, feature_histogram
+from fedscout.detectors.feature_skew import Bins, feature_distances, feature_histogram
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, label_counts
 from fedscout.detectors.near_copies import NearCopies, count_near_copies
 from fedscout.detectors.report import DetectionConfig, Finding
@@ -249,7 +249,10 @@ def dependence_notes(federation: Federation, seed: int, test_fraction: float) ->
     notes = [*_leak_notes(columns)]
     series = federation.facts.get("series")
     if series and federation.split == "random" and federation.groups is None:
-        notes.append(_series_note(str(series), federation.facts.get("accuracy_by_split")))
+        notes.append(
+            f"Rows of a series ({series}) are split at random, which may inflate accuracy: test rows have neighbours "
+            "among the training rows. federation.split=last uses each client's last rows as test rows."
+        )
     if federation.split == "last":
         notes.append(
             "Every seed uses the same test rows, each client's last ones, so intervals hold for another training run "
@@ -284,16 +287,6 @@ def _leak_notes(columns: Sequence[Mapping[str, str]]) -> Iterator[str]:
         reasons = listed([f"{column['name']} {column['suspicion']}" for column in leaks], MAX_COLUMNS_SHOWN)
         key = list_argument("drop_columns", *(column["name"] for column in leaks))
         yield f"{key} drops columns that may reveal the label: {reasons}."
-
-
-def _series_note(series: str, accuracy_by_split: str | None) -> str:
-    """Return a note that a time series is split at random, with measured accuracies where there are any."""
-    warning = (
-        f"Rows of a series ({series}) are split at random; training on neighbours of test rows may inflate accuracy. "
-    )
-    if accuracy_by_split is None:
-        return f"{warning}federation.split=last uses each client's last rows as test rows."
-    return f"{warning}FedAvg's accuracy: {accuracy_by_split} (docs/bearing.md)."
 
 
 def _copies_note(federation: Federation, copies: NearCopies) -> str:
@@ -358,8 +351,8 @@ def _split_rows(
 
 def measure_features(
     client_rows: ClientRows, measured: Sequence[int], paired: Sequence[int], settings: DetectionConfig
-) -> FeatureDistances | None:
-    """Return the mean feature distances; None with fewer than two clients or if no feature varies.
+) -> dict[str, float]:
+    """Return the mean feature distances, by metric; empty with fewer than two clients or if no feature varies.
 
     Args:
         client_rows: Rows of the clients.
@@ -368,7 +361,7 @@ def measure_features(
         settings: Number and range of the bins.
     """
     if len(paired) < 2:
-        return None
+        return {}
     mean, variance = _moments(client_rows, measured)
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
@@ -581,9 +574,8 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         }
     if is_text and not plays:
         values["token_hellinger"] = token_hellinger(client_rows, paired)
-    elif not plays and (distances := measure_features(client_rows, measured, paired, settings)) is not None:
-        values |= {"feature_hellinger": distances.hellinger, "feature_wasserstein": distances.wasserstein}
-        values["num_features_compared"] = client_rows.features.shape[1]
+    elif not plays and (distances := measure_features(client_rows, measured, paired, settings)):
+        values |= {**distances, "num_features_compared": client_rows.features.shape[1]}
     num_holders = np.bincount(federation.partition.rows, minlength=len(federation.labels))
     num_held = int(np.count_nonzero(num_holders))
     document = {

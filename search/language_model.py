@@ -40,8 +40,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 
 
 Role = Literal["system", "user", "assistant"]
+ResponseFormat = Literal["json_schema", "json_object", "text"]
 
 
 class Message(BaseModel, frozen=True, extra="forbid"):
@@ -148,7 +148,8 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
     server: str
     request_digest: str
     request: ChatRequest
-    response_format: Literal["json_schema", "json_object", "text"]
+    response_format: ResponseFormat
+
     left_out: tuple[str, ...] = ()
     statuses: tuple[int, ...] = ()
     reply: ChatReply | None = None
@@ -169,8 +170,6 @@ class Chat(Protocol):
         """
         ...
 
-
-ResponseFormat = Literal["json_schema", "json_object", "text"]
 
 SCHEMA_NAME = "strategy_choice"
 OPTIONAL_PARAMETERS = ("temperature", "seed")
@@ -254,7 +253,7 @@ BUSY = (408, 409, 429)
 
 def has_key(settings: RecommenderConfig) -> bool:
     """Return whether the model's credentials are available: the environment holds a key, or none is needed."""
-    return settings.api_key_variable is None or bool(os.environ.get(settings.api_key_variable, "").strip())
+    return settings.api_key_variable is None or bool(_secrets_of(settings))
 
 
 def key_of(settings: RecommenderConfig) -> str:
@@ -265,8 +264,7 @@ def key_of(settings: RecommenderConfig) -> str:
     """
     if settings.api_key_variable is None:
         return NO_KEY_NEEDED
-    key = os.environ.get(settings.api_key_variable, "").strip()
-    if not key:
+    if not (key := "".join(_secrets_of(settings))):
         raise RecommenderError.of(
             f"the environment variable {settings.api_key_variable}",
             "hold the API key of a language model, but is not set",
@@ -388,30 +386,18 @@ class OpenAIChat:
         """Return the error of this package for an exception of the client."""
         import openai
 
-        where = f"the language model's server {self.server}"
-        match fault:
-            case openai.APIStatusError():
-                return self._of_status(fault)
-            case openai.APITimeoutError():
-                seconds = f"{self._settings.timeout_seconds:g} s"
-                return UnreachableModelError.of(where, f"answer within {seconds}, but did not")
-            case openai.APIConnectionError():
-                return UnreachableModelError.of(where, f"be reachable, but is not: {self._shown(fault)}")
-            case openai.OpenAIError():
-                return RecommenderError.of(where, problem=f"can't be used: {self._shown(fault)}")
-            case _:
-                return UnreachableModelError.of(where, problem=f"can't be used: {fault}")
-
-    def _of_status(self, error: openai.APIStatusError) -> RecommenderError:
-        """Return the error for an HTTP status."""
-        status, text = error.status_code, self._shown(error)
-        where = f"the language model's server {self.server}"
+        where, text = f"the language model's server {self.server}", self._shown(fault)
+        if isinstance(fault, openai.APIConnectionError):
+            seconds = f"{self._settings.timeout_seconds:g} s"
+            return UnreachableModelError.of(where, f"answer within {seconds}, but did not: {text}")
+        if not isinstance(fault, openai.APIStatusError):
+            kind = RecommenderError if isinstance(fault, openai.OpenAIError) else UnreachableModelError
+            return kind.of(where, problem=f"can't be used: {text}")
+        status = fault.status_code
         if status in BUSY or status >= 500:
             return UnreachableModelError.of(where, f"be available, but answered {status}: {text}")
         if 300 <= status < 400:
-            return UnreachableModelError.of(
-                where, f"answer itself, but redirects to {_origin(error)}; redirects are not followed"
-            )
+            return UnreachableModelError.of(where, "answer itself: redirects are not followed", status)
         if status in (401, 403):
             variable = self._settings.api_key_variable or "of recommender.api_key_variable"
             return RecommenderError.of(f"the key in {variable}", f"be accepted by {self.server} ({status}: {text})")
@@ -474,15 +460,6 @@ class OpenAIChat:
         )
 
 
-def _origin(error: openai.APIStatusError) -> str:
-    """Return the target of a redirect, reduced to scheme, host and port."""
-    try:
-        parts = urlsplit(error.response.headers.get("location", ""))
-        return one_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}") if parts.netloc else "another path"
-    except ValueError:
-        return "an invalid address"
-
-
 def _count(usage: object, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**12 else None
@@ -493,8 +470,6 @@ OPENING = 2
 """Messages of a request that begins a conversation: instruction and question."""
 
 logger = logging.getLogger("fedscout")
-
-Line = TypeVar("Line")
 
 
 class Transcript:
@@ -516,7 +491,7 @@ class Transcript:
         self._ends_whole = True
         self.exchanges: list[Exchange] = []
         if path.exists() or must_exist:
-            self.exchanges, self._ends_whole = read_lines(path, Exchange.model_validate_json)
+            self.exchanges, self._ends_whole = read_exchanges(path)
         if must_exist and not self.exchanges:
             raise LogError.of("recorded exchanges", "hold at least one", f"{path} without any")
 
@@ -555,12 +530,8 @@ class Transcript:
         self.exchanges.append(exchange)
 
 
-def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], bool]:
-    """Return the readable lines of a record, and whether its last line is complete.
-
-    Args:
-        path: The file.
-        read: Parses a line's JSON, or raises a `ValidationError`.
+def read_exchanges(path: Path) -> tuple[list[Exchange], bool]:
+    """Return the readable exchanges of a record, and whether its last line is complete.
 
     Raises:
         LogError: If the file can't be read.
@@ -572,16 +543,16 @@ def read_lines(path: Path, read: Callable[[str], Line]) -> tuple[list[Line], boo
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise LogError.of("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}") from error
-    values = []
+    exchanges = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text
         if not line.strip():
             continue
         try:
-            values.append(read(line))
+            exchanges.append(Exchange.model_validate_json(line))
         except ValidationError as error:
             fault = one_line(str(error.errors()[0]["msg"]), 100)
             logger.warning("line %d of %s can't be read and is skipped (%s)", number, path, fault)
-    return values, not text or text.endswith("\n")
+    return exchanges, not text or text.endswith("\n")
 
 
 class RecordedChat:
@@ -640,7 +611,12 @@ class RecordedChat:
             if exchange is not None and self._replayed is not None:
                 raise RecommenderError.of("the recorded request", problem=f"was not answered: {exchange.error}")
         if self._replayed is not None:
-            raise RecommenderError(_not_recorded(request, self._server, self._replayed))
+            raise RecommenderError.of(
+                "recorded exchanges",
+                "hold the answer to the current request",
+                str(self._replayed.path),
+                "the record was made with other settings, another diagnosis or another version",
+            )
         if self._live is None:
             self._live = OpenAIChat(self._settings, self._keep)
         return self._live.complete(request)
@@ -648,43 +624,6 @@ class RecordedChat:
     def _keep(self, exchange: Exchange) -> None:
         if self._transcript is not None:
             self._transcript.add(exchange)
-
-
-def _not_recorded(request: ChatRequest, server: str | None, replayed: Transcript) -> str:
-    """Return why a record does not answer a request: the differences from its most similar request."""
-    wanted = request.redacted(()).model_dump(mode="json")
-
-    def differences(exchange: Exchange) -> list[str]:
-        found = _differences(wanted, exchange.request.model_dump(mode="json"))
-        differs = server not in (None, exchange.server)
-        return [*found, f"the server ({exchange.server!r} recorded, {server!r} now)"] if differs else found
-
-    nearest = min((differences(exchange) for exchange in replayed.exchanges), key=len)
-    difference = ", ".join(nearest) or "a removed secret"
-    return (
-        f"recorded exchanges must hold the answer to the current request, got {replayed.path}, whose most similar "
-        f"request differs in {difference}: it was recorded for other settings, another diagnosis or another version"
-    )
-
-
-def _differences(asked: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
-    diffs = []
-    for name, value in asked.items():
-        other = recorded[name]
-        if value == other:
-            continue
-        if name == "messages":
-            diffs += [
-                f"message {number} ({ours['role']})"
-                for number, (ours, theirs) in enumerate(zip(value, other, strict=False), start=1)
-                if ours != theirs
-            ]
-            diffs += [f"the number of messages ({len(other)} recorded, {len(value)} now)"] * (len(value) != len(other))
-        elif name == "answer_schema":
-            diffs.append("the strategies and ranges to choose from")
-        else:
-            diffs.append(f"{name} ({other!r} recorded, {value!r} now)")
-    return diffs
 
 
 MAX_BYTES = 1_000_000

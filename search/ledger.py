@@ -23,6 +23,7 @@ one.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf
@@ -67,16 +68,18 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
     failure_notes = [
         f"{len(failed)} of {len(trainings)} trainings failed, seed {each.seed}: {each.error}" for each in failed[:1]
     ]
+    phases = dict.fromkeys(phase for training in trainings for phase in training.seconds)
     common: dict[str, Any] = {
         "asked_rounds": None if settings.whole else settings.num_rounds,
         "key": settings.key,
         "seed": settings.session.seed,
         "repetition_fitness": tuple(training.fitness for training in trainings),
-        "seconds": _total_seconds(trainings),
+        "seconds": {phase: sum(each.seconds.get(phase, 0.0) for each in trainings) for phase in phases},
         "finished_at": max(training.finished_at for training in trainings),
     }
     if len(failed) > len(completed):
         return replace(failed[0], error=failure_notes[0], **common)
+    objectives = [training.objectives for training in completed if training.objectives is not None]
     fitness = _median((training.fitness for training in completed), len(failed))
     middle = next(training for training in completed if training.fitness == fitness)
     return replace(
@@ -85,7 +88,7 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
         **_median_curves(completed),
         own_fitness=_median((training.own_fitness for training in completed), len(failed)),
         clean_fitness=_median((training.clean_fitness for training in completed), len(failed)),
-        objectives=_median_objectives(completed, len(failed)),
+        objectives=tuple(_median(values, len(failed)) for values in zip(*objectives, strict=True)) or None,
         notes=(*middle.notes, *failure_notes),
     )
 
@@ -93,11 +96,6 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
 def _median(values: Iterable[float], num_failed: int) -> float:
     """Return the median of the completed trainings and fewer failed ones, which rank lowest."""
     return median([*values, *[-inf] * num_failed])
-
-
-def _median_objectives(completed: Sequence[Trial], num_failed: int) -> tuple[float, ...] | None:
-    rows = [training.objectives for training in completed if training.objectives is not None]
-    return tuple(_median(values, num_failed) for values in zip(*rows, strict=True)) if rows else None
 
 
 def _median_curves(completed: Sequence[Trial]) -> dict[str, Any]:
@@ -108,11 +106,6 @@ def _median_curves(completed: Sequence[Trial]) -> dict[str, Any]:
         if measured:
             curves[name] = tuple(np.median(np.array(measured), axis=0).tolist())
     return curves
-
-
-def _total_seconds(trainings: Sequence[Trial]) -> dict[str, float]:
-    phases = dict.fromkeys(phase for training in trainings for phase in training.seconds)
-    return {phase: sum(training.seconds.get(phase, 0.0) for training in trainings) for phase in phases}
 
 
 def progress_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:
@@ -127,10 +120,9 @@ def progress_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetiti
 
     def told(rounds: Mapping[str, int]) -> None:
         rounds_by_training.update(rounds)
-        totals: dict[str, int] = {}
+        totals: Counter[str] = Counter()
         for training, num_done in rounds_by_training.items():
-            trial = trial_of[training]
-            totals[trial] = totals.get(trial, 0) + num_done
+            totals[trial_of[training]] += num_done
         on_rounds({trial: num_done // repetitions for trial, num_done in totals.items()})
 
     return told
@@ -185,11 +177,6 @@ class StudyFacts:
     data_origin: DataOrigin | None = None
     repetitions: int = 1
     same_test_rows: bool = False
-
-    @property
-    def selection_kind(self) -> str | None:
-        """Kind of the selection policy; None if the strategy samples clients itself."""
-        return None if self.selection is None else self.selection.kind
 
     def trial(
         self,
@@ -280,7 +267,7 @@ class Ledger:
         trials: dict[int, Trial] = {}
         for position, settings in enumerate(batch):
             logged = self._logged.get((first + position, settings.key))
-            if logged is not None and _has_every_round(logged, settings):
+            if logged is not None:
                 asked_rounds = None if settings.whole else settings.num_rounds
                 trials[position] = replace(logged, spec=settings.strategy, asked_rounds=asked_rounds)
                 self._forget(settings)  # in case the run ended between log and checkpoint
@@ -356,14 +343,6 @@ class Ledger:
                 logger.warning("%s: %s", trial.strategy, note)
         if self._events.on_record is not None:
             self._events.on_record(trial, known)
-
-
-def _has_every_round(logged: Trial, settings: TrialSettings) -> bool:
-    """Whether a logged trial may be compared with others.
-
-    Earlier versions logged strategies with their own `start` with however many rounds these reported.
-    """
-    return logged.status == "failed" or logged.num_rounds == settings.num_rounds
 
 
 BASELINE = FedAvgSpec()

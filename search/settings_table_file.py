@@ -8,16 +8,16 @@ cells are a full grid: a missing cell would silently assign its clients settings
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
+from pydantic import ConfigDict, FiniteFloat, PositiveInt, ValidationError
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
@@ -33,7 +33,15 @@ MOST_CELLS, MOST_BYTES = 10_000, 2**24
 COLUMNS = tuple(field.name for field in fields(SettingsCell))
 
 _KEY = b"fedscout.settings-table"
-_SETTINGS = ("learning_rate", "batch_size", "local_epochs")
+
+
+class _Row(LocalTraining):
+    """The columns of a cell."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    heterogeneity: FiniteFloat
+    quantity: PositiveInt
 
 
 def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[str, Any]) -> None:
@@ -71,16 +79,7 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
     rows, document = _read(path)
     if faults := _faults(rows, document["provenance"]):
         raise ConfigurationError.of(path, problem=faults[0])
-    cells = tuple(
-        SettingsCell(
-            heterogeneity=float(row["heterogeneity"]),
-            quantity=int(row["quantity"]),
-            learning_rate=float(row["learning_rate"]),
-            batch_size=int(row["batch_size"]),
-            local_epochs=int(row["local_epochs"]),
-        )
-        for row in rows
-    )
+    cells = tuple(SettingsCell(**_Row.model_validate(row).model_dump(include={*COLUMNS})) for row in rows)
     extra_columns = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
     return SettingsTable(cells, document["threshold"]), {**document["provenance"], "cells": extra_columns}
 
@@ -121,45 +120,28 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
         return ["must have cells, got none"]
     if missing := [name for name in COLUMNS if name not in rows[0]]:
         return [f"must have the columns {', '.join(COLUMNS)}, but lacks {', '.join(missing)}"]
-    faults = [
-        f"has a fault in cell {number}: {fault}" for number, row in enumerate(rows, 1) for fault in _cell_faults(row)
-    ]
-    metric = provenance.get("metric", HETEROGENEITY)  # a user's own may have any values
-    values = [] if faults else [float(row["heterogeneity"]) for row in rows]
-    if metric in METRICS:
-        faults += [f"must have heterogeneity in [0, 1], got {value:g}" for value in values if not 0 <= value <= 1]
-    return faults or _grid_faults([(float(row["heterogeneity"]), int(row["quantity"])) for row in rows])
-
-
-def _cell_faults(row: Mapping[str, Any]) -> list[str]:
-    """Return the faults of one cell."""
-    for name in COLUMNS:
-        value = row[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return [f"{name} must be a number, got {value!r}"]
-    if row["quantity"] < 1 or row["quantity"] != int(row["quantity"]):
-        return [f"quantity must be a number of rows, at least 1, got {row['quantity']:g}"]
-    try:
-        LocalTraining(**{name: row[name] for name in _SETTINGS})
-    except ValidationError as error:
-        return [fault_of(str(detail["loc"][0]), detail) for detail in details(error)]
-    return []
-
-
-def _grid_faults(places: Sequence[tuple[float, int]]) -> list[str]:
-    """Return the faults of the grid: duplicate and missing cells."""
+    for number, row in enumerate(rows, 1):
+        try:
+            _Row.model_validate(row)
+        except ValidationError as error:
+            detail = details(error)[0]
+            return [f"has a fault in cell {number}: {fault_of(str(detail['loc'][0]), detail)}"]
+    places = [(float(row["heterogeneity"]), row["quantity"]) for row in rows]
+    if provenance.get("metric", HETEROGENEITY) in METRICS:  # a user's own may have any values
+        outside = [f"must have heterogeneity in [0, 1], got {value:g}" for value, _ in places if not 0 <= value <= 1]
+        if outside:
+            return outside
     times = Counter(places)
     faults = [
         f"must have each cell once, got {_place(place)} {number} times" for place, number in times.items() if number > 1
     ]
-    heterogeneities, quantities = sorted({h for h, _ in places}), sorted({q for _, q in places})
-    grid = [(heterogeneity, quantity) for heterogeneity in heterogeneities for quantity in quantities]
-    missing = [place for place in grid if place not in times]
-    if missing:
-        size = f"{len(heterogeneities)} x {len(quantities)} grid"
-        faults.append(f"must be a full {size}, but lacks {len(missing)} cells, the first at {_place(missing[0])}")
+    axes = [sorted(set(values)) for values in zip(*places, strict=True)]
+    if missing_places := [place for place in product(*axes) if place not in times]:
+        size = " x ".join(str(len(values)) for values in axes)
+        count, first = len(missing_places), _place(missing_places[0])
+        faults.append(f"must be a full {size} grid, but lacks {count} cells, the first at {first}")
     return faults
 
 
-def _place(place: tuple[float, int]) -> str:
-    return f"heterogeneity {place[0]:g}, quantity {place[1]}"
+def _place(place: Sequence[float]) -> str:
+    return f"heterogeneity {place[0]:g}, quantity {place[1]:g}"

@@ -72,18 +72,6 @@ ASKS_A_LANGUAGE_MODEL: Mapping[str, type[MultiShotLLMSearcher]] = {
 }
 
 
-def check_space(settings: SearchConfig, space: SearchSpace) -> None:
-    """Check that the configured searcher can search a space.
-
-    Raises:
-        ConfigurationError: If not, with what would help.
-    """
-    if settings.kind == "cmaes" and (faults := cma_faults(space, settings.generation_size)):
-        raise ConfigurationError(faults)
-    if settings.kind == "grid":
-        grid_parts(space, settings.grid_points)
-
-
 def new_searcher(
     task: SearchTask, report: HeterogeneityReport | None = None, model: LanguageModel | None = None
 ) -> Searcher:
@@ -96,27 +84,16 @@ def new_searcher(
     """
     kind = task.settings.kind
     if kind == ONE_SHOT:
-        return _one_shot(task)
+        if not task.first:
+            raise ConfigurationError.of(f"search.kind={ONE_SHOT}", "be given a recommendation by `fedscout run`")
+        return OneShotSearcher(task)
     if kind in SEARCHERS:
         return SEARCHERS[kind](task)
     assert model is not None, "the study must open the language model"
     return ASKS_A_LANGUAGE_MODEL[kind](task, model, None if report is None else diagnose(report))
 
 
-def _one_shot(task: SearchTask) -> Searcher:
-    if not task.first:
-        raise ConfigurationError.of(
-            f"search.kind={ONE_SHOT}",
-            "be given a recommendation, which `fedscout run` requests, but got none",
-        )
-    return OneShotSearcher(task)
-
-
 Timed = Callable[[str], AbstractContextManager[None]]
-
-
-def _untimed(_: str) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 @dataclass
@@ -205,7 +182,11 @@ def check_search(
         StrategyError: If the space can't be built.
         ConfigurationError: If the configured searcher can't search it.
     """
-    check_space(config, planned_space(config, cohort, training, selection))
+    space = planned_space(config, cohort, training, selection)
+    if config.kind == "cmaes" and (faults := cma_faults(space, config.generation_size)):
+        raise ConfigurationError(faults)
+    if config.kind == "grid":
+        grid_parts(space, config.grid_points)
 
 
 def study_space(config: SearchConfig, facts: StudyFacts) -> SearchSpace:
@@ -220,7 +201,7 @@ def run_study(
     warm_start: WarmStart | None = None,
     model: LanguageModel | None = None,
     recommendation: Recommendation | None = None,
-    timed: Timed = _untimed,
+    timed: Timed = lambda _: nullcontext(),
 ) -> StudyOutcome:
     """Search, tune the reference, and confirm the winner.
 
@@ -244,7 +225,7 @@ def run_study(
     first = [*given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
     with timed("training"):
-        outcome = _search(config, ledger, new_searcher(task, report, model))
+        outcome = search_by(new_searcher(task, report, model), config, ledger)
     outcome.recommendation = recommendation
     outcome.warm_start, outcome.advice, outcome.first_generation = warm_start, advice, informed
     if config.has_tuned_reference and not _is_best_possible(outcome.baseline, facts):
@@ -274,7 +255,6 @@ def advised(
         diagnose(report),
         measure=facts.measure,
         data_origin=facts.data_origin,
-        selection=facts.selection_kind,
     )
     seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
     advice = recommend_by_rules(situation)
@@ -296,7 +276,7 @@ def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:
     return best is not None and trial.fitness >= best
 
 
-def _search(config: SearchConfig, ledger: Ledger, searcher: Searcher) -> StudyOutcome:
+def search_by(searcher: Searcher, config: SearchConfig, ledger: Ledger) -> StudyOutcome:
     """Run the search until the budget is spent, or stop if FedAvg, trained first, has the best possible score."""
     facts = ledger.facts
     outcome: StudyOutcome | None = None

@@ -263,24 +263,6 @@ UNKNOWN_DIFFERENCE = 1.0
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Feature:
-    """One meta-feature of a study.
-
-    Attributes:
-        read: Returns its value from the report and the local training, both as JSON; may raise or return None if
-            unknown.
-        unit: The smallest scale of its differences.
-    """
-
-    read: Callable[[Document, Document], float | None]
-    unit: float
-
-
-def _label_values(report: Document) -> list[float]:
-    return list(report["label_skew"]["client_values"].values())
-
-
 def _decided(report: Document, name: DetectorName) -> Document:
     """Return the finding that decides on a property (`fedscout.detectors.report`)."""
     result: Document = next((entry for entry in report.get("calibrated", ()) if entry["name"] == name), report[name])
@@ -292,24 +274,29 @@ def _share_of_outliers(report: Document) -> float | None:
     return None if finding.get("p_value", 0) is None else len(finding["flagged_clients"]) / report["num_clients"]
 
 
-FEATURES: Mapping[str, Feature] = {
-    "clients, log10": Feature(lambda report, _: math.log10(report["num_clients"]), 0.3),
-    "classes, log2": Feature(lambda report, _: math.log2(report["num_classes"]), 1.0),
-    "features, log10": Feature(lambda report, _: math.log10(report["num_features"]), 0.5),
-    "rows a client, log10": Feature(
-        lambda report, _: math.log10(fmean(client["num_rows"] for client in report["clients"])), 0.3
+FEATURES: Mapping[str, tuple[Callable[[Document, Document], float | None], float]] = {
+    "clients, log10": (lambda report, _: math.log10(report["num_clients"]), 0.3),
+    "classes, log2": (lambda report, _: math.log2(report["num_classes"]), 1.0),
+    "features, log10": (lambda report, _: math.log10(report["num_features"]), 0.5),
+    "rows a client, log10": (
+        lambda report, _: math.log10(fmean(client["num_rows"] for client in report["clients"])),
+        0.3,
     ),
-    "label skew, largest": Feature(lambda report, _: report["label_skew"]["value"], 0.1),
-    "label skew, mean": Feature(lambda report, _: fmean(_label_values(report)), 0.1),
-    "feature skew": Feature(lambda report, _: _decided(report, "feature_skew").get("effect"), 0.25),
-    "outliers, share": Feature(lambda report, _: _share_of_outliers(report), 0.1),
-    "quantity, Gini": Feature(lambda report, _: report["metrics"]["quantity_gini"], 0.15),
-    "learning rate, log10": Feature(lambda _, training: math.log10(training["learning_rate"]), 0.3),
-    "local epochs, log2": Feature(lambda _, training: math.log2(training["local_epochs"]), 1.0),
-    "batch size, log2": Feature(lambda _, training: math.log2(training["batch_size"]), 1.0),
-    "rounds, log10": Feature(lambda _, training: math.log10(training["num_rounds"]), 0.3),
-    "share of clients a round": Feature(lambda _, training: training["fraction_train"], 0.3),
+    "label skew, largest": (lambda report, _: report["label_skew"]["value"], 0.1),
+    "label skew, mean": (lambda report, _: fmean(report["label_skew"]["client_values"].values()), 0.1),
+    "feature skew": (lambda report, _: _decided(report, "feature_skew").get("effect"), 0.25),
+    "outliers, share": (lambda report, _: _share_of_outliers(report), 0.1),
+    "quantity, Gini": (lambda report, _: report["metrics"]["quantity_gini"], 0.15),
+    "learning rate, log10": (lambda _, training: math.log10(training["learning_rate"]), 0.3),
+    "local epochs, log2": (lambda _, training: math.log2(training["local_epochs"]), 1.0),
+    "batch size, log2": (lambda _, training: math.log2(training["batch_size"]), 1.0),
+    "rounds, log10": (lambda _, training: math.log10(training["num_rounds"]), 0.3),
+    "share of clients a round": (lambda _, training: training["fraction_train"], 0.3),
 }
+"""Of each meta-feature, a function of the report and the local training, both as JSON, and its smallest unit.
+
+The function may raise or return None if the value is unknown.
+"""
 
 
 class SimilarStudy(BaseModel, frozen=True):
@@ -375,14 +362,14 @@ def features_of(report: Document, training: Document) -> dict[str, float | None]
         training: The study's training settings as JSON.
     """
 
-    def value(feature: Feature) -> float | None:
+    def value(read: Callable[[Document, Document], float | None]) -> float | None:
         try:
-            number = feature.read(report, training)
+            number = read(report, training)
             return number if number is not None and math.isfinite(number) else None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None  # a report of another version, or a detector that did not measure
 
-    return {name: value(feature) for name, feature in FEATURES.items()}
+    return {name: value(read) for name, (read, _) in FEATURES.items()}
 
 
 def distances(present: Mapping[str, float | None], others: Sequence[Mapping[str, float | None]]) -> list[float]:
@@ -451,6 +438,6 @@ def _interleaved(studies: Sequence[EarlierStudy]) -> Iterator[tuple[EarlierStudy
 def _unit(name: str, studies: Sequence[Mapping[str, float | None]]) -> float:
     values = [value for study in studies if (value := study.get(name)) is not None]
     if not values:
-        return FEATURES[name].unit
+        return FEATURES[name][1]
     middle = median(values)
-    return max(FEATURES[name].unit, MAD_TO_DEVIATION * median(abs(value - middle) for value in values))
+    return max(FEATURES[name][1], MAD_TO_DEVIATION * median(abs(value - middle) for value in values))

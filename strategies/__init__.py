@@ -4,26 +4,12 @@ from fedscout.strategies.methods.averaging import (
     FedAdamSpec,
     FedAvgMSpec,
     FedAvgSpec,
-    FedExPSpec,
     FedProxSpec,
     FedYogiSpec,
-    ProximalTerm,
     QFedAvgSpec,
 )
 from fedscout.strategies.methods.custom import CustomSpec
-from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
-from fedscout.strategies.methods.drift import FedDynSpec, FedNovaSpec, ScaffoldSpec
-from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec
-from fedscout.strategies.methods.personal import DittoSpec, FedBNSpec, LocalOnlySpec
-from fedscout.strategies.methods.robust import (
-    BulyanSpec,
-    CenteredClippingSpec,
-    FedMedianSpec,
-    FedTrimmedAvgSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    RfaSpec,
-)
+from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection
 from fedscout.strategies.space import SearchSpace, StrategyRow, space_of
@@ -38,8 +24,6 @@ from fedscout.strategies.specification import (
     given_values,
 )
 from fedscout.strategies.table import (
-    ALL,
-    ALL_KINDS,
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
     CLIENT_KINDS,
@@ -51,8 +35,6 @@ from fedscout.strategies.table import (
 )
 
 __all__ = [
-    "ALL",
-    "ALL_KINDS",
     "BUILT_IN_KINDS",
     "CHOSEN_BY_NAME_KINDS",
     "CLIENT_KINDS",
@@ -60,34 +42,21 @@ __all__ = [
     "SERVER_RULE_KINDS",
     "STRATEGIES",
     "BulyanSpec",
-    "CenteredClippingSpec",
     "ChoiceRange",
     "CustomSpec",
-    "DPFedAvgSpec",
-    "DittoSpec",
     "FedAdamSpec",
     "FedAvgMSpec",
     "FedAvgSpec",
-    "FedBNSpec",
-    "FedDynSpec",
-    "FedExPSpec",
-    "FedLCSpec",
     "FedMedianSpec",
-    "FedNovaSpec",
     "FedProxSpec",
     "FedTrimmedAvgSpec",
     "FedYogiSpec",
     "IntegerRange",
     "KrumSpec",
-    "LocalOnlySpec",
-    "MoonSpec",
     "MultiKrumSpec",
-    "ProximalTerm",
     "QFedAvgSpec",
     "Range",
     "RealRange",
-    "RfaSpec",
-    "ScaffoldSpec",
     "SearchRange",
     "SearchSpace",
     "SelectionSpec",

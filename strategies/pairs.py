@@ -120,8 +120,8 @@ def pair_class(server_class: type[StrategySpec], client_class: type[MeanSpec]) -
     )
     new_class.server_class, new_class.client_class = server_class, client_class
     new_class.paper = f"{server_class.paper}; {client_class.paper}"
+    new_class.requires = (*server_class.requires, *client_class.requires)
     new_class.bound = {**server_class.bound, **client_class.bound}
-    new_class.needs_layers = server_class.needs_layers or client_class.needs_layers
     return new_class
 
 
@@ -130,15 +130,18 @@ def kind_of(spec_class: type[StrategySpec]) -> str:
     return str(spec_class.model_fields["kind"].default)
 
 
+def _has_algorithm(spec_class: type[StrategySpec]) -> bool:
+    return spec_class.algorithm is not None or spec_class.client_algorithm is not StrategySpec.client_algorithm
+
+
 def is_server_rule(spec_class: type[StrategySpec]) -> bool:
     """Return whether a strategy has a server rule for any client algorithm."""
-    plain = spec_class.client_algorithm is StrategySpec.client_algorithm
-    return plain and spec_class is not FedAvgSpec and not spec_class.unpaired
+    return not _has_algorithm(spec_class) and spec_class is not FedAvgSpec and not spec_class.unpaired
 
 
 def has_clients(spec_class: type[StrategySpec]) -> TypeGuard[type[MeanSpec]]:
     """Return whether a strategy has a client algorithm for any server rule."""
-    if spec_class.client_algorithm is StrategySpec.client_algorithm or not issubclass(spec_class, MeanSpec):
+    if not _has_algorithm(spec_class) or not issubclass(spec_class, MeanSpec):
         return False
     is_declared = spec_class.paired_algorithm is not MeanSpec.paired_algorithm
     averaged = spec_class._construct is MeanSpec._construct and spec_class.needs is MeanSpec.needs

@@ -23,14 +23,7 @@ from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.pairs import kind_of
-from fedscout.strategies.specification import (
-    ChoiceRange,
-    IntegerRange,
-    Range,
-    RangeWidth,
-    StrategySpec,
-    Value,
-)
+from fedscout.strategies.specification import ChoiceRange, IntegerRange, Range, RangeWidth, StrategySpec, Value
 from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
 
 EQUIVALENCE_DRAWS = 20

@@ -29,21 +29,25 @@ range narrower than 0.01 keeps enough further decimals for at least a hundred st
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import importlib.util
 import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.text import details, fault_of, shown
 
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
@@ -265,35 +269,113 @@ class SearchRange:
         return self.wide if width == "wide" and self.wide is not None else self.default
 
 
-class NodeCounts(TypedDict):
-    """Arguments by which every Flower strategy samples its clients."""
+def parameter(
+    default: Any,
+    description: str,
+    searched: Range | RangeRule | None = None,
+    *,
+    wide: Range | None = None,
+    **constraints: Any,
+) -> Any:
+    """Return the pydantic field of a parameter.
 
-    fraction_train: float
-    fraction_evaluate: float
-    min_train_nodes: int
-    min_evaluate_nodes: int
-    min_available_nodes: int
+    Args:
+        default: Its default.
+        description: Its symbol in the paper and its effect.
+        searched: The range that a search draws from, as in `SearchRange`; None if it is not searched.
+        wide: The wider range, likewise.
+        constraints: pydantic's, which define the valid values.
+    """
+    field = Field(default, description=description, **constraints)
+    if searched is not None:
+        field.metadata.append(SearchRange(searched, wide))
+    return field
 
 
-def node_counts(cohort: Cohort) -> NodeCounts:
-    """Return the arguments with which Flower trains exactly `num_sampled` clients and evaluates all.
+def node_counts(cohort: Cohort) -> dict[str, Any]:
+    """Return the arguments with which every Flower strategy trains exactly `num_sampled` clients and evaluates all.
 
     Flower samples `max(int(nodes * fraction), min_nodes)` and waits indefinitely for missing nodes. The fraction
     alone can round down to one client too few (`int(49 * (1 / 49)) == 0`), which the minimum corrects; it never
     rounds up to one too many.
     """
-    return NodeCounts(
-        fraction_train=cohort.num_sampled / cohort.num_clients,
-        fraction_evaluate=1.0,
-        min_train_nodes=cohort.num_sampled,
-        min_evaluate_nodes=cohort.num_clients,
-        min_available_nodes=cohort.num_clients,
-    )
+    return {
+        "fraction_train": cohort.num_sampled / cohort.num_clients,
+        "fraction_evaluate": 1.0,
+        "min_train_nodes": cohort.num_sampled,
+        "min_evaluate_nodes": cohort.num_clients,
+        "min_available_nodes": cohort.num_clients,
+    }
 
 
 def clients_text(num_clients: int) -> str:
     """Return `"1 client a round"` or `"n clients a round"`."""
     return f"{num_clients} client{'' if num_clients == 1 else 's'} a round"
+
+
+BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+
+
+def _lacks_layer(*kinds: str) -> Callable[[Cohort], object]:
+    return lambda cohort: (
+        cohort.layers is not None
+        and not cohort.layers & {*kinds}
+        and f"layers {', '.join(sorted(cohort.layers)) or 'none'}"
+    )
+
+
+REQUIREMENTS: Mapping[str, tuple[str, Callable[[Cohort], object]]] = {
+    "classes": ("be used for classification", lambda cohort: not cohort.classifies and "a task without classes"),
+    "linear layer": ("have a model with a linear layer", _lacks_layer("Linear")),
+    "batch normalisation": ("have a model with batch normalisation", _lacks_layer(*BATCH_NORMS)),
+    "server rows": (
+        "have rows that the server holds (federation.server_rows, such as 200 or 0.1)",
+        lambda cohort: cohort.server_rows == 0 and "none",
+    ),
+    "server labels": (
+        "have the labels of the server's rows (federation.server_labels=true)",
+        lambda cohort: not cohort.server_labels and "rows without labels",
+    ),
+    "SGD": (
+        "have clients with SGD (training.optimizer=sgd)",
+        lambda cohort: cohort.client_optimizer != "sgd" and f"optimizer {cohort.client_optimizer}",
+    ),
+    "no momentum": (
+        "have clients with plain SGD (training.momentum=0)",
+        lambda cohort: cohort.client_momentum and f"momentum {cohort.client_momentum:g}",
+    ),
+    "clock": (
+        "have a simulated clock (federation.scenario with devices or latency, such as "
+        "{kind: latency, clients: all, mean_seconds: 10})",
+        lambda cohort: cohort.has_clock is False and "none",
+    ),
+    "no selection": (
+        "be without a selection policy, as it selects its clients itself",
+        lambda cohort: cohort.chosen and "a selection policy",
+    ),
+    "the study's settings": (
+        "be the only one that chooses clients' rates and epochs",
+        lambda cohort: cohort.own_settings and "client_settings.kind=table",
+    ),
+    "all clients": (
+        "have every client in every round (training.fraction_train=1)",
+        lambda cohort: (
+            not cohort.chosen
+            and cohort.num_sampled < cohort.num_clients
+            and f"{clients_text(cohort.num_sampled)} of {cohort.num_clients}"
+        ),
+    ),
+    "dp-accounting": (
+        "have dp-accounting, which computes (ε, δ): pip install 'fedscout[privacy]'",
+        lambda _: importlib.util.find_spec("dp_accounting") is None and "none",
+    ),
+    "2 clients": ("have at least 2 clients a round", lambda cohort: cohort.num_sampled < 2 and cohort.num_sampled),
+    "3 clients": ("have at least 3 clients a round", lambda cohort: cohort.num_sampled < 3 and cohort.num_sampled),
+}
+"""What a strategy may require of a federation: the condition, and what a cohort has instead, if it does not meet it."""
+
+LAYERS = frozenset({"linear layer", "batch normalisation"})
+"""Requirements of the model's layers, which a cohort need not know."""
 
 
 class StrategySpec(BaseModel, ABC):
@@ -303,37 +385,30 @@ class StrategySpec(BaseModel, ABC):
         kind: Name of the strategy; a literal in each subclass that discriminates documents.
         paper: Reference of the strategy.
         bound: Parameters of Flower's class that can't be set here, and what determines them.
-        needs_classes: Whether it can't train a model that predicts a quantity.
-        needs_layers: Kinds of layers of which the model must have one: what they are, then the names of their classes.
-        needs_server_rows: Whether the server must hold rows.
-        least_sampled: Smallest number of clients per round with which it works.
+        requires: Names in `REQUIREMENTS`, in the order in which they are checked.
         unpaired: Reason why it can't be combined in a pair, if its methods do not imply it; empty otherwise.
         grouped: Whether groups of clients may have separate global models.
+        algorithm: Class of the client algorithm, a dataclass whose fields are named as in the specification; None for
+            plain local training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     paper: ClassVar[str] = ""
     bound: ClassVar[Mapping[str, str]] = {}
-    needs_classes: ClassVar[bool] = False
-    needs_layers: ClassVar[tuple[str, ...]] = ()
-    needs_server_rows: ClassVar[bool] = False
-    least_sampled: ClassVar[int] = 1
+    requires: ClassVar[tuple[str, ...]] = ()
     unpaired: ClassVar[str] = ""
     grouped: ClassVar[bool] = False
+    algorithm: ClassVar[type[ClientAlgorithm] | None] = None
 
-    client_learning_rate: Annotated[
-        float | None, Field(gt=0, le=100, description="η_l, learning rate of the clients; the study's by default")
-    ] = None
-    client_local_epochs: Annotated[
-        int | None, Field(ge=1, le=1000, description="local epochs; the study's by default")
-    ] = None
-    client_batch_size: Annotated[
-        int | None, Field(ge=1, le=1_000_000, description="batch size of the clients; the study's by default")
-    ] = None
-    selection: Annotated[
-        str | None, Field(description="kind of the client selection policy; the study's by default")
-    ] = None
+    client_learning_rate: float | None = parameter(
+        None, "η_l, learning rate of the clients; the study's by default", gt=0, le=100
+    )
+    client_local_epochs: int | None = parameter(None, "local epochs; the study's by default", ge=1, le=1000)
+    client_batch_size: int | None = parameter(
+        None, "batch size of the clients; the study's by default", ge=1, le=1_000_000
+    )
+    selection: str | None = parameter(None, "kind of the client selection policy; the study's by default")
     kind: str
 
     @property
@@ -358,7 +433,9 @@ class StrategySpec(BaseModel, ABC):
 
     def client_algorithm(self) -> ClientAlgorithm | None:
         """Return the client algorithm; None for plain local training."""
-        return None
+        if self.algorithm is None:
+            return None
+        return self.algorithm(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self.algorithm)})
 
     def build(self, cohort: Cohort) -> Strategy:
         """Construct the Flower strategy.
@@ -430,17 +507,9 @@ class StrategySpec(BaseModel, ABC):
     @classmethod
     def unavailable(cls, cohort: Cohort) -> str | None:
         """Return the reason why the strategy works with no parameters in a cohort; None if it can work."""
-        kind, layers = cls.model_fields["kind"].default, cohort.layers
-        if cls.needs_classes and not cohort.classifies:
-            return Fault(kind, "be used for classification", "a task without classes")
-        if cls.needs_layers and layers is not None and not layers & {*cls.needs_layers[1:]}:
-            return Fault(
-                kind, f"have a model with {cls.needs_layers[0]}", f"layers {', '.join(sorted(layers)) or 'none'}"
-            )
-        if cls.needs_server_rows and cohort.server_rows == 0:
-            return Fault(kind, "have rows that the server holds (federation.server_rows, such as 200 or 0.1)", "none")
-        if cohort.num_sampled < cls.least_sampled:
-            return Fault(kind, f"have at least {cls.least_sampled} clients a round", cohort.num_sampled)
+        for must, lacking in (REQUIREMENTS[name] for name in cls.requires):
+            if given := lacking(cohort):
+                return Fault(cls.model_fields["kind"].default, must, given)
         return None
 
     def faults(self, cohort: Cohort) -> list[str]:
@@ -502,16 +571,12 @@ class StrategySpec(BaseModel, ABC):
 
     def __str__(self) -> str:
         fields, searched = type(self).model_fields, self.search_names()
-        shown = ", ".join(
-            self._text(name, value)
+        told = {
+            name: own if isinstance(own := getattr(self, name), StrategySpec) else value
             for name, value in self.parameters().items()
             if name in searched or getattr(self, name) != fields[name].default
-        )
-        return f"{self.label}({shown})" if shown else self.label
-
-    def _text(self, name: str, value: Any) -> str:
-        """Return the display text of a parameter; `value` is that of `parameters()`."""
-        return f"{name}={value}"
+        }
+        return f"{self.label}({', '.join(f'{name}={value}' for name, value in told.items())})" if told else self.label
 
 
 def given_values(training: LocalTraining) -> Mapping[str, Value]:
@@ -519,7 +584,35 @@ def given_values(training: LocalTraining) -> Mapping[str, Value]:
     return {name: getattr(training, training_name) for name, training_name in CLIENT_PARAMETERS.items()}
 
 
-def searched_fields(spec_class: type[StrategySpec]) -> dict[str, SearchRange]:
+def parameter_faults(error: ValidationError, spec_class: type[BaseModel], of: str) -> list[Fault]:
+    """Return the faults of a document, each with its condition, its value and what is allowed.
+
+    Args:
+        error: Of its validation.
+        spec_class: The specification of a strategy or a selection policy.
+        of: Name of the strategy or the policy.
+    """
+    return [_fault(detail, spec_class, of) for detail in details(error)]
+
+
+def _fault(detail: ErrorDetails, spec_class: type[BaseModel], of: str) -> Fault:
+    path = [str(part) for part in detail["loc"] if part not in ("interval", "choices")]
+    if not path:  # parameters that do not go together
+        return fault_of(of, detail)
+    if detail["type"] == "extra_forbidden" and len(path) == 1:
+        (name,), bound = path, getattr(spec_class, "bound", {})
+        if name in bound:
+            return Fault(f"{name} of {of}", None, shown(detail["input"]), f"it is {bound[name]}", "can't be set")
+        own = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
+        shared = [field for field in SHARED_PARAMETERS if field in spec_class.model_fields]
+        hint = f"its parameters are {', '.join(own + shared) or 'none'}"
+        return Fault(name, None, shown(detail["input"]), hint, f"is no parameter of {of}")
+    searched = searched_fields(spec_class).get(path[0])
+    drawn = "" if searched is None or callable(searched.default) else searched.default.text()
+    return fault_of(f"{'.'.join(path)} of {of}", detail, drawn and f"; a search draws it from {drawn}")
+
+
+def searched_fields(spec_class: type[BaseModel]) -> dict[str, SearchRange]:
     """Return the search ranges of a specification's fields, in order of declaration."""
     return {
         name: entry

@@ -7,17 +7,15 @@ for all available ones. Parsing a document reports all its faults at once.
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.text import booleans_as_words, details, did_you_mean, fault_of, shown
+from fedscout.engine.text import booleans_as_words, did_you_mean, shown
 from fedscout.strategies.methods import (
     averaging,
     communities,
@@ -32,7 +30,7 @@ from fedscout.strategies.methods import (
 )
 from fedscout.strategies.pairs import JOINT, has_clients, is_server_rule, kind_of, pair_class, pair_fault
 from fedscout.strategies.selection.table import selection_class
-from fedscout.strategies.specification import SHARED_PARAMETERS, StrategySpec, searched_fields
+from fedscout.strategies.specification import StrategySpec, parameter_faults
 
 BUILT_IN: tuple[type[StrategySpec], ...] = (
     averaging.FedAvgSpec,
@@ -140,30 +138,19 @@ def _pair(kind: str) -> type[StrategySpec]:
             "its _construct may return any server rule (docs/client_algorithms.md)",
         )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
+        pairs = (f"{server}{JOINT}{client}" for server in SERVER_RULE_KINDS for client in CLIENT_KINDS)
         raise StrategyError.of(
             "a pair",
             "be one server rule and one strategy's clients",
             shown(kind),
             f"allowed are server rules {', '.join(SERVER_RULE_KINDS)} and clients "
-            f"{', '.join(CLIENT_KINDS)}{_pair_suggestion(halves)}",
+            f"{', '.join(CLIENT_KINDS)}{did_you_mean(kind, pairs)}",
         )
     server_class, client_class = (STRATEGIES[half] for half in halves)
     if fault := pair_fault(server_class, client_class):
         raise StrategyError(fault)
     assert has_clients(client_class)
     return pair_class(server_class, client_class)
-
-
-def _pair_suggestion(halves: Sequence[str]) -> str:
-    """Return a suggestion of the nearest valid pair, if both halves are near a known one."""
-    if len(halves) != 2:
-        return ""
-    tables = (SERVER_RULE_KINDS, CLIENT_KINDS)
-    near = [difflib.get_close_matches(half, table, n=1) for half, table in zip(halves, tables, strict=True)]
-    return f"; did you mean {near[0][0]}{JOINT}{near[1][0]}?" if all(near) else ""
-
-
-communities.CommunitiesSpec.named = staticmethod(strategy_class)
 
 
 def named_classes(kinds: Iterable[str]) -> list[type[StrategySpec]]:
@@ -217,13 +204,16 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     try:
         spec = spec_class.model_validate(booleans_as_words(document, spec_class))
     except ValidationError as error:
-        faults = [_sentence(detail, spec_class, document["kind"]) for detail in details(error)]
-        raise StrategyError([*faults, *_cohort_faults(spec_class, document, error, cohort)]) from error
+        invalid = parameter_faults(error, spec_class, document["kind"])
+        raise StrategyError([*invalid, *_cohort_faults(spec_class, document, error, cohort)]) from error
     if spec.selection is not None:
         selection_class(spec.selection)  # of its parameters the study decides
     if cohort is not None and (faults := spec.faults(cohort)):
         raise StrategyError(faults)
     return spec
+
+
+communities.CommunitiesSpec.parsed = staticmethod(parse_strategy)
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -232,11 +222,8 @@ def _document(text: str) -> dict[str, Any]:
         return {"kind": text}
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        raise StrategyError.of("a strategy", "be valid JSON", f"{shown(text)}: {error.msg} at {where}") from error
-    except RecursionError as error:
-        raise StrategyError.of("a strategy", "be one JSON object", f"{shown(text)}, nested too deeply") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise StrategyError.of("a strategy", "be valid JSON", f"{shown(text)}: {error}") from error
     if not isinstance(document, dict):
         raise StrategyError.of("a strategy", "be one JSON object", shown(text))
     return document
@@ -254,29 +241,3 @@ def _cohort_faults(
     except ValidationError:
         return []
     return spec.faults(cohort)
-
-
-def _sentence(detail: ErrorDetails, spec_class: type[StrategySpec], kind: str) -> str:
-    """Return a fault with its condition, value and what is allowed."""
-    path = [str(part) for part in detail["loc"]]
-    if not path:  # parameters that do not go together
-        return fault_of(kind, detail)
-    if detail["type"] == "extra_forbidden" and len(path) == 1:
-        return _unknown_parameter(spec_class, kind, path[0], detail["input"])
-    where = ".".join(part for part in path if part not in ("interval", "choices"))
-    return fault_of(f"{where} of {kind}", detail, _searched_text(spec_class, path[0]))
-
-
-def _unknown_parameter(spec_class: type[StrategySpec], kind: str, name: str, value: Any) -> str:
-    if name in spec_class.bound:
-        return Fault(f"{name} of {kind}", None, shown(value), f"it is {spec_class.bound[name]}", "can't be set")
-    parameters = [field for field in spec_class.model_fields if field not in ("kind", *SHARED_PARAMETERS)]
-    allowed = ", ".join([*parameters, *SHARED_PARAMETERS])
-    return Fault(name, None, shown(value), f"its parameters are {allowed}", f"is no parameter of {kind}")
-
-
-def _searched_text(spec_class: type[StrategySpec], name: str) -> str:
-    searched = searched_fields(spec_class).get(name)
-    if searched is None or callable(searched.default):
-        return ""
-    return f"; a search draws it from {searched.default.text()}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.cli.options import AsJson, Settings
+from fedscout.experiments.cli.options import AsJson, Settings, names, prepare, user_folders
 from fedscout.experiments.cli.reproduce import TrialsOut
 from fedscout.experiments.text import show, tell
 
@@ -41,25 +41,16 @@ def engine(
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Device on which hosts and peers train.")] = "cpu",
     peers: Annotated[bool, typer.Option("--peers", help="Also run other simulators on the same task.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Number of repetitions; fedscout and peers alternate.")] = 1,
-    peer_seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of a peer.")] = 600.0,
     precision: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Precision of fedscout's layers; peers use float32.")
     ] = "float32",
     as_json: AsJson = False,
 ) -> None:
     """Time a round: train, aggregate and evaluate through the Grid."""
-    from fedscout.engine.runtime.ray import prepare_environment
-
-    prepare_environment(verbose=False)
+    prepare(verbose=False)
     from fedscout.engine.config import EngineConfig
     from fedscout.engine.messages.calls import Cohort
-    from fedscout.experiments.timings.engine import (
-        PEERS,
-        SERVER_ROWS,
-        TRAINING,
-        measure_engine,
-        report_lines,
-    )
+    from fedscout.experiments.timings.engine import PEERS, SERVER_ROWS, TRAINING, measure_engine, report_lines
     from fedscout.experiments.timings.peers.work import Task
     from fedscout.strategies import parse_strategy
 
@@ -76,8 +67,8 @@ def engine(
     training = TRAINING.model_copy(update={"precision": precision})
     note = tell if peers or repeats > 1 else lambda _: None
     task = Task(work, clients, samples, rounds, hosts, device, sampled)
-    report = measure_engine(task, specs, config, training, repeats, PEERS if peers else (), peer_seconds, note)
-    _show(as_json, report.document(), report_lines(report))
+    report = measure_engine(task, specs, config, training, repeats, PEERS if peers else (), note)
+    _show(as_json, report.model_dump(mode="json"), report_lines(report))
 
 
 @bench.command()
@@ -85,28 +76,13 @@ def kernels(
     turns: Annotated[int, typer.Option(min=1, help="Number of repetitions; the shortest is reported.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Compare training and scoring of large models and of a block of small ones with matrix products, on one core."""
-    from fedscout.engine.runtime.ray import prepare_environment
-
-    prepare_environment(verbose=False)
+    """Compare training and scoring of large models and of a block of small ones with a matrix product, on one core."""
+    prepare(verbose=False)
     from fedscout.experiments.timings.engine import processor_text
-    from fedscout.experiments.timings.kernels import (
-        block_lines,
-        block_timings,
-        kernel_timings,
-        product_rates,
-        table_lines,
-    )
+    from fedscout.experiments.timings.kernels import block_timings, kernel_timings, product_rates
 
-    processor = processor_text()
-    rates, timings, blocks = product_rates(turns), list(kernel_timings(turns)), block_timings(turns)
-    document = {
-        "processor": processor,
-        "products": rates,
-        "timings": [timing.model_dump() for timing in timings],
-        "blocks": [block.model_dump() for block in blocks],
-    }
-    _show(as_json, document, [processor, *table_lines(rates, timings), "", *block_lines(blocks)])
+    tables = {"products": product_rates(turns), "models": [*kernel_timings(turns)], "blocks": block_timings(turns)}
+    _show(as_json, {"processor": processor_text(), **tables}, [processor_text(), *_table_lines(tables)])
 
 
 @bench.command()
@@ -114,21 +90,16 @@ def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients in the measurement with many clients.")] = 1000,
     rounds: Annotated[int, typer.Option(min=4, help="Number of measured rounds per size, after warm-up.")] = 30,
-    target: Annotated[int, typer.Option(min=1, help="Number of nodes to forecast.")] = 100,
-    gigabits: Annotated[float, typer.Option(min=0.001, help="Bandwidth of the forecast's network, Gbit/s.")] = 10.0,
-    latency_ms: Annotated[float, typer.Option(min=0.0, help="Round-trip latency of that network.")] = 0.5,
+    target: Annotated[int, typer.Option(min=1, help="Number of nodes of the estimate.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a round's overhead on local clusters of many raylets, and forecast that of a larger cluster."""
+    """Measure a round's overhead on local clusters of many raylets, and estimate that of a larger cluster."""
     numbers = _ascending(nodes)
-    from fedscout.engine.runtime.ray import prepare_environment
+    prepare(verbose=False)
+    from fedscout.experiments.timings.scaling import measure_scaling
 
-    prepare_environment(verbose=False)
-    from fedscout.experiments.timings.scaling import Network, measure_scaling, report_lines
-
-    network = Network(gigabits_per_second=gigabits, latency_seconds=latency_ms / 1000)
-    report = measure_scaling(numbers, clients, rounds, target, network, note=tell)
-    _show(as_json, report.model_dump(), report_lines(report))
+    tables = measure_scaling(numbers, clients, rounds, target, note=tell)
+    _show(as_json, tables, _table_lines(tables))
 
 
 @bench.command()
@@ -139,8 +110,6 @@ def table(
     out: TrialsOut = Path("runs/bench-table"),
 ) -> None:
     """Train a table of trials: the one used to replay recommenders, or the one from which priors are learnt."""
-    from fedscout.experiments.cli.options import names, prepare
-
     prepare(verbose=False)
     from fedscout.experiments.suites.table_training import train_table
 
@@ -173,12 +142,12 @@ def choice(
     ] = None,
     searcher: Annotated[
         list[str] | None,
-        typer.Option(help="Your own searcher for a replay, as package.module:Class; may be repeated."),
+        typer.Option(help="Your own searcher, as package.module:Class; may be repeated."),
     ] = None,
     out: TrialsOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Measure the regret of each way to choose a strategy against the best one, and its cost."""
+    """Compare ways to choose a strategy, in a replay by their regret against the best one, and their costs."""
     _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 
@@ -225,11 +194,9 @@ def _run_suite(
     searchers: Sequence[str] = (),
 ) -> None:
     """Run the tables of a suite and print them."""
-    from fedscout.experiments.cli.options import names, prepare, user_folders
-
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.methods import Given
+    from fedscout.experiments.grids.methods import Choose
     from fedscout.experiments.grids.tables import result_lines
 
     user_folders()
@@ -237,7 +204,7 @@ def _run_suite(
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
-    searcher_methods = {path: Given(kind="given", arguments={"by": path}) for path in searchers}
+    searcher_methods = {path: Choose(kind="choose", by=path) for path in searchers}
     request = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, searcher_methods)
     selected = entries_named(entries, tables)
     scales = {name for entry in selected for name in entry.read().scales}
@@ -246,6 +213,17 @@ def _run_suite(
     results = [*run_entries(entries, selected, out, request)]
     lines = [line for result in results for line in (*result_lines(result), "")]
     _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
+
+
+def _table_lines(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the lines of Markdown tables with the keys of their rows as headings, numbers with four digits."""
+    from fedscout.experiments.reports.console import markdown_table
+
+    lines = []
+    for rows in tables.values():
+        cells = [[f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+        lines += ["", *markdown_table([*rows[0]], cells)] if rows else []
+    return lines
 
 
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedscout.experiments.cli.options import (
-    FOLDER,
     AsJson,
     ConfigFile,
     Settings,
-    out_folder,
+    StudyFolder,
     prepare,
     read_settings,
     user_folders,
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
 Files = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for description.json, clients.png and clients.svg.")
 ]
-Counts = Annotated[
-    bool, typer.Option("--counts", help="Shade by number of rows instead of by share of the client's rows.")
-]
 
 
 def describe(
@@ -41,7 +36,6 @@ def describe(
     config_file: ConfigFile = None,
     out: Files = None,
     as_json: AsJson = False,
-    counts: Counts = False,
 ) -> None:
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
@@ -57,14 +51,14 @@ def describe(
 
         federation = build_federation(config.federation, config.model)
         description = describe_federation(federation, config.detection, config.seed, config.training.test_fraction)
-        written = () if out is None else write_description(description, out, counts)
+        written = () if out is None else write_description(description, out)
     if as_json:
         show_json(description.model_dump(mode="json"))
         return
     from fedscout.experiments.reports.description_console import show_description
 
     console = out_console()
-    show_description(console, description, counts)
+    show_description(console, description)
     if written:
         console.print()
     for label, path in zip(("Description", "Picture", "Picture"), written, strict=False):
@@ -113,10 +107,14 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     by_name = planned_space(by_name_config, cohort, selection=selection) if possible else None
     notes = own_strategy(config, cohort).notes(cohort) if config.strategy else []
     if as_json:
-        schemas = {"schema": space.json_schema(), "by_name": by_name and by_name.json_schema()}
-        pairs = {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS}
-        choices = {"selections": {kind: policy_class.model_json_schema() for kind, policy_class in SELECTIONS.items()}}
-        document = {"num_clients": clients, "num_sampled": cohort.num_sampled, **schemas, "pairs": pairs, **choices}
+        document = {
+            "num_clients": clients,
+            "num_sampled": cohort.num_sampled,
+            "schema": space.json_schema(),
+            "by_name": by_name and by_name.json_schema(),
+            "pairs": {"server_rules": SERVER_RULE_KINDS, "clients": CLIENT_KINDS},
+            "selections": {kind: policy_class.model_json_schema() for kind, policy_class in SELECTIONS.items()},
+        }
         show_json({**document, "notes": notes} if config.strategy else document)
         return
     console = out_console()
@@ -181,12 +179,8 @@ def effect_table() -> Iterator[str]:
 
 def _key_lines(first: str, keys: dict[str, FieldInfo]) -> Iterator[str]:
     for name, key in keys.items():
-        yield f"| {first} | `{name}` | {_default(key)} | {key.description} |"
-
-
-def _default(key: FieldInfo) -> Any:
-
-    return "must be given" if key.is_required() else default_text(key.default)
+        default = "must be given" if key.is_required() else default_text(key.default)
+        yield f"| {first} | `{name}` | {default} | {key.description} |"
 
 
 def keys(as_json: AsJson = False) -> None:
@@ -214,28 +208,14 @@ def default_text(default: Any) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-POLICY = "selection"
-"""This column is shown if any trial has a policy."""
-
 COLUMNS = [
-    "trial",
-    "phase",
-    "generation",
-    "strategy",
-    "parameters",
-    POLICY,
-    "seed",
-    "num_rounds",
-    "status",
-    "fitness",
-    "error",
+    *("trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "num_rounds"),
+    *("status", "fitness", "error"),
 ]
 
 
 def trials(
-    out: Annotated[
-        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
-    ],
+    out: StudyFolder,
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study's log."""
@@ -256,8 +236,8 @@ def trials(
     for path, reason in faults.items():
         tell(f"{path} can't be used and is left out ({reason})")
     table = pd.DataFrame(rows, columns=COLUMNS)
-    if table[POLICY].isna().all():
-        table = table.drop(columns=POLICY)
+    if table["selection"].isna().all():
+        table = table.drop(columns="selection")
     if as_json:
         show_json_text(table.to_json(orient="records", indent=2))
         return
@@ -268,10 +248,7 @@ Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
 def report(
-    out: Annotated[
-        Path,
-        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
-    ],
+    out: StudyFolder,
     show_it: Open = False,
 ) -> None:
     """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html."""
@@ -286,14 +263,7 @@ def report(
         webbrowser.open(path.absolute().as_uri())
 
 
-class FileFormat(StrEnum):
-    """File formats of charts."""
-
-    png = "png"
-    pdf = "pdf"
-    svg = "svg"
-
-
+FileFormat = Literal["png", "pdf", "svg"]
 Format = Annotated[FileFormat, typer.Option("--format", help="Format of the files.")]
 What = Annotated[
     str | None,
@@ -302,63 +272,33 @@ What = Annotated[
 
 
 def plot(
-    out: Annotated[
-        Path,
-        typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False),
-    ],
-    file_format: Format = FileFormat.png,
+    out: StudyFolder,
+    file_format: Format = "png",
     what: What = None,
 ) -> None:
     """Write the pictures of a study's or a sweep's report into OUT/figures, as PNG, PDF or SVG."""
     prepare(verbose=False)
     from fedscout.experiments.reports.page import write_figures
 
-    for path in write_figures(out, file_format.value, what):
+    for path in write_figures(out, file_format, what):
         show(str(path))
 
 
-class Target(StrEnum):
-    """Programs that a study can be exported to."""
-
-    optuna = "optuna"
-    mlflow = "mlflow"
-    tensorboard = "tensorboard"
-    wandb = "wandb"
-
-
-TABLES = ("csv", "json", "jsonl", "parquet", "table", "xlsx", "excel", "pandas")
-
-
-def _target(given: str) -> Target:
-    """Return the export target of a name; tables need no export.
-
-    Raises:
-        BadParameter: If there is none of that name.
-    """
-    if given in (*Target,):
-        return Target(given)
-    tables = "; the log is already a table: fedscout trials OUT [--json] or fedscout.read_trials(OUT)"
-    hint = tables if given.lower() in TABLES else ""
-    raise typer.BadParameter(f"must be one of {', '.join(Target)}, got {given!r}{hint}")
-
-
-To = Annotated[Target, typer.Option("--to", help="Target program.", parser=_target, metavar=f"[{'|'.join(Target)}]")]
+Target = Literal["optuna", "mlflow", "tensorboard", "wandb"]
+To = Annotated[Target, typer.Option("--to", help="Target program.")]
 At = Annotated[
     str | None,
     typer.Option(
         "--path",
-        help="A file of Optuna studies (.db for SQLite, else a journal), a tracking URI of MLflow, a folder for "
-        "TensorBoard or wandb; in OUT/exports by default.",
+        help="SQLite file of Optuna studies, MLflow tracking URI, or folder; in OUT/exports by default.",
         show_default=False,
     ),
 ]
 
 
 def export(
-    out: Annotated[
-        Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study.", show_default=False)
-    ],
-    to: To = Target.optuna,
+    out: StudyFolder,
+    to: To = "optuna",
     path: At = None,
 ) -> None:
     """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
@@ -372,23 +312,14 @@ def export(
     for fault in study.faults:
         tell(fault)
     folder = out / "exports"
-    match to:
-        case Target.optuna:
-            target = path or str(folder / "optuna.log")
-            written = exports.export_to_optuna(study, Path(target))
-            is_sqlite = Path(target).suffix.lower() in exports.SQLITE_SUFFIXES
-            viewer = f"optuna-dashboard {'sqlite:///' if is_sqlite else ''}{Path(target)}"
-        case Target.mlflow:
-            target = path or f"sqlite:///{(folder / 'mlflow.db').absolute()}"
-            written = exports.export_to_mlflow(study, target)
-            viewer = f"mlflow ui --backend-store-uri {target}"
-        case Target.tensorboard:
-            target = path or str(folder / "tensorboard")
-            written = exports.export_to_tensorboard(study, Path(target))
-            viewer = f"tensorboard --logdir {target}"
-        case Target.wandb:
-            target = path or str(folder / "wandb")
-            written = exports.export_to_wandb(study, Path(target))
-            viewer = f"wandb sync --sync-all {Path(target) / study.name}"
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {target}")
-    show(f"To see them: {viewer}")
+    names = {"optuna": folder / "optuna.db", "mlflow": f"sqlite:///{(folder / 'mlflow.db').absolute()}"}
+    place = path or str(names.get(to, folder / to))
+    written = exports.export(study, to, place)
+    viewers = {
+        "optuna": f"optuna-dashboard sqlite:///{place}",
+        "mlflow": f"mlflow ui --backend-store-uri {place}",
+        "tensorboard": f"tensorboard --logdir {place}",
+        "wandb": f"wandb sync --sync-all {Path(place) / study.name}",
+    }
+    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    show(f"To see them: {viewers[to]}")

@@ -8,7 +8,7 @@ table.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,7 +19,6 @@ from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, 
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
-    from fedscout.experiments.grids.catalogue import Run
     from fedscout.experiments.sweeps.sweep import Sweep
 
 
@@ -73,7 +72,8 @@ def sweep(
         others = [text for text in texts if text not in files]
         if len(files) > 1 or not all("=" in text for text in others):
             raise ConfigurationError.of("a file with rows", "be the only file", ", ".join(texts))
-        _run_file(Path(files[0]), others, out, as_json, dry_run, (parallel, rows, columns, seeds))
+        request = (tuple(others), None, seeds, parallel, names(rows), names(columns), tell)
+        _run_file(Path(files[0]), request, out, as_json, dry_run)
         return
     if rows is not None or columns is not None or seeds is not None:
         raise ConfigurationError.of("--rows, --columns and --seeds", "be left out without a YAML file that has rows")
@@ -107,23 +107,28 @@ def sweep(
 
 def _run_file(
     file: Path,
-    settings: Sequence[str],
+    request: tuple[Any, ...],
     out: Path | None,
     as_json: bool,
     dry_run: bool,
-    limits: tuple[int | None, str | None, str | None, int | None],
 ) -> None:
-    """Run a user's own experiment, or list its cells, and print its table."""
+    """Run a user's own experiment, or list its cells, and print its table; `request` follows the command in a `Run`."""
     from fedscout.experiments.grids.catalogue import Run, run_file
+    from fedscout.experiments.grids.cells import finished_cells
+    from fedscout.experiments.grids.experiment import read_experiment
     from fedscout.experiments.grids.tables import result_lines
     from fedscout.experiments.reports.console import out_console, show_json, show_path
 
-    parallel, rows, columns, seeds = limits
     folder = out or Path("runs") / file.stem
-    command = f"fedscout sweep {shlex.quote(str(file))}"
-    run = Run(command, tuple(settings), None, seeds, parallel, names(rows), names(columns), tell)
+    run = Run(f"fedscout sweep {shlex.quote(str(file))}", *request)
     if dry_run:
-        _list_cells(file, folder, run, as_json)
+        experiment = read_experiment(file).only(run.rows, run.columns).parts()
+        finished = finished_cells(experiment, folder, run.context(experiment, folder))
+        cells = [{"row": cell[0], "column": cell[1], "finished": cell in finished} for cell in experiment.measured()]
+        if as_json:
+            show_json({"out": str(folder), "cells": cells})
+        else:
+            _show_listed(["row", "column"], [[*cell.values()] for cell in cells])
         return
     user_folders()
     result = run_file(file, folder, run)
@@ -137,23 +142,9 @@ def _run_file(
         raise typer.Exit(NONE_COMPLETED)
 
 
-def _list_cells(file: Path, folder: Path, run: Run, as_json: bool) -> None:
-    """Print the cells of an experiment and whether they are finished."""
-    from fedscout.experiments.grids.experiment import read_experiment
-    from fedscout.experiments.grids.runner import finished_cells
-    from fedscout.experiments.reports.console import show_json
-
-    experiment = read_experiment(file).only(run.rows, run.columns).parts()
-    finished = finished_cells(experiment, folder, run.context(experiment, folder))
-    listed = [{"row": cell[0], "column": cell[1], "finished": cell in finished} for cell in experiment.cells()]
-    if as_json:
-        show_json({"out": str(folder), "cells": listed})
-        return
-    _show_listed(["row", "column"], [(entry["row"], entry["column"], entry["finished"]) for entry in listed])
-
-
 def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     """Print the studies and their state from earlier commands."""
+    from fedscout.engine.trials.log import num_trials
     from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.sweeps.sweep import check_sweep_folder, value_text
@@ -164,7 +155,7 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
             "study": folder.study(configuration).name,
             "values": dict(configuration.setting),
             "finished": folder.result(configuration) is not None,
-            "trials": folder.num_trials(configuration),
+            "trials": num_trials(folder.study(configuration) / "trials"),
             "planned_trials": planned_trials(configuration.config)[0],
         }
         for configuration in planned.configurations
@@ -275,13 +266,8 @@ def tune_table(
 ) -> None:
     """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
     prepare(verbose)
-    from fedscout.experiments.client_settings.request import (
-        TableRequest,
-        make_table,
-        read_coarse,
-        read_config,
-        refine_table,
-    )
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config, refine_table
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
@@ -298,9 +284,11 @@ def tune_table(
         given_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         work = partial(make_table, TableRequest(config, threshold=threshold, **given_options), out)
     else:
-        _check_refine_options({**options, "proxy": proxy})
-        coarse = read_coarse(refine, settings or [], config_file, threshold)
-        work = partial(refine_table, coarse, out)
+        given = [name for name, value in {**options, "proxy": proxy}.items() if value is not None]
+        if given:
+            keys = ", ".join(OPTIONS.get(name, f"--{name}") for name in given)
+            raise ConfigurationError.of(keys, "be left out with --refine, whose table determines it")
+        work = partial(refine_table, refine, settings or [], config_file, threshold, out)
     progress = GridProgress("cells")
     with progress.live():
         tuned = work(progress.display(), parallel, verbose, user_folders())
@@ -308,19 +296,6 @@ def tune_table(
         show_json(table_document(tuned))
     else:
         show_table(out_console(), tuned)
-
-
-def _check_refine_options(asked: Mapping[str, object]) -> None:
-    """Check that no option is given that the refined table determines.
-
-    Raises:
-        ConfigurationError: With all such options.
-    """
-    from fedscout.engine.errors import ConfigurationError
-
-    given_options = [OPTIONS.get(name, f"--{name}") for name, value in asked.items() if value is not None]
-    if given_options:
-        raise ConfigurationError.of(", ".join(given_options), "be left out with --refine, whose table determines it")
 
 
 def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:

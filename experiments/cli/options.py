@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
-from fedscout.experiments.text import visible_line
+from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
     from fedscout.experiments.config import StudyConfig
@@ -68,6 +68,9 @@ def out_folder(place: str | Path) -> Path:
 
 FOLDER = "FOLDER | URI"
 
+StudyFolder = Annotated[
+    Path, typer.Argument(parser=out_folder, metavar=FOLDER, help="Folder of a study or a sweep.", show_default=False)
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file that the arguments override.")]
 Out = Annotated[
     Path | None,
@@ -109,24 +112,15 @@ def _show_own_messages() -> None:
     """Log the package's own messages to standard error, one line each."""
     import logging
 
-    class _CurrentStandardError(logging.StreamHandler[TextIO]):
-        """Writes to the current standard error, which may have been replaced since the start."""
+    class _OneLineEach(logging.Handler):
+        """Prints to the current standard error, which may have been replaced since the start."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            self.stream = sys.stderr
-            super().emit(record)
-
-    class _OneLine(logging.Formatter):
-        """Escapes control characters in messages and keeps each on one line."""
-
-        def format(self, record: logging.LogRecord) -> str:
-            return visible_line(super().format(record))
+            tell(self.format(record))
 
     logger = logging.getLogger("fedscout")
     if not logger.handlers:
-        handler = _CurrentStandardError()
-        handler.setFormatter(_OneLine("fedscout: %(message)s"))
-        logger.addHandler(handler)
+        logger.addHandler(_OneLineEach())
         logger.propagate = False
         logger.setLevel(logging.INFO)
 

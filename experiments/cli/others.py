@@ -1,7 +1,6 @@
-"""Commands on real federations, embeddings, agents and trained models.
+"""Commands on real federations, agents and trained models.
 
 - `fedscout app`: write a Flower app for real clients.
-- `fedscout embed`: embed images or texts by a pretrained network into a new data set.
 - `fedscout mcp`: serve tools for agents.
 - `fedscout predict`: predict new rows with a trained model.
 """
@@ -10,15 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fedscout.experiments.cli.options import (
     FAILED,
-    AsJson,
     ConfigFile,
     Settings,
     Verbose,
@@ -29,48 +26,23 @@ from fedscout.experiments.cli.options import (
 from fedscout.experiments.text import show, tell, visible
 
 
-class By(StrEnum):
-    """How the driver of an app chooses a strategy."""
-
-    rules = "rules"
-    search = "search"
-
-
 def app(
     settings: Settings = None,
     config_file: ConfigFile = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="New or empty folder of the app, whose name is the app's name.")
     ] = Path("federation_app"),
-    study: Annotated[
-        Path | None,
-        typer.Option("--from", help="Folder of a finished study whose winner is trained.", show_default=False),
-    ] = None,
+    study: Annotated[Path | None, typer.Option("--from", help="Finished study whose winner is trained.")] = None,
     choose: Annotated[
-        By | None,
-        typer.Option(
-            "--choose",
-            help="Without --from and strategy.kind: how the driver chooses after detection; rules by default.",
-            show_default=False,
-        ),
+        Literal["rules", "search"] | None,
+        typer.Option("--choose", help="Without a strategy: how the driver chooses one; rules by default."),
     ] = None,
     min_clients: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of clients that must be connected at the start; the study's by default, else 2."
-        ),
+        int | None, typer.Option(min=1, help="Number of clients that must connect; the study's by default, else 2.")
     ] = None,
-    results: Annotated[
-        str | None, typer.Option(help="Folder on the server for logs, reports and the model; APP-out by default.")
-    ] = None,
-    max_rounds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Largest number of rounds of a search on the real clients.", show_default=False),
-    ] = None,
-    max_bytes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Largest number of bytes sent and received by a search.", show_default=False),
-    ] = None,
+    results: Annotated[str | None, typer.Option(help="Folder of results on the server; APP-out by default.")] = None,
+    max_rounds: Annotated[int | None, typer.Option(min=1, help="Most rounds of a search on the real clients.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="Most bytes sent and received by a search.")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Write a Flower app that trains a study's winner or strategy.kind on real clients, or chooses a strategy there."""
@@ -98,83 +70,14 @@ def app(
             "--choose and --max-…",
             f"be left out with {('--from' if study else 'strategy.kind')}, which determines the strategy",
         )
-    agreement = Agreement.of_study(config)
-    model_note = None
+    agreement, note = Agreement.of_study(config), None
     if strategy:
-        model_note = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
-    program = Program(
-        strategy or None,
-        "rules" if choose is None else choose.value,
-        max_rounds,
-        max_bytes,
-        min_clients or config.federation.num_seen or FEWEST_CLIENTS,
-        results,
-    )
-    written = write_app(out, agreement, program)
-    show(f"The app for `flwr run` is in {written}; its README.md lists the commands")
-    if model_note is not None:
-        show(f"note: {model_note}")
-
-
-Weights = Annotated[
-    Path | None,
-    typer.Option(
-        help=(
-            "Weights: for images a ResNet-18 with torchvision's names (.safetensors, .pt, .pth); "
-            "for images or texts any .onnx network."
-        ),
-        show_default=False,
-    ),
-]
-Tokenizer = Annotated[
-    Path | None, typer.Option(help="For texts: the tokenizer.json of the weights.", show_default=False)
-]
-Random = Annotated[
-    int | None, typer.Option("--random", min=0, help="Seed of random weights, instead of a file.", show_default=False)
-]
-Size = Annotated[int, typer.Option(min=32, max=1024, help="Width and height to which images are resized.")]
-
-
-def embed(
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    weights: Weights = None,
-    tokenizer: Tokenizer = None,
-    random: Random = None,
-    size: Size = 224,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Output file, itself a data set; embedded.npz or random-features.npz by default.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Embed a data set's images or texts with a pretrained network, and write the features as a data set."""
-    config = read_settings(settings, config_file, verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-
-    out = out or Path("random-features.npz" if weights is None else "embedded.npz")
-    if out.suffix != ".npz":
-        raise ConfigurationError.of("--out", "be a file that ends in .npz", out)
-    from fedscout.experiments.embeddings.embedder import embedder, load_to_embed, write_embedded
-    from fedscout.experiments.reports.console import show_json
-    from fedscout.experiments.text import show
-
-    by = embedder(weights, tokenizer, random, size)
-    dataset, rows = load_to_embed(config.federation)
-    is_new = write_embedded(dataset, rows, by, out)
-    client = dataset.client_ids is not None
-    use = f"federation.dataset={out} federation.label=y" + (" federation.client_column=client" if client else "")
-    if as_json:
-        show_json({"out": str(out), "rows": dataset.num_rows, "computed": is_new, "by": by.record, "use": use})
-        return
-    features = "random features (untrained network)" if weights is None else f"features of {weights.name}"
-    unchanged = "" if is_new else " (unchanged)"
-    show(f"{dataset.name}: {len(rows)} {by.of} as {features} in {out}{unchanged}\nUse: fedscout detect {use}")
+        note = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
+    num_clients = min_clients or config.federation.num_seen or FEWEST_CLIENTS
+    program = Program(strategy or None, choose or "rules", max_rounds, max_bytes, num_clients, results)
+    show(f"The app for `flwr run` is in {write_app(out, agreement, program)}; its README.md lists the commands")
+    if note is not None:
+        show(f"note: {note}")
 
 
 def mcp(
@@ -214,24 +117,15 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a training (fedscout train --out).", show_default=False)],
-    table: Annotated[
-        str,
-        typer.Argument(help="Table with the columns of the training data, or folder of images.", show_default=False),
-    ],
+    model: Annotated[Path, typer.Argument(help="Folder of a training (fedscout train --out).")],
+    table: Annotated[str, typer.Argument(help="Table with the columns of the training data, or folder of images.")],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Output file, .csv or .parquet; CSV is printed by default.", show_default=False
-        ),
+        Path | None, typer.Option("--out", "-o", help="Output file, .csv or .parquet; CSV is printed by default.")
     ] = None,
     group: Annotated[
-        int | None,
-        typer.Option(help="Index of the group whose model is used, from 0, if each group has one.", show_default=False),
+        int | None, typer.Option(help="Index of the group whose model is used, from 0, if each group has one.")
     ] = None,
-    code: Annotated[
-        str | None, typer.Option(help="Import path of the model, if it is user code.", show_default=False)
-    ] = None,
+    code: Annotated[str | None, typer.Option(help="Import path of the model, if it is user code.")] = None,
 ) -> None:
     """Print the predictions of a trained model for each row: class and probabilities, or the regression target."""
     prepare(verbose=False)

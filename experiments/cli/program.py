@@ -54,10 +54,8 @@ app = typer.Typer(
 )
 for command in (
     studies.run,
-    studies.init,
     studies.detect,
     inspect.describe,
-    others.embed,
     studies.recommend,
     studies.search,
     many_studies.sweep,

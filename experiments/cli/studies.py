@@ -5,19 +5,17 @@
 - `fedscout train`: train one strategy once.
 - `fedscout detect`: measure how the clients' data differ.
 - `fedscout recommend`: recommend a strategy with its parameters, without a trial.
-- `fedscout init`: write the file of a study from the answers to five questions.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,11 +26,10 @@ from fedscout.experiments.cli.options import (
     Out,
     Settings,
     Verbose,
-    prepare,
     read_settings,
     user_folders,
 )
-from fedscout.experiments.text import tell, visible
+from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,28 +40,15 @@ if TYPE_CHECKING:
 
 TunedBaseline = Annotated[
     bool | None,
-    typer.Option(
-        "--tuned-baseline/--no-tuned-baseline",
-        help="Also compare the winner with FedAvg at its best client learning rate.",
-    ),
+    typer.Option("--tuned-baseline/--no-tuned-baseline", help="Also compare with FedAvg at its best learning rate."),
 ]
 
 
 OneShot = Annotated[
-    bool,
-    typer.Option(
-        "--one-shot",
-        help=(
-            "Skip the search: train the recommendation of a language model (or of the rules, without "
-            "an API key) once and confirm it on fresh seeds."
-        ),
-    ),
+    bool, typer.Option("--one-shot", help="Instead of a search, confirm what a language model or the rules recommend.")
 ]
 StartText = Annotated[
-    str | None,
-    typer.Option(
-        "--text", help="With --one-shot: a description of how the clients' data differ, for a language model."
-    ),
+    str | None, typer.Option("--text", help="With --one-shot: how the clients' data differ, for a language model.")
 ]
 
 
@@ -228,14 +212,11 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        finite = {  # JSON has no infinity, and regression has no accuracy
-            name: [value if isfinite(value) else None for value in getattr(trial, f"round_{name}")]
-            for name in ("accuracy", "loss")
-        }
-        rounds: dict[str, list[float | None]] = finite if any(finite["accuracy"]) else {"loss": finite["loss"]}
-        for name in (*SCORES_WHERE_KNOWN, "seconds"):
-            if (scores := getattr(trial, f"round_{name}")) is not None and any(map(isfinite, scores)):
-                rounds[name] = [value if isfinite(value) else None for value in scores]
+        rounds: dict[str, list[float | None]] = {}
+        for name in ("loss", "accuracy", *SCORES_WHERE_KNOWN, "seconds"):
+            scores = getattr(trial, f"round_{name}") or ()
+            if name == "loss" or any(map(isfinite, scores)):  # regression has no accuracy
+                rounds[name] = [value if isfinite(value) else None for value in scores]  # JSON has no infinity
         show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
@@ -286,14 +267,6 @@ def detect(
     show_columns(console, federation.facts, is_brief=True)
 
 
-class Source(StrEnum):
-    """Source of a recommendation."""
-
-    auto = "auto"
-    rules = "rules"
-    llm = "llm"
-
-
 Text = Annotated[
     str | None, typer.Option("--text", help="A description of how the clients' data differ, for a language model.")
 ]
@@ -301,7 +274,7 @@ Report = Annotated[
     Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, instead of measuring.")
 ]
 Who = Annotated[
-    Source | None,
+    Literal["auto", "rules", "llm"] | None,
     typer.Option("--source", help="auto (default) asks a language model if an API key is set, else the rules."),
 ]
 Replay = Annotated[
@@ -335,7 +308,7 @@ def recommend(
     user_folders()
     recommender_config = config.recommender
     request = RecommendationRequest(
-        recommender_config.source if source is None else source.value,
+        recommender_config.source if source is None else source,
         recommender_config.text if text is None else text,
         report,
     )
@@ -373,57 +346,3 @@ def show_recommendation(console: Console, found: Recommended) -> None:
         console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}{cost}")
     for note in recommendation.notes:
         console.print(f"  {note}")
-
-
-DraftFile = Annotated[Path, typer.Option("--out", "-o", help="Output file.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Accept all suggestions without asking.")]
-Data = Annotated[str | None, typer.Argument(metavar="[DATA]", help="A file, or the name of a data set.")]
-
-DEALT = "-"
-
-
-def init(data: Data = None, out: DraftFile = Path("study.yaml"), yes: Yes = False) -> None:
-    """Ask five questions and write a study file for `fedscout run`. Without a terminal, use the suggested answers."""
-    prepare(verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.engine.runtime.files import write_atomically
-    from fedscout.experiments.config import load_config
-    from fedscout.experiments.draft import AIMS, TIMES, Draft, suggested_dataset, table_suggestions
-
-    if out.exists():
-        raise ConfigurationError.of("--out", "be a new file", f"{out}, which exists")
-    asks = not yes and sys.stdin.isatty()
-    dataset = data or _answer(asks, "The data: a file, or the name of a data set", suggested_dataset())
-    head = table_suggestions(dataset)
-    label = client = None
-    if head is not None:
-        label = _answer(asks, "The column to predict", head.label, head.columns)
-        others = [column for column in head.columns if column != label]
-        suggested = head.client if head.client in others else DEALT
-        question = f"The column of the client ({DEALT}: partition the rows over ten clients)"
-        client_answer = _answer(asks, question, suggested or DEALT, [DEALT, *others])
-        client = None if client_answer == DEALT else client_answer
-    aims_text = "; ".join(f"{aim}: {meaning}" for aim, (meaning, _) in AIMS.items())
-    aim = _answer(asks, f"What matters ({aims_text})", "accuracy", AIMS)
-    time = _answer(asks, "How long the study may take", "hour", TIMES)
-    text = Draft(dataset, label, client, cast(Any, aim), cast(Any, time)).text
-    write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
-    try:
-        load_config((), out)
-    except ConfigurationError:
-        out.unlink()
-        raise
-    print(visible(text), end="")
-    tell(f"wrote {out}; to run it: fedscout run {out}")
-
-
-def _answer(asks: bool, question: str, suggested: str, allowed: Collection[str] = ()) -> str:
-    """Return the answer to a question, asked until allowed, or the suggestion if not interactive."""
-    while asks:
-        answer = str(typer.prompt(question, default=suggested, err=True)).strip()
-        if not allowed or answer in allowed:
-            return answer
-        from fedscout.engine.text import did_you_mean, listed
-
-        tell(f"it must be one of {listed(allowed)}, got {answer!r}{did_you_mean(answer, allowed)}")
-    return suggested

@@ -268,11 +268,6 @@ class CellPosition:
         """Return HI for `num_classes` classes in total, or the metric's value."""
         return index_of(self.num_classes, num_classes) if self.row is None else self.row.value
 
-    @property
-    def level(self) -> tuple[int, MetricRow | None]:
-        """The cell's row of the grid."""
-        return self.num_classes, self.row
-
 
 def index_of(held: int, num_classes: int) -> float:
     """Return HI of a client with `held` of `num_classes` classes, two or more."""
@@ -334,19 +329,15 @@ def warm_started_by(
         known: Tuned before.
     """
     order = {place: number for number, place in enumerate([*known, *cells])}
-    levels = sorted({place.level for place in order})
+    levels = sorted({(place.num_classes, place.row) for place in order})
     quantities = sorted({place.quantity for place in order})
-
-    def around(place: CellPosition) -> list[CellPosition]:
-        row, column = levels.index(place.level), quantities.index(place.quantity)
-        steps = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
-        inside = [(r, c) for r, c in steps if 0 <= r < len(levels) and 0 <= c < len(quantities)]
-        return [CellPosition(levels[r][0], quantities[c], levels[r][1]) for r, c in inside]
-
-    return {
-        place: tuple(neighbour for neighbour in around(place) if order.get(neighbour, len(order)) < order[place])
-        for place in cells
-    }
+    at = {(levels.index((place.num_classes, place.row)), quantities.index(place.quantity)): place for place in order}
+    first: dict[CellPosition, tuple[CellPosition, ...]] = {}
+    for (row, column), place in at.items():
+        around = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
+        neighbours = (at[step] for step in around if step in at)
+        first[place] = tuple(neighbour for neighbour in neighbours if order[neighbour] < order[place])
+    return {place: first[place] for place in cells}
 
 
 def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
@@ -397,29 +388,17 @@ class ProxyClients:
 
 def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     """Return why the proxy clients of a cell can't be drawn; empty if they can."""
-    description = f"{place.quantity} rows of {place.num_classes} classes"
     axis = "heterogeneity" if place.row is None else place.row.metric
     cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
     if place.row is not None:
         fault = place.row.fault(place.quantity, proxy.class_rows)
         return [] if fault is None else [Fault(cell, problem=fault)]
-    num_present = int(np.count_nonzero(proxy.class_rows))
-    if place.num_classes > num_present:
-        return [
-            Fault(cell, f"have {place.num_classes} classes", f"proxy data with {num_present} of {proxy.num_classes}")
-        ]
-    if place.quantity < place.num_classes:
-        return [Fault(cell, f"have a row of each of {place.num_classes} classes, so a quantity of at least that")]
-    if (most := proxy.most_rows(place.num_classes)) < place.quantity:
-        return [
-            Fault(
-                cell,
-                f"have {description} per client",
-                f"proxy data with at most {most}",
-                "reduce --quantity or increase federation.server_rows",
-            )
-        ]
-    return []
+    num_present, most = int(np.count_nonzero(proxy.class_rows)), proxy.most_rows(place.num_classes)
+    if place.num_classes <= num_present and place.num_classes <= place.quantity <= most:
+        return []
+    must = f"have {place.quantity} rows of {place.num_classes} classes per client, one of each at least"
+    given = f"proxy data of {num_present} classes with at most {most} such rows"
+    return [Fault(cell, must, given, "change --quantity or increase federation.server_rows")]
 
 
 def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, seed: int) -> ProxyClients:
@@ -505,12 +484,9 @@ def synthetic_rows(federation: Federation, config: StudyConfig, num_rows: int) -
     by_features = replace(federation, embedding=None)  # of which no row could be drawn
     with open_runner(by_features, engine, None, parallel=1) as runner:
         moments = hold(runner.grid(Session(seed=config.seed)), ask_moments(clients, config.detection.max_features))
-    if moments.pooled is None or np.count_nonzero(moments.classes.pooled_counts) < 2:
-        reason = (
-            moments.notes[0]
-            if moments.notes
-            else f"they reported {np.count_nonzero(moments.classes.pooled_counts)} classes"
-        )
+    num_classes = np.count_nonzero(moments.classes.pooled_counts)
+    if moments.pooled is None or num_classes < 2:
+        reason = next(iter(moments.notes), f"they reported {num_classes} classes")
         raise DataError.of(
             "--synthetic", "be left out if clients do not report the sums of their features by class", hint=reason
         )

@@ -14,7 +14,7 @@ cells that can't be filled are left out with a warning.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -30,7 +30,6 @@ from fedscout.experiments.client_settings.proxies import (
     LEVELS,
     QUANTITIES,
     CellPosition,
-    MetricRow,
     ProxyData,
     classes_of,
     grid_of,
@@ -122,14 +121,15 @@ class TableRequest:
             raise ConfigurationError.of(
                 "--metric", f"be one of {', '.join(LEVELS)} or package.module:function", repr(self.metric)
             )
-        faults = []
-        if self.metric not in LEVELS:
-            if not self.heterogeneities or not all(map(isfinite, self.heterogeneities)):
-                values = "none" if self.heterogeneities is None else ", ".join(map(str, self.heterogeneities))
-                faults.append(Fault("--heterogeneity", f"list values of {self.metric}", values))
-        else:
-            outside = [value for value in self.levels if not 0 <= value <= 1]
-            faults += [Fault("--heterogeneity", "be in [0, 1]", f"{value:g}") for value in outside]
+        allowed, low, high = ("in [0, 1]", 0.0, 1.0) if self.metric in LEVELS else ("finite", -inf, inf)
+        values = self.heterogeneities or LEVELS.get(self.metric) or ()
+        faults = [
+            Fault("--heterogeneity", f"be {allowed}", value)
+            for value in values
+            if not (low <= value <= high and isfinite(value))
+        ]
+        if not values:
+            faults.append(Fault("--heterogeneity", f"list values of {self.metric}"))
         faults += [Fault("--quantity", "be at least 1 row", value) for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
             faults.append(Fault("--threshold", "be a distance, at least 0", f"{self.threshold:g}"))
@@ -176,34 +176,33 @@ def _check(config: StudyConfig) -> None:
         ConfigurationError: With every fault that was found.
     """
     check_searchable(config.model_copy(update={"strategy": None}))
-    faults = []
-    if fixed := [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]:
-        faults.append(Fault("strategy", "not set what the table tunes", ", ".join(fixed)))
-    if config.search.strategies != ("fedavg",):
-        faults.append(Fault("search.strategies", "be left out", hint="strategy.kind names the proxy clients' strategy"))
-    if config.search.kind not in SEARCHERS:
-        faults.append(Fault("search.kind", f"be one of {', '.join(SEARCHERS)} for a table", config.search.kind))
-    if config.search.objectives != ("accuracy",) or config.search.validation_fraction:
-        faults.append(
-            Fault("search.objective and search.validation_fraction", "be left out, as proxy rows are the test data")
+    search, training, every = (
+        config.search,
+        config.training,
+        "be left out, as all proxy clients take part in every round",
+    )
+    fixed = [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]
+    others = search.objectives != ("accuracy",) or search.validation_fraction
+    faults = [
+        Fault(key, must)
+        for key, must, is_wrong in (
+            ("strategy", f"not set what the table tunes: {', '.join(fixed)}", fixed),
+            ("search.strategies", "be left out, as strategy.kind is the clients'", search.strategies != ("fedavg",)),
+            ("search.kind", f"be one of {', '.join(SEARCHERS)} for a table", search.kind not in SEARCHERS),
+            ("search.objective and search.validation_fraction", "be left out, as proxy rows are the test data", others),
+            ("selection", every, config.selection is not None),
+            ("search.selection", every, search.selection is not None),
+            ("training.fraction_train", every, training.fraction_train != 1),
+            ("training.scored_clients", every, training.scored_clients is not None),
+            (
+                "strategy.kind",
+                "not be one that sets clients' rates and epochs itself, as fedex",
+                _chooses_settings(config),
+            ),
+            ("client_settings", "be left out, as tuning uses no other table", config.client_settings.kind is not None),
         )
-    is_set_by_key = {
-        "selection": config.selection is not None,
-        "search.selection": config.search.selection is not None,
-        "training.fraction_train": config.training.fraction_train != 1,
-        "training.scored_clients": config.training.scored_clients is not None,
-    }
-    faults += [
-        Fault(key, "be left out, as all proxy clients of a table train and evaluate in every round")
-        for key, is_set in is_set_by_key.items()
-        if is_set
+        if is_wrong
     ]
-    if _chooses_settings(config):
-        faults.append(
-            Fault("strategy.kind", "not be one that sets clients' rates and epochs itself, as fedex and fedpop do")
-        )
-    if config.client_settings.kind is not None:
-        faults.append(Fault("client_settings", "be left out, as tuning uses no other table"))
     if faults:
         raise ConfigurationError(faults)
 
@@ -235,7 +234,6 @@ def make_table(
     grid = _grid(request, tuning)
     if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
         raise ConfigurationError(faults[0])
-    _check_batches(request.config, grid)
     document = provenance(request, federation, tuning)
     check_output_file(out, document)
     folder = folder_of(out)
@@ -261,44 +259,14 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
 
 
 def _grid(request: TableRequest, tuning: CellTuning) -> tuple[CellPosition, ...]:
-    if request.metric != HETEROGENEITY:
-        return _metric_grid(request, tuning.proxy)
+    if request.metric != HETEROGENEITY:  # default columns are scaled so that most classes have enough rows
+        quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(tuning.proxy.class_rows, 0.25)))
+        return metric_grid(request.metric, request.levels, quantities, tuning.proxy.num_classes)
     held = [classes_of(value, tuning.proxy.num_classes) for value in request.levels]
     if request.quantities is not None:
         return grid_of(held, request.quantities)
     fitting = scaled(QUANTITIES, tuning.proxy.usual_rows(min(held)))
     return grid_of(held, [max(*held, quantity) for quantity in fitting])
-
-
-def _metric_grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the grid of another metric; default columns are scaled so that most classes have enough rows."""
-    quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
-    return metric_grid(request.metric, request.levels, quantities, proxy.num_classes)
-
-
-def _check_batches(config: StudyConfig, grid: Sequence[CellPosition]) -> None:
-    """Check that batch sizes do not exceed the rows of a proxy client; warn if part of the range does.
-
-    A batch holds at most a client's rows, so a larger one is the same setting. This bounds the memory of a batch by
-    that of the rows; the clients' available memory is unknown here.
-
-    Raises:
-        ConfigurationError: If the whole range exceeds them.
-    """
-    batches, most = config.search.client_ranges.batch_size, max(place.quantity for place in grid)
-    if batches is None or batches.high <= most:
-        return
-    if batches.low > most:
-        raise ConfigurationError.of(
-            "search.client_ranges.batch_size",
-            f"start at {most} rows or fewer, the largest quantity of the grid",
-            f"low {batches.low}",
-        )
-    logger.warning(
-        "batches of %s to %s rows hold all rows of a client in every cell, so search.client_ranges.batch_size may end "
-        "at the smaller number",
-        *(most, batches.high),
-    )
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
@@ -347,54 +315,11 @@ def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class CoarseTable:
-    """A table that `fedscout tune-table` wrote.
-
-    Attributes:
-        path: Its file.
-        results: The results of its cells, in order.
-        tuned: The settings that determine the results of all cells.
-        request: The request that it was tuned for.
-    """
-
-    path: Path
-    results: tuple[CellResult, ...]
-    tuned: Mapping[str, Any]
-    request: TableRequest
-
-
-def read_coarse(
-    path: Path, arguments: Sequence[str] = (), file: Path | None = None, threshold: float | None = None
-) -> CoarseTable:
-    """Return a table and its request; arguments may only set paths and execution, which do not change results.
-
-    A `threshold` replaces the table's.
-
-    Raises:
-        ConfigurationError: If it was not written by `fedscout tune-table`.
-    """
-    table, stored_provenance = read_settings_table(path)
-    tuned, stored = stored_provenance.get("tuned"), stored_provenance.get("config")
-    if not isinstance(tuned, dict) or not isinstance(stored, dict) or not {"num_clients", "patience"} <= {*tuned}:
-        raise ConfigurationError.of("--refine", "be a table that fedscout tune-table wrote", path)
-    try:
-        results = tuple(
-            CellResult(cell, **fields) for cell, fields in zip(table.cells, stored_provenance["cells"], strict=True)
-        )
-    except TypeError as error:
-        raise ConfigurationError.of("--refine", "be a table of this version", f"{path}: {error}") from error
-    config = config_of(merged_over(given_settings(arguments, file), stored))
-    request_fields: dict[str, Any] = {"num_clients": int(tuned["num_clients"]), "patience": int(tuned["patience"])}
-    request_fields["synthetic"] = stored_provenance.get("proxy", {}).get("synthetic")
-    request_fields["metric"] = stored_provenance.get("metric", HETEROGENEITY)
-    request_fields["heterogeneities"] = tuple(sorted({cell.heterogeneity for cell in table.cells}))
-    request_fields["threshold"] = table.threshold if threshold is None else threshold
-    return CoarseTable(path, results, tuned, TableRequest(config, **request_fields))
-
-
 def refine_table(
-    coarse: CoarseTable,
+    path: Path,
+    arguments: Sequence[str],
+    file: Path | None,
+    threshold: float | None,
     out: Path,
     display: Display,
     parallel: int | None = None,
@@ -403,67 +328,87 @@ def refine_table(
 ) -> TunedTable:
     """Tune the additional cells of a finer table, resuming an earlier run, and write all cells.
 
+    Args:
+        path: A table that `fedscout tune-table` wrote.
+        arguments: May only set paths and execution, which do not change results.
+        file: A YAML file, overridden by the arguments.
+        threshold: Replaces the table's, unless it is None.
+        out: The new table.
+        display: Progress callbacks.
+        parallel: Maximum number of parallel cells.
+        verbose: Whether Ray's and Flower's own messages are shown.
+        search_path: Folders for a user's own code.
+
     Raises:
-        UserError: If the request can't be fulfilled.
+        UserError: If the table was written otherwise or for other settings, or the request can't be fulfilled.
     """
-    if out.absolute() == coarse.path.absolute():
+    if out.absolute() == path.absolute():
         raise ConfigurationError.of("--out", "differ from --refine", f"{out} for both")
-    federation, tuning = prepared(coarse.request)
-    if changes := differences(coarse.tuned, tuning.identity()):
+    table, stored = read_settings_table(path)
+    try:
+        results = [CellResult(cell, **own) for cell, own in zip(table.cells, stored["cells"], strict=True)]
+        tuned, metric = stored["tuned"], stored["metric"]
+        request = TableRequest(
+            config_of(merged_over(given_settings(arguments, file), stored["config"])),
+            tuple(sorted({cell.heterogeneity for cell in table.cells})),
+            num_clients=tuned["num_clients"],
+            patience=tuned["patience"],
+            threshold=table.threshold if threshold is None else threshold,
+            synthetic=stored["proxy"]["synthetic"],
+            metric=metric,
+        )
+    except (TypeError, KeyError) as error:
+        raise ConfigurationError.of(
+            "--refine", "be a table that this version of fedscout tune-table wrote", path
+        ) from error
+    federation, tuning = prepared(request)
+    if changes := differences(tuned, tuning.identity()):
         raise ConfigurationError.of(
             "--refine",
-            f"be used with the settings and the data of {coarse.path}",
+            f"be used with the settings and the data of {path}",
             hint=f"what differs: {'; '.join(changes[:4])}",
         )
-    document = {**provenance(coarse.request, federation, tuning), "refined": str(coarse.path)}
+    document = {**provenance(request, federation, tuning), "refined": str(path)}
     check_output_file(out, document)
-    num_classes = tuning.proxy.num_classes
-    known = {_place(result, num_classes, coarse.request.metric): result for result in coarse.results}
-    grid = finer_grid([*known], tuning.proxy)
+    known = {}
+    for result in results:
+        level, quantity, num_classes = result.cell.heterogeneity, result.cell.quantity, tuning.proxy.num_classes
+        place = CellPosition(classes_of(level, num_classes), quantity)
+        if metric != HETEROGENEITY:
+            (place,) = metric_grid(metric, [level], [quantity], num_classes)
+        known[place] = result
+    grid, folder = finer_grid([*known], tuning.proxy), folder_of(out)
     new = [place for place in grid if place not in known]
-    folder = folder_of(out)
     planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in known.items()})
-    results = {**known, **tune_table(tuning, planned, folder, display, parallel, verbose, search_path)}
-    return write_tuned(out, [results[place] for place in grid], document, coarse.request.threshold)
+    known |= tune_table(tuning, planned, folder, display, parallel, verbose, search_path)
+    return write_tuned(out, [known[place] for place in grid], document, request.threshold)
 
 
 def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
     """Return the refined grid, columns before rows, as far as there are enough proxy rows; omitted cells are logged."""
     row, num_classes = places[0].row, proxy.num_classes
-    quantities, levels = {place.quantity for place in places}, {_level(place) for place in places}
-    wanted, wanted_levels = refined_quantities(quantities), _refined_levels(row, levels, num_classes)
+    quantities = {place.quantity for place in places}
+    levels: set[float] = {place.num_classes if place.row is None else place.row.value for place in places}
+    finer: tuple[float, ...]
+    finer = refined_classes(map(int, levels), num_classes) if row is None else refined_values(row.metric, levels)
 
     def grid(rows: Iterable[float], columns: Sequence[int]) -> tuple[CellPosition, ...]:
         if row is None:
             return grid_of(map(int, rows), columns)
-        return metric_grid(row.metric, rows, columns, num_classes, among=wanted_levels)
+        return metric_grid(row.metric, rows, columns, num_classes, among=finer)
 
     def fits(rows: Iterable[float], columns: Sequence[int]) -> bool:
         return not any(place_faults(place, proxy) for place in grid(rows, columns))
 
+    wanted = refined_quantities(quantities)
     feasible = [quantity for quantity in wanted if quantity in quantities or fits(levels, [quantity])]
-    feasible_levels = [level for level in wanted_levels if level in levels or fits([level], feasible)]
+    feasible_levels = [level for level in finer if level in levels or fits([level], feasible)]
     left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in feasible]
     left_out += [
         f"heterogeneity {index_of(int(level), num_classes):.2f}" if row is None else f"{row.metric} {level:.3g}"
-        for level in wanted_levels
+        for level in finer
         if level not in feasible_levels
     ]
     if left_out:
         logger.warning("there are too few proxy rows for %s, which the finer grid omits", ", ".join(left_out))
     return grid(feasible_levels, feasible)
-
-
-def _level(place: CellPosition) -> float:
-    return place.num_classes if place.row is None else place.row.value
-
-
-def _refined_levels(row: MetricRow | None, levels: Collection[float], num_classes: int) -> tuple[float, ...]:
-    return refined_classes(map(int, levels), num_classes) if row is None else refined_values(row.metric, levels)
-
-
-def _place(result: CellResult, num_classes: int, metric: str) -> CellPosition:
-    if metric != HETEROGENEITY:
-        (place,) = metric_grid(metric, [result.cell.heterogeneity], [result.cell.quantity], num_classes)
-        return place
-    return CellPosition(classes_of(result.cell.heterogeneity, num_classes), result.cell.quantity)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
-from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished
@@ -37,7 +36,6 @@ from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.client_settings.proxies import (
     CellPosition,
-    ProxyClients,
     ProxyData,
     cell_federation,
     draw_proxy_clients,
@@ -89,29 +87,21 @@ class CellTuning:
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the results of all cells."""
-        document = self.config.identity()
-        searched = ("kind", "budget", "generation_size", "client_ranges")
-        search = {name: document["search"][name] for name in searched}
-        if self.config.search.kind == "grid":
-            search["grid_points"] = self.config.search.grid_points
-        training = {name: value for name, value in document["training"].items() if name != "test_fraction"}
-        cell_settings: dict[str, Any] = {
+        document, config = self.config.identity(), self.config
+        searched = ["kind", "budget", "generation_size", "client_ranges"]
+        searched += ["grid_points"] if config.search.kind == "grid" else []
+        code = dict(federation_code(config))  # of the user's own model, and metric
+        if self.metric not in METRICS:
+            code[self.metric] = code_digests(self.metric)
+        return {
             "num_clients": self.num_clients,
             "patience": self.patience,
             "proxy": self.proxy.digest(),
-        }
-        code = dict(federation_code(self.config))  # of the user's own model, and metric
-        if self.metric not in METRICS:
-            code[self.metric] = code_digests(self.metric)
-        if code:
-            cell_settings["code"] = code
-        if self.config.strategy:
-            cell_settings["strategy"] = dict(self.config.strategy)
-        return {
-            **cell_settings,
+            **({"code": code} if code else {}),
+            **({"strategy": dict(config.strategy)} if config.strategy else {}),
             "model": document["model"],
-            "training": training,
-            "search": search,
+            "training": {name: value for name, value in document["training"].items() if name != "test_fraction"},
+            "search": {name: document["search"][name] for name in searched},
             "seed": document["seed"],
         }
 
@@ -177,45 +167,33 @@ def tune_cell(
     Raises:
         ConfigurationError: If there are too few proxy rows, or if every setting failed.
     """
-    clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, tuning.config.seed)
+    config = _config_of_cell(tuning, place)
+    clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, config.seed)
     name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
     federation = cell_federation(clients, tuning.proxy, tuning.model, name)
-    trials = tune_federation(
-        federation, _config_of_cell(tuning, place), tuning.patience, first, digest, folder, tuning.proxy.digest()
-    )
-    result = _result(tuning, place, clients, trials)
-    RunFolder(folder).write_json(RESULT_FILE, asdict(result))
-    return result
-
-
-def tune_federation(
-    federation: Federation,
-    config: StudyConfig,
-    patience: int,
-    first: Sequence[Setting],
-    digest: str,
-    folder: Path,
-    data_digest: str,
-) -> list[Trial]:
-    """Tune one setting for all clients of a federation, resuming an earlier run; return the trials in order.
-
-    Args:
-        federation: Its clients train, and their test parts score.
-        config: The study's configuration.
-        patience: Evaluations without improvement that end the search.
-        first: Settings to try first.
-        digest: Of everything that determines the results.
-        folder: Of its log, absolute; used by this process alone.
-        data_digest: Of the rows.
-    """
     facts = study_facts(config, federation)
-    at_end = _ScoreAtEnd("accuracy", facts.num_rounds)
-    facts = replace(facts, config_hash=digest, objectives=(at_end,), data_digest=data_digest)
+    objectives = (_ScoreAtEnd("accuracy", facts.num_rounds),)
+    facts = replace(facts, config_hash=digest, objectives=objectives, data_digest=tuning.proxy.digest())
     seed = integer(config.seed, digest) % LARGEST_SEED
     with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
         ledger = Ledger(facts, runner, TrialLog(folder))
         strategy = parse_strategy(config.strategy or {"kind": "fedavg"}, facts.cohort)
-        return search_setting(config, ledger, first, patience, seed, strategy)
+        trials = search_setting(config, ledger, first, tuning.patience, seed, strategy)
+    best, heterogeneity = best_of(trials), place.heterogeneity(tuning.proxy.num_classes)
+    if best is None:
+        where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
+        raise ConfigurationError.of("a setting in the ranges", f"train, but none did in {where}: {trials[0].error}")
+    settings = best.spec.local_training(tuning.config.training.local())
+    setting = settings.learning_rate, settings.batch_size, settings.local_epochs
+    result = CellResult(
+        SettingsCell(heterogeneity, place.quantity, *setting),
+        score=best.fitness,
+        trials=len(trials),
+        failed=sum(trial.status == "failed" for trial in trials),
+        repeated_rows=clients.num_repeated,
+    )
+    RunFolder(folder).write_json(RESULT_FILE, asdict(result))
+    return result
 
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
@@ -252,49 +230,19 @@ def search_setting(
     min_trials = num_random(config.search.budget, config.search.generation_size) + patience
     trials: list[Trial] = []
     while (left := config.search.budget - len(trials)) > 0:
-        if len(trials) >= min_trials and _num_without_improvement(trials) >= patience:
+        scores = [trial.fitness for trial in trials]
+        if len(trials) >= min_trials and len(scores) - 1 - scores.index(max(scores)) >= patience:
             break
         proposals = searcher.ask(left)
         if not proposals:
             break
         generation = 1 + len(trials) // config.search.generation_size
-        strategies = [_with_settings(strategy, spec) for spec in proposals]
+        settings = [{name: getattr(spec, name) for name in CLIENT_PARAMETERS} for spec in proposals]
+        strategies = [strategy.model_copy(update=own) for own in settings]
         new = ledger.run([ledger.facts.trial("search", spec, generation=generation) for spec in strategies])
         searcher.tell([replace(trial, spec=spec) for trial, spec in zip(new, proposals, strict=True)])
         trials += new
     return trials
-
-
-def _with_settings(strategy: StrategySpec, proposed: StrategySpec) -> StrategySpec:
-    """Return a strategy with the clients' settings of another."""
-    return strategy.model_copy(update={name: getattr(proposed, name) for name in CLIENT_PARAMETERS})
-
-
-def _num_without_improvement(trials: Sequence[Trial]) -> int:
-    """Return the number of evaluations after the first best one."""
-    scores = [trial.fitness for trial in trials]
-    return len(scores) - 1 - scores.index(max(scores))
-
-
-def _result(tuning: CellTuning, place: CellPosition, clients: ProxyClients, trials: Sequence[Trial]) -> CellResult:
-    """Return the result of a cell's trials.
-
-    Raises:
-        ConfigurationError: If every trial failed.
-    """
-    best = best_of(trials)
-    heterogeneity = place.heterogeneity(tuning.proxy.num_classes)
-    if best is None:
-        where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
-        raise ConfigurationError.of("a setting in the ranges", f"train, but none did in {where}: {trials[0].error}")
-    settings = best.spec.local_training(tuning.config.training.local())
-    return CellResult(
-        SettingsCell(heterogeneity, place.quantity, settings.learning_rate, settings.batch_size, settings.local_epochs),
-        score=best.fitness,
-        trials=len(trials),
-        failed=sum(trial.status == "failed" for trial in trials),
-        repeated_rows=clients.num_repeated,
-    )
 
 
 DIGEST_DIGITS = 10
@@ -415,13 +363,10 @@ def write_tuned(
 ) -> TunedTable:
     """Write and return the table of cells, which form a full grid, with the provenance and each cell's result."""
     table = SettingsTable(tuple(result.cell for result in results), threshold)
-    described = {**provenance, "cells": [_fields_beside_cell(result) for result in results]}
+    cells = [{name: value for name, value in asdict(result).items() if name != "cell"} for result in results]
+    described = {**provenance, "cells": cells}
     write_settings_table(path, table, described)
     return TunedTable(path, table, described)
-
-
-def _fields_beside_cell(result: CellResult) -> dict[str, Any]:
-    return {name: value for name, value in asdict(result).items() if name != "cell"}
 
 
 def stored_result(cell: PlannedCell) -> CellResult | None:

@@ -9,21 +9,13 @@ this schema before any computation.
 Dates. A column of dates or times of day is split into numeric parts. Each client parses only its own rows, so the
 clients must agree in advance that the column holds dates, on the order of day, month and year, and on the parts that
 are used. Time zones are not converted: 10:30 stays 10:30. Day-month-year and month-day-year are distinguished by
-numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day. A
-month may have its English name (`12 Mar 2024`, `March 12, 2024`); the year then needs four digits, as `12 Mar 24` is
-ambiguous.
-
-Number formats. One format applies to the whole column, so that all clients parse their rows identically. It is inferred
-from all cells: the prefix (a currency) and suffix (a unit or %) of most cells, and the grouping of digits. A range is
-read as its midpoint. `1,234` may mean 1234 or 1.234: such a column has no format unless other cells resolve the
-ambiguity.
+numbers above 12; without any, dates with slashes start with the month and dates with points or dashes with the day.
 
 Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspected, not replaced;
 `federation.missing_values` declares them. A number in `NUMBERS` is suspected if at least three cells hold it and it is
 farther from all other values than their range, or is negative while no other value is.
 
-Messages name a row by its position in its source file, regardless of rows dropped earlier. The code that inspects a
-cell has only the position in the table; `rows_from` provides the origin of the rows during a load.
+Messages show the first faulty cell and the number of such cells, as rows may have been dropped or joined before.
 Arguments that messages propose are quoted where the shell or YAML requires it.
 """
 
@@ -32,11 +24,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -82,57 +71,6 @@ def _quoted(value: str) -> str:
 
 def _is_plain(value: str) -> bool:
     return PLAIN_TEXT.fullmatch(value) is not None and value.lower() not in WORDS_OF_YAML
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """Origin of the rows: row counts by file, and the rows kept; by default one file and all rows."""
-
-    files: Sequence[tuple[str, int]] = ()
-    kept: IntArray | None = None
-
-    def place(self, row: int) -> tuple[str, int]:
-        """Return the file of a row, empty if there is one file only, and the row's position in it, from 0."""
-        position = int(row if self.kept is None else self.kept[row])
-        for file, num_rows in self.files:
-            if position < num_rows:
-                return file, position
-            position -= num_rows
-        return "", position
-
-
-_ORIGIN: ContextVar[_Origin] = ContextVar("origin", default=_Origin())  # noqa: B039 it is frozen
-
-
-@contextmanager
-def rows_from(files: Sequence[tuple[str, int]] = (), kept: IntArray | None = None) -> Iterator[None]:
-    """Name rows by their file, and rows of a filtered table by their original positions, within this context.
-
-    Args:
-        files: Name and number of rows of each file, in table order; those of an outer context by default.
-        kept: Original position of each remaining row; None if no row was removed.
-    """
-    token = _ORIGIN.set(_Origin(files or _ORIGIN.get().files, kept))
-    try:
-        yield
-    finally:
-        _ORIGIN.reset(token)
-
-
-def row_name(row: int) -> str:
-    """Return the name of a row, such as `row 7` or `row 2 of north/train.csv`.
-
-    Args:
-        row: Position in the table, from 0.
-    """
-    file, position = _ORIGIN.get().place(row)
-    return f"row {position + 1}" + (f" of {file}" if file else "")
-
-
-def rows_named(mask: npt.NDArray[np.bool_]) -> str:
-    """Return the name of the first row of a mask, and the number of the others, such as `row 7 and in 2 more`."""
-    num_more = int(np.count_nonzero(mask)) - 1
-    return row_name(int(np.argmax(mask))) + (f" and in {num_more} more" if num_more else "")
 
 
 MISSING = ("?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
@@ -343,12 +281,10 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
         ValueError: If the column is unusable; the message is to follow the column's name.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if pa.types.is_timestamp(cells.type) and cells.null_count < len(cells):
-        row = pc.index(cells.is_null(), False).as_py()
-        date = cells.slice(row, 1).to_pandas().iloc[0]
-        raise ValueError(f"must hold numbers or categories, got a date such as {date} in {row_name(row)}")
+        named = cells_named(cells, cells.is_valid().to_numpy())
+        raise ValueError(f"must hold numbers or categories, not dates, got {named}")
     cells = present_cells(cells)
     if cells.null_count == len(cells):
         raise ValueError(f"must hold a value, got none in {len(cells)} rows")
@@ -359,35 +295,41 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     if np.count_nonzero(is_number) == len(cells) - cells.null_count:
         return NumberColumn(name, _checked(numbers, cells))
     codes, values = distinct_cells(cells)
-    _reject_ambiguous_cells(codes, values, is_number)
+    _reject_ambiguous_cells(cells, codes, values, ~is_number & (codes >= 0))
     return _category_of_codes(name, codes, values)
 
 
 def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     is_too_large = np.abs(numbers) > LARGEST_NUMBER
     if is_too_large.any():
-        cell = shown(str(cells[int(np.argmax(is_too_large))]))
-        raise ValueError(
-            f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude, got {cell} in {rows_named(is_too_large)}"
-        )
+        must = f"must hold numbers up to {LARGEST_NUMBER:g} in magnitude"
+        raise ValueError(f"{must}, got {cells_named(cells, is_too_large)}")
     return numbers
 
 
-def _reject_ambiguous_cells(codes: IntArray, values: list[str], is_number: npt.NDArray[np.bool_]) -> None:
+def cells_named(cells: pa.ChunkedArray, mask: npt.NDArray[np.bool_]) -> str:
+    """Return the first cell of a mask and the number of its cells, such as `'x' in 3 of 100 cells`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cell = pc.cast(cells.slice(int(np.argmax(mask)), 1), pa.string())[0]
+    return f"{shown(str(cell) if cell.is_valid else 'nothing')} in {np.count_nonzero(mask)} of {len(mask)} cells"
+
+
+def _reject_ambiguous_cells(
+    cells: pa.ChunkedArray, codes: IntArray, values: list[str], is_word: npt.NDArray[np.bool_]
+) -> None:
     """Reject cells that represent numbers or dates but do not parse as numbers."""
-    is_word = ~is_number & (codes >= 0)
-    row = int(np.argmax(is_word))
-    example = shown(values[codes[row]])
     distinct_words = [values[code] for code in np.unique(codes[is_word]).tolist()]
+    must = ""
     if all(map(DECIMAL_COMMA.fullmatch, distinct_words)):
-        raise ValueError(f"must hold numbers with a decimal point, got {example} in {row_name(row)}")
-    if all(map(DATE.fullmatch, distinct_words)):
-        raise ValueError(f"must hold numbers or categories, got a date such as {example} in {row_name(row)}")
-    if np.count_nonzero(is_number) > np.count_nonzero(is_word):
-        raise ValueError(
-            f"must hold only numbers, as most of its cells are numbers, got {example} in {row_name(row)} and words "
-            f"in {np.count_nonzero(is_word)} of {np.count_nonzero(codes >= 0)} cells"
-        )
+        must = "numbers with a decimal point"
+    elif all(map(DATE.fullmatch, distinct_words)):
+        must = "numbers or categories, not dates"
+    elif 2 * np.count_nonzero(is_word) < np.count_nonzero(codes >= 0):
+        must = "only numbers, as most of its cells are numbers"
+    if must:
+        raise ValueError(f"must hold {must}, got {cells_named(cells, is_word)}")
 
 
 def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:
@@ -396,10 +338,6 @@ def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> Categor
     return CategoryColumn(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
 
 
-REASONS_TO_DIFFER: Mapping[tuple[str, ...], str] = {
-    ("federation.label", "federation.group_column"): "a group's rows may be of any class",
-    ("federation.client_column", "federation.group_column"): "a client of one group would have nothing to test on",
-}
 NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
 MAX_DISCRETE_LENGTH = 200
 MANY_CLASSES = 100
@@ -491,7 +429,7 @@ def check_roles(
         for key in keys
     ]
     faults += [
-        Fault(" and ".join(keys), "name different columns", f"{column!r} for each", REASONS_TO_DIFFER.get((*keys,)))
+        Fault(" and ".join(keys), "name different columns", f"{column!r} for each")
         for column, keys in keys_by_column.items()
         if len(keys) > 1
     ]
@@ -517,17 +455,15 @@ def discrete(name: str, table: pa.Table, column: str) -> TextArray:
 def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[str]]:
     """Return for each row an index into the distinct texts, and these texts."""
     positions, values = distinct_names(table[column])
-    is_nameless = np.array([*(value.lower() in NO_NAMES for value in values), True])[positions]
-    is_long = np.array([*(len(value) > MAX_DISCRETE_LENGTH for value in values), False])[positions]
-    advice = "federation.unlabelled_rows=drop leaves such rows out"
-    for is_refused, must, hint in (
-        (is_nameless, "name a class or client or group in every row", advice),
-        (is_long, f"hold names of at most {MAX_DISCRETE_LENGTH} characters", None),
-    ):
-        if is_refused.any():
-            row = int(np.argmax(is_refused))
-            given = f"{shown(values[positions[row]] if positions[row] >= 0 else 'nothing')} in {row_name(row)}"
-            raise DataError.of(f"column {column!r} of data set {name!r}", must, given, hint)
+    is_name = [value.lower() not in NO_NAMES and len(value) <= MAX_DISCRETE_LENGTH for value in values]
+    is_refused = ~np.array([*is_name, False])[positions]
+    if is_refused.any():
+        raise DataError.of(
+            f"column {column!r} of data set {name!r}",
+            f"name a class, client or group in every row, in at most {MAX_DISCRETE_LENGTH} characters",
+            cells_named(table[column], is_refused),
+            "federation.unlabelled_rows=drop leaves out rows without a name",
+        )
     return positions, values
 
 
@@ -683,31 +619,19 @@ def refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
 
 
 Numbers = npt.NDArray[np.float64]
-DateOrder = Literal[
-    "year-month-day", "day-month-year", "month-day-year", "time of day", "day-month name-year", "month name-day-year"
-]
+DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]
 
 PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute")
 """Weekdays are numbered from Monday, 0."""
 
-MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-"""How the names of months begin."""
-
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2}(?:[.,]\d+)?)? ?(?P<half>[AaPp][Mm])?"
 _TIME_SUFFIX = rf"(?:[ T]+{_CLOCK}(?: ?(?:Z|UTC|GMT|[+-]\d{{2}}:?\d{{2}}))?)?"
-_NAME = (
-    r"(?P<month>(?i:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?))\.?"
-)
-_DAY, _FULL_YEAR = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?", r"(?P<year>\d{4})"
 _FIELDS = {"year": r"(?P<year>\d{4}|\d{2})", "month": r"(?P<month>\d{1,2})", "day": r"(?P<day>\d{1,2})"}
 _PATTERNS: Final[dict[DateOrder, str]] = {
     "year-month-day": rf"^(?P<year>\d{{4}})[-/.]{_FIELDS['month']}[-/.]{_FIELDS['day']}{_TIME_SUFFIX}$",
     "day-month-year": rf"^{_FIELDS['day']}[-/.]{_FIELDS['month']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "month-day-year": rf"^{_FIELDS['month']}[-/.]{_FIELDS['day']}[-/.]{_FIELDS['year']}{_TIME_SUFFIX}$",
     "time of day": f"^{_CLOCK}$",
-    "day-month name-year": rf"^{_DAY}[-/. ] ?{_NAME}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
-    "month name-day-year": rf"^{_NAME}[-/. ] ?{_DAY}[-/., ] ?{_FULL_YEAR}{_TIME_SUFFIX}$",
 }
 _CENTURY_ENDS = 70  # a year of two digits below it is of this century
 
@@ -724,7 +648,7 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
         return None
     texts = pa.array(distinct_cells(_as_text(cells))[1], pa.string())
     first = texts[0].as_py() if len(texts) else ""
-    if not first[:1].isdigit() and first[:3].lower() not in MONTHS:
+    if not first[:1].isdigit():
         return None
     orders: list[DateOrder] = [*_PATTERNS]
     if "/" in first:
@@ -733,38 +657,6 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
         if _is_date(_read(texts.slice(0, 1), order)).all() and _is_date(_read(texts, order)).all():
             return order
     return None
-
-
-def date_fault(cells: pa.ChunkedArray) -> str:
-    """Return why a column meant to hold dates cannot be parsed, to follow its name; empty if it is not meant to.
-
-    A column is meant to hold dates if each cell looks like a date and more than half are dates in one order.
-
-    Args:
-        cells: Plain cells.
-    """
-    import pyarrow as pa
-
-    codes, values = distinct_cells(_as_text(cells)) if is_text(cells.type) else (np.empty(0, np.int64), [])
-    if not values or not all(map(DATE.fullmatch, values)):
-        return ""
-    texts = pa.array(values, pa.string())
-    is_wrong = {order: ~_is_date(_read(texts, order)) for order in _PATTERNS if order != "time of day"}
-    best = min(is_wrong, key=lambda order: int(is_wrong[order].sum()))
-    if 2 * is_wrong[best].sum() >= len(values):
-        return ""
-
-    def place(cells_of: npt.NDArray[np.bool_]) -> str:
-        row = int(np.argmax(np.append(cells_of, False)[codes]))
-        return f"{values[codes[row]]!r} in {row_name(row)}"
-
-    day_first, month_first = is_wrong["day-month-year"], is_wrong["month-day-year"]
-    if (day_first & ~month_first).any() and (month_first & ~day_first).any():
-        return (
-            f"must write day and month in one order, got {place(month_first & ~day_first)}, which begins with the day, "
-            f"beside {place(day_first & ~month_first)}, which begins with the month"
-        )
-    return f"must hold dates that exist, in one format ({best}), got {place(is_wrong[best])}"
 
 
 def parts_of_time(cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers]:
@@ -783,8 +675,7 @@ def parts_of_time(cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers
     read = _read(pa.array(texts, pa.string()), order)
     is_wrong = np.append(~_is_date(read), False)[codes]
     if is_wrong.any():
-        row = int(np.argmax(is_wrong))
-        raise ValueError(f"must hold dates ({order}), got {texts[codes[row]]!r} in {row_name(row)}")
+        raise ValueError(f"must hold dates ({order}), got {cells_named(cells, is_wrong)}")
     return {part: np.append(numbers, np.nan)[codes] for part, numbers in read.items()}
 
 
@@ -797,15 +688,6 @@ def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow.compute as pc
 
     return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
-
-
-def _numbers_of_months(names: pa.Array) -> Numbers:
-    """Return the numbers of months, 1 to 12, NaN where the name is not a month."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    places = pc.index_in(pc.utf8_lower(pc.utf8_slice_codeunits(names, 0, 3)), value_set=pa.array(MONTHS))
-    return np.asarray(pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False), np.float64) + 1
 
 
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
@@ -829,7 +711,7 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     if order == "time of day":
         return {"hour": np.where(is_wrong, np.nan, hours), "minute": np.where(is_wrong, np.nan, minutes)}
     years, days = number("year"), number("day")
-    months = _numbers_of_months(pc.struct_field(fields, "month")) if "name" in order else number("month")
+    months = number("month")
     years = np.where(years < 100, years + np.where(years < _CENTURY_ENDS, 2000, 1900), years)
     is_wrong |= ~((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31))
     year, month, day = (np.where(is_wrong, 1, numbers).astype(np.int64) for numbers in (years, months, days))
@@ -839,128 +721,6 @@ def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     weekday = (moment.astype(np.int64) + 3) % 7
     parts = (year, month, day, weekday, hours, minutes)
     return {part: np.where(is_wrong, np.nan, numbers) for part, numbers in zip(PARTS, parts, strict=True)}
-
-
-_AFFIXES = re.compile(r"([$€£¥]?) ?([+-]?\d[\d.,' \u00a0\u202f]*?|[+-]?\.\d+) ?((?:[^\W\d_]|[%°$€£¥])[^\s\d]{0,11}|)")
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
-_RANGE = re.compile(r"(\d+(?:\.\d+)?)(?: ?[-–] ?| to )(\d+(?:\.\d+)?)")
-_STYLES: Final = {
-    "plain": (_PLAIN, "", "."),
-    "decimal comma": (re.compile(r"[+-]?\d+(,\d+)?", re.ASCII), "", ","),
-    "thousands ,": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?", re.ASCII), ",", "."),
-    "thousands .": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?", re.ASCII), ".", ","),
-    "thousands '": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}('\d{3})+)(\.\d+)?", re.ASCII), "'", "."),
-    "thousands space": (re.compile(r"[+-]?(\d{1,3}|[1-9]\d{0,2}([ \u00a0\u202f]\d{3})+)(,\d+)?"), " \u00a0\u202f", ","),
-}
-"""By name: what a number looks like, what groups its digits, and its decimal point."""
-
-_CURRENCIES = "$€£¥"
-TRUTHS: Final[tuple[dict[str, float], ...]] = (
-    {"true": 1, "false": 0},
-    {"yes": 1, "no": 0},
-    {"y": 1, "n": 0},
-    {"t": 1, "f": 0},
-    {"1": 1, "0": 0, "1.0": 1, "0.0": 0},
-)
-"""Spellings of truth values, in lower case."""
-
-
-@dataclass(frozen=True)
-class WrittenForm:
-    """Number format of a column.
-
-    Attributes:
-        style: A digit grouping of `_STYLES`, `range` or `truth`.
-        prefix: Text before each number, such as `$`.
-        suffix: Text after each number, such as `kg` or `%`.
-    """
-
-    style: str
-    prefix: str = ""
-    suffix: str = ""
-
-    @property
-    def said(self) -> str:
-        """Description for users."""
-        if self.style in {"range", "truth"}:
-            return {"range": "the middle of ranges", "truth": "truth values in several spellings"}[self.style]
-        grouped = "" if self.style == "plain" else f" with {self.style.replace('thousands', 'thousands by')}"
-        unit = f" in {self.prefix or self.suffix}" if self.prefix or self.suffix else ""
-        return f"numbers{unit}{grouped}"
-
-    def reading(self) -> dict[str, str]:
-        """Return the settings that a client needs to read its own cells identically."""
-        return {"as": "written", **asdict(self)}
-
-    def numbers(self, texts: Sequence[str]) -> Numbers:
-        """Return the number of each text, NaN where it does not have this format."""
-        return np.array([self._number(text) for text in texts], np.float64)
-
-    def _number(self, text: str) -> float:
-        if self.style == "truth":
-            return next((words[text.lower()] for words in TRUTHS if text.lower() in words), np.nan)
-        if self.style == "range":
-            ends = _RANGE.fullmatch(text)
-            if ends is None:
-                return float(text) if _PLAIN.fullmatch(text) else np.nan
-            low, high = float(ends[1]), float(ends[2])
-            return (low + high) / 2 if low <= high else np.nan
-        parts = _AFFIXES.fullmatch(text)
-        if parts is None or (parts[1], parts[3]) != (self.prefix, self.suffix):
-            return np.nan
-        pattern, groups, point = _STYLES[self.style]
-        if not pattern.fullmatch(parts[2]):
-            return np.nan
-        return float("".join(letter for letter in parts[2] if letter not in groups).replace(point, "."))
-
-
-def written_numbers(cells: pa.ChunkedArray, form: WrittenForm) -> Numbers:
-    """Return a column as numbers in a format, NaN where a cell is missing or has another format."""
-    codes, texts = distinct_cells(present_cells(cells))
-    return np.append(form.numbers(texts), np.nan)[codes]
-
-
-def written_form(texts: Sequence[str], counts: IntArray) -> tuple[WrittenForm, int] | None:
-    """Return the number format of most cells, and the number of cells that do not have it; None if there is none.
-
-    Plain numbers are not a format either: None.
-
-    Args:
-        texts: Distinct texts of the non-missing cells.
-        counts: Number of cells that hold each text, shape `(len(texts),)`.
-    """
-    if not texts:
-        return None
-    if _are_truths(texts):
-        return WrittenForm("truth"), 0
-    affixes: Counter[tuple[str, str]] = Counter()
-    for text, count in zip(texts, counts.tolist(), strict=True):
-        if parts := _AFFIXES.fullmatch(text):
-            affixes[parts[1], parts[3]] += count
-    common_affixes, num_common = affixes.most_common(1)[0] if affixes else (("", ""), 0)
-    forms = [WrittenForm(style, *common_affixes) for style in _STYLES] if 2 * num_common > counts.sum() else []
-    forms.append(WrittenForm("range"))
-    num_mismatched = [int(counts[np.isnan(form.numbers(texts))].sum()) for form in forms]
-    best = int(np.argmin(num_mismatched))
-    form = forms[best]
-    if 2 * num_mismatched[best] >= counts.sum() or form == WrittenForm("plain"):
-        return None
-    if form.style == "decimal comma" and WrittenForm("thousands ,", form.prefix, form.suffix) in forms:
-        thousands = WrittenForm("thousands ,", form.prefix, form.suffix)
-        if num_mismatched[forms.index(thousands)] == num_mismatched[best]:  # each comma has three digits behind it
-            if not {form.prefix, form.suffix} & {*_CURRENCIES} and all("," in text for text in texts):
-                return None
-            form = thousands
-    return form, num_mismatched[best]
-
-
-def _are_truths(texts: Sequence[str]) -> bool:
-    """Return whether texts are truth values in two or more spellings, at least one with both of its words."""
-    words = {text.lower() for text in texts}
-    spellings = [spelling for spelling in TRUTHS if words & spelling.keys()]
-    spelled_words = {word for spelling in spellings for word in spelling}
-    has_both = any({spelling[word] for word in words & spelling.keys()} == {0, 1} for spelling in spellings)
-    return len(spellings) > 1 and has_both and words <= spelled_words
 
 
 NUMBERS: Final = (-99999.0, -9999.0, -999.0, -99.0, -9.0, 99.0, 999.0, 9999.0, 99999.0)

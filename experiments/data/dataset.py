@@ -25,8 +25,8 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.data.files import MAX_FILE_BYTES, MAX_FILE_ROWS, MAX_QUERY_SECONDS, ReadLimits
 
 TextArray = npt.NDArray[np.str_]
-DataKind = Literal["table", "image", "tokens", "embedding"]
-"""What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers; a text's own vector."""
+DataKind = Literal["table", "image", "tokens"]
+"""What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers."""
 
 BLOCK_ROWS = 4096
 DIGEST_BYTES = 16
@@ -196,8 +196,6 @@ class TextSettings(BaseModel):
 
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
-WHITE_SPACE = SEPARATORS["space"]
-"""Stands for any number of spaces and tabs."""
 
 
 def known_encoding(name: str | None) -> str | None:
@@ -299,8 +297,8 @@ class DatasetRequest(BaseModel):
     separator: Annotated[str | None, AfterValidator(known_separator)] = Field(
         default=None,
         description=(
-            "your own text file: column separator: comma, semicolon, tab, bar, space (any white "
-            "space) or one other character; detected by default"
+            "your own text file: column separator: comma, semicolon, tab, bar, space or one other "
+            "character; detected by default, except space"
         ),
     )
     header: bool | None = Field(
@@ -313,9 +311,6 @@ class DatasetRequest(BaseModel):
     folder: Path | None = Field(default=None, description="folder of the data files; FEDSCOUT_DATA by default")
     image_size: int = Field(
         default=32, ge=1, le=1024, description="width and height to which images of a folder are resized"
-    )
-    degraded_from: int | None = Field(
-        default=None, ge=1, description="first degraded snapshot of a raw bearing test; the published one by default"
     )
     split: str | None = Field(
         default=None,
@@ -377,30 +372,6 @@ class DatasetRequest(BaseModel):
     def dropped(self) -> set[str]:
         """Columns that are left out, and may hold values of any type."""
         return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
-
-    def require_fixed_columns(self, name: str, label: str) -> None:
-        """Check the request for a data set with one label and no natural clients.
-
-        Args:
-            name: Name of the data set, for messages.
-            label: Its label.
-
-        Raises:
-            DataError: If another label, or a client column, is requested.
-        """
-        faults = []
-        if self.label not in {None, label}:
-            faults.append(Fault(f"federation.label of data set {name!r}", f"be {label!r}", repr(self.label)))
-        if self.client_column is not None:
-            faults.append(
-                Fault(
-                    "federation.client_column",
-                    f"be left out, as data set {name!r} has no column of natural clients",
-                    repr(self.client_column),
-                )
-            )
-        if faults:
-            raise DataError(faults)
 
 
 DatasetLoader = Callable[[DatasetRequest], Dataset]

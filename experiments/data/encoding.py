@@ -29,6 +29,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -42,12 +43,10 @@ from fedscout.experiments.data.columns import (
     Column,
     DateOrder,
     NumberColumn,
-    WrittenForm,
     lenient_numbers,
     parts_of_time,
     present_cells,
     typed_column,
-    written_numbers,
 )
 from fedscout.experiments.data.texts import known_text_rows
 
@@ -222,49 +221,46 @@ def encode_features(columns: Sequence[Column], statistics: TableStatistics) -> E
         columns: The table, in order.
         statistics: Statistics of the federation, over the same columns.
     """
-    features_of = {column.name: [*_encoded(column, statistics)] for column in columns}
-    encoded = [feature for column_features in features_of.values() for feature in column_features]
-    features = np.empty((len(columns[0].missing), len(encoded)), np.float32)
-    for index, feature in enumerate(encoded):
-        features[:, index] = feature.cells
-    names = {column: tuple(feature.name for feature in of_column) for column, of_column in features_of.items()}
-    return EncodedFeatures(features, names, np.array([feature.deviation for feature in encoded]))
+    encoded = {column.name: [*_encoded(column, statistics)] for column in columns}
+    features = np.empty((len(columns[0].missing), sum(map(len, encoded.values()))), np.float32)
+    for index, (_, cells, _) in enumerate(chain.from_iterable(encoded.values())):
+        features[:, index] = cells
+    names = {column: tuple(name for name, _, _ in parts) for column, parts in encoded.items()}
+    deviations = [deviation for _, _, deviation in chain.from_iterable(encoded.values())]
+    return EncodedFeatures(features, names, np.array(deviations))
 
 
-@dataclass(frozen=True)
-class _Feature:
-    name: str
-    cells: npt.NDArray[Any]
-    deviation: float
-
-    @classmethod
-    def mark(cls, name: str, cells: npt.NDArray[np.bool_]) -> _Feature:
-        """Return a feature of zeros and ones, of share p of ones and standard deviation √(p (1 - p))."""
-        share = float(np.mean(cells))
-        return cls(name, cells, float(np.sqrt(share * (1.0 - share))))
+Feature = tuple[str, npt.NDArray[Any], float]
+"""Name, cells, and standard deviation before the feature was standardised."""
 
 
-def _encoded(column: Column, statistics: TableStatistics) -> Iterator[_Feature]:
+def _mark(name: str, cells: npt.NDArray[np.bool_]) -> Feature:
+    """Return a feature of zeros and ones, of share p of ones and standard deviation √(p (1 - p))."""
+    share = float(np.mean(cells))
+    return name, cells, float(np.sqrt(share * (1.0 - share)))
+
+
+def _encoded(column: Column, statistics: TableStatistics) -> Iterator[Feature]:
     if isinstance(column, NumberColumn):
         moments = statistics.moments[column.name]
         centred = np.where(column.missing, 0.0, column.numbers - moments.mean)
         scores = centred / moments.deviation if moments.deviation > 0 else np.zeros_like(centred)
         # A value behind the statistics scores at most the square root of their count; only a client too small to be
         # heard can hold one beyond this bound.
-        yield _Feature(column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), moments.deviation)
+        yield column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), moments.deviation
         has_missing = statistics.has_missing(column.name)
     else:
         tally = statistics.tallies[column.name]
         positions = {value: code for code, value in enumerate(column.categories)}
         for category in tally.counts:
             is_category = column.codes == positions.get(category, len(positions))
-            yield _Feature.mark(f"{column.name}={category}", is_category)
+            yield _mark(f"{column.name}={category}", is_category)
         if statistics.num_other(column.name):
             unreported = [code for value, code in positions.items() if value not in tally.counts]
-            yield _Feature.mark(f"{column.name} other", np.isin(column.codes, unreported))
+            yield _mark(f"{column.name} other", np.isin(column.codes, unreported))
         has_missing = tally.num_missing > 0
     if has_missing:
-        yield _Feature.mark(f"{column.name} missing", column.missing)
+        yield _mark(f"{column.name} missing", column.missing)
 
 
 def encoding_document(columns: Sequence[Column], statistics: TableStatistics) -> dict[str, Any]:
@@ -329,10 +325,6 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
         if is_category:
             return CategoryColumn(column, np.full(len(cells), -1), ())
         return NumberColumn(column, np.full(len(cells), np.nan))
-    if reading.get("as") == "written":
-        return NumberColumn(
-            column, written_numbers(cells, WrittenForm(reading["style"], reading["prefix"], reading["suffix"]))
-        )
     if reading:
         return lenient_numbers(column, cells)
     typed = typed_column(column, cells, is_category)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError
 
 FOLDER_VARIABLE = "FEDSCOUT_DATA"
 START_VARIABLE = "FEDSCOUT_START"
@@ -101,22 +101,9 @@ def locate(dataset: str, names: tuple[str, ...], publication: Publication, folde
         folder: The data folder; None for the one in the environment variable `FEDSCOUT_DATA`.
 
     Raises:
-        DataError: If no folder is configured, or files are missing; lists all missing files.
+        DataError: As `locate_layout`.
     """
-    root = data_root(dataset, folder, ", ".join(f"${FOLDER_VARIABLE}/{name}" for name in names), publication)
-    paths = [root / name for name in names]
-    faults = [
-        Fault(
-            path,
-            problem=f"is missing: data set {dataset!r} is read from it",
-            hint=f"put it at ${FOLDER_VARIABLE}/{name}; {publication.origin}",
-        )
-        for name, path in zip(names, paths, strict=True)
-        if not path.is_file()
-    ]
-    if faults:
-        raise DataError(faults)
-    return paths
+    return locate_layout(dataset, (Layout("files", names),), publication, folder)[1]
 
 
 def locate_layout(

@@ -316,20 +316,11 @@ def _from_folders(folder: Path) -> list[Picture]:
     if not pictures:
         raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}) as {LAYOUTS}, but it holds none")
     depths = {len(parts): path for parts, path in reversed(pictures)}
-    if 0 in depths:
-        raise DataError.of(
-            "a picture's class",
-            f"be given by its folder, {LAYOUTS}, or by {folder / LABELS_FILE}, but "
-            f"{depths[0].name!r} lies in {folder} itself",
-        )
-    if len(depths) > 1:
-        raise DataError.of(
-            f"all pictures of {folder}", f"be equally deep, {LAYOUTS}, but there are both {depths[1]} and {depths[2]}"
-        )
-    filled_folders = {parts[0] for parts, _ in pictures}
-    empty = [path for path in _entries(folder) if path.name not in filled_folders]
-    if empty:
-        raise DataError.of(f"every folder of {folder}", f"hold a picture, but {empty[0].name!r} holds none")
+    filled_folders = {parts[0] for parts, _ in pictures if parts}
+    empty = [path for path in _entries(folder) if path.is_dir() and path.name not in filled_folders]
+    if len(depths) > 1 or 0 in depths or empty:
+        odd = f"no picture in {empty[0]}" if empty else " and ".join(str(depths[depth]) for depth in sorted(depths))
+        raise DataError.of(folder, f"hold pictures as {LAYOUTS}, or a {LABELS_FILE}, in all of its folders alike", odd)
     return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in pictures]
 
 
@@ -364,20 +355,13 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
     rows = read_csv(path, delimiter=",", limits=limits)
     columns = (IMAGE_COLUMN, label, *(() if client_column is None else (client_column,)))
     require_columns(path, rows, columns)
-    for column in columns:
-        cells = rows[column].to_pylist()
-        if None in cells:
-            raise DataError.of(
-                f"column {column!r} of {path}", "have a value in every row", f"nothing in row {cells.index(None) + 1}"
-            )
     pictures: dict[str, Picture] = {}
-    for number, (image, name, *client) in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), 1):
-        if image in pictures:
-            raise DataError.of(path, "name each picture once", f"{image!r} again in row {number}")
-        if Path(image).is_absolute() or ".." in Path(image).parts:
-            raise DataError.of(path, "name pictures below its own folder", f"{image!r} in row {number}")
-        if not (folder / image).is_file():
-            raise DataError.of(path, "name pictures that exist", f"{image!r} in row {number}")
+    for number, cells in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), start=1):
+        image, name, *client = cells
+        is_below = image is not None and not Path(image).is_absolute() and ".." not in Path(image).parts
+        if None in cells or image in pictures or not is_below or not (folder / image).is_file():
+            must = "name in every row a picture that exists below its own folder, once, with a value in each column"
+            raise DataError.of(path, must, f"{', '.join(map(repr, cells))} in row {number}")
         pictures[image] = Picture(folder / image, name, *client)
     return sorted(pictures.values(), key=lambda picture: picture.path.as_posix())
 

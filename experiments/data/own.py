@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from glob import glob
-from itertools import takewhile
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -28,12 +27,11 @@ import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import did_you_mean
-from fedscout.experiments.data.columns import rows_from
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
 from fedscout.experiments.data.images import image_dataset, load_image_folder
 from fedscout.experiments.data.own_table import dataset_from_own_table
-from fedscout.experiments.data.table_files import CATEGORY_FIELD, TableRows
+from fedscout.experiments.data.table_files import TableRows, concatenated
 from fedscout.experiments.data.table_formats import (
     CLIENT,
     LABEL,
@@ -189,23 +187,21 @@ def load_own_data(request: DatasetRequest) -> Dataset:
     """
     place = own_place(request)
     if isinstance(place, Path) and place.is_dir():
-        _reject_table_settings(request)
+        reject_table_settings(request)
         return load_image_folder(request.model_copy(update={"dataset": str(place)}))
     label = request.label
     if isinstance(place, Path) and is_array_file(place):
         if (pictures := load_arrays(place, request)) is not None:
-            _reject_table_settings(request)
+            reject_table_settings(request)
             return pictures
         label = label or LABEL
-    files: list[tuple[str, int]] = []
     if isinstance(place, list):
-        read_rows, request, files = _files_of_clients(place, request)
+        read_rows, request = _files_of_clients(place, request)
     else:
         read_rows = read_table(place, request)
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
-    with rows_from(files):
-        dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
+    dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
     return replace(dataset, facts={**dataset.facts, **read_rows.facts})
 
 
@@ -218,20 +214,11 @@ def client_names(paths: Sequence[Path]) -> list[str]:
     stems = [_stem(path.name) for path in paths]
     if len(set(stems)) == len(stems):
         return stems
-    parts = [(*path.parts[:-1], stem) for path, stem in zip(paths, stems, strict=True)]
-    if len(set(parts)) < len(parts):  # endings differ alone
-        parts = [path.parts for path in paths]
-    start = _num_common_parts(parts)
-    end = _num_common_parts([path_parts[start:][::-1] for path_parts in parts])
-    return [
-        "/".join(path_parts[start : len(path_parts) - end]) or stem
-        for path_parts, stem in zip(parts, stems, strict=True)
-    ]
-
-
-def _num_common_parts(places: Sequence[tuple[str, ...]]) -> int:
-    """Return the number of leading parts that all paths share."""
-    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
+    start = os.path.commonpath(paths)
+    places = [Path(os.path.relpath(path, start)) for path in paths]
+    same_stem = len(set(stems)) == 1
+    names = [place.parent if same_stem else place.with_name(stem) for place, stem in zip(places, stems, strict=True)]
+    return [str(name) for name in (names if len(set(names)) == len(names) else places)]
 
 
 def _stem(name: str) -> str:
@@ -240,10 +227,8 @@ def _stem(name: str) -> str:
     return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
 
-def _files_of_clients(
-    paths: list[Path], request: DatasetRequest
-) -> tuple[TableRows, DatasetRequest, list[tuple[str, int]]]:
-    """Return the rows of all files, the request with their client column, and the name and row count of each file.
+def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[TableRows, DatasetRequest]:
+    """Return the rows of all files, and the request with their client column.
 
     The client column is the requested one, or a new one with the names of the files.
 
@@ -277,32 +262,17 @@ def _files_of_clients(
             table.append_column(column, pa.array([name] * len(table), pa.string()))
             for name, table in zip(names, tables, strict=True)
         ]
-    files = [(str(path), len(table)) for path, table in zip(paths, tables, strict=True)]
-    return TableRows(_concatenated(tables)), request.model_copy(update={"client_column": column}), files
+    return TableRows(concatenated(tables)), request.model_copy(update={"client_column": column})
 
 
-def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the concatenation of tables; a column without a common type becomes text, as in a CSV file."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+def reject_table_settings(request: DatasetRequest) -> None:
+    """Check that no setting of tables is given where rows are images.
 
-    columns: list[pa.ChunkedArray] = []
-    fields: list[pa.Field] = []
-    for name in tables[0].column_names:
-        parts = [table.select([name]) for table in tables]
-        try:
-            joined = pa.concat_tables(parts, promote_options="permissive")[name]
-        except pa.ArrowException:
-            joined = pa.chunked_array(chunk for part in parts for chunk in pc.cast(part[name], pa.string()).chunks)
-        is_category = any(table.schema.field(name).metadata for table in tables)
-        columns.append(joined)
-        fields.append(pa.field(name, joined.type, metadata=CATEGORY_FIELD if is_category else None))
-    return pa.table(columns, schema=pa.schema(fields))
-
-
-def _reject_table_settings(request: DatasetRequest) -> None:
+    Raises:
+        DataError: Lists each of these keys.
+    """
     keys = ("text_column", "drop_columns", "columns", "missing_values", "query", "group_column", "task")
-    must = "be left out where federation.dataset is a folder of pictures"
+    must = "be left out where federation.dataset holds pictures"
     faults = [Fault(f"federation.{key}", must, repr(value)) for key in keys if (value := getattr(request, key))]
     if faults:
         raise DataError(faults)

@@ -8,12 +8,11 @@ order:
 - dates and times of day are split into parts (`columns.py`), of which those that vary are used;
 - a column that names rows, or what rows belong to, is an identifier, and so is a copy of one or of the clients'
   names; a running number is used if no other column can be;
-- numbers with a prefix, suffix or digit grouping are parsed if all cells have one format (`columns.py`);
 - other numbers are numeric, other words categorical.
 
 Categories that hardly repeat are an identifier or, from three words per cell, a text; how often they repeat is known
 once clients have reported their counts (`tables.py`). Any other column, such as one with a word among numbers, is
-rejected with the row. The report on each column includes the key that overrides the decision.
+rejected with the cell. The report on each column includes the key that overrides the decision.
 
 Identifiers lead to memorization: the value itself may carry little information, but the entity that it names does. A
 column is an identifier
@@ -53,7 +52,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -66,9 +64,6 @@ from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
     LARGEST_WHOLE,
-    MAX_CATEGORIES,
-    MAX_DISCRETE_LENGTH,
-    NUM_FAULTS_SHOWN,
     CategoryColumn,
     Column,
     ColumnRoles,
@@ -77,21 +72,16 @@ from fedscout.experiments.data.columns import (
     are_numbers,
     as_numbers,
     column_key,
-    date_fault,
     date_order,
     distinct_cells,
     first_faults,
-    is_text,
     lenient_numbers,
     list_argument,
     missing_codes,
-    numbers_of_texts,
     parts_of_time,
     present_cells,
-    row_name,
     text_argument,
     typed_column,
-    written_form,
 )
 from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest
 from fedscout.experiments.data.tables import Predicted
@@ -344,15 +334,11 @@ def own_columns(
                 is_category = bool(table.schema.field(column).metadata)
                 uses.append(_use(column, table[column], kind, request.min_release, clients, is_category))
         except ValueError as error:
-            arguments = " or ".join(_usable_arguments(column, table[column], request))
-            hint = f"{arguments} accepts it" if arguments else None
+            kinds = ("drop",) if kind else ("number", "category", "drop")
+            hint = f"overruled by {' or '.join(column_key(column, other) for other in kinds)}"
             faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=hint)
     if faults:
         shown_faults = first_faults([*faults.values()])
-        words_to_drop = dict.fromkeys(word for column in faults for word in _words_among_numbers(table[column]))
-        if words_to_drop:
-            key = list_argument("missing_values", *request.missing_values, *words_to_drop)
-            shown_faults[-1] += f"; {key} treats words as missing"
         left_out = [*request.drop_columns, *faults]
         shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out these columns"
         raise DataError(shown_faults)
@@ -365,32 +351,6 @@ def own_columns(
 def _as_number(use: ColumnUse) -> ColumnUse:
     """Return a running number as a numeric column, for tables without any other feature."""
     return ColumnUse(use.name, "number", RUNNING, column_key(use.name, "category"), use.unused)
-
-
-def _usable_arguments(name: str, cells: pa.ChunkedArray, request: DatasetRequest) -> Iterator[str]:
-    """Yield the arguments that make a rejected column usable."""
-    if name in request.columns:
-        return
-    with suppress(ValueError):
-        lenient_numbers(name, cells)
-        yield column_key(name, "number")
-    codes, values = distinct_cells(present_cells(cells))
-    _, counts = np.unique(codes[codes >= 0], return_counts=True)
-    if len(values) <= min(MAX_CATEGORIES, counts.sum() // 2) and counts.max() >= request.min_release:
-        yield column_key(name, "category")
-
-
-def _words_among_numbers(cells: pa.ChunkedArray) -> list[str]:
-    """Return the non-numeric words of a mostly numeric column, in any number format; empty if there are many."""
-    codes, texts = distinct_cells(present_cells(cells))
-    numbers = numbers_of_texts(texts)
-    if np.isnan(numbers).all() and (
-        form_and_others := written_form(texts, np.bincount(codes[codes >= 0], minlength=len(texts)))
-    ):
-        numbers = form_and_others[0].numbers(texts)
-    words = [text for text, number in zip(texts, numbers.tolist(), strict=True) if np.isnan(number)]
-    are_few = len(words) < len(texts) and len(words) <= NUM_FAULTS_SHOWN
-    return words if are_few and all(len(word) <= MAX_DISCRETE_LENGTH for word in words) else []
 
 
 def _without_copies(
@@ -486,11 +446,6 @@ def _use(
         date = _date(name, cells, is_wanted=wanted == "date")
         if date is not None:
             return date
-    are_numbers_alone = np.count_nonzero(~np.isnan(as_numbers(cells))) == num_present
-    if wanted != "category" and not are_numbers_alone:
-        formatted = _formatted_numbers(name, cells, wanted)
-        if formatted is not None:
-            return formatted
     if wanted == "number":
         numbers = lenient_numbers(name, cells)
         num_words = int(np.count_nonzero(numbers.missing)) - cells.null_count
@@ -498,8 +453,6 @@ def _use(
         return ColumnUse(
             name, "number", became, column_key(name, "drop"), (numbers,), readings={name: {"as": "number"}}
         )
-    if wanted is None and not are_numbers_alone and (reason := _hardly_numbers(name, cells, clients)):
-        return ColumnUse(name, "identifier", f"left out: {reason}", column_key(name, "category"))
     return _number_or_category(name, cells, wanted, clients, is_category)
 
 
@@ -539,53 +492,12 @@ def _without_constant(use: ColumnUse, column: Column) -> ColumnUse:
     return use if value is None else use.left_out("constant", f"always {value}", column_key(use.name, use.kind))
 
 
-def _hardly_numbers(name: str, cells: pa.ChunkedArray, clients: IntArray | None) -> str:
-    """Return why cells of which some parse as numbers, as hexadecimal ones do, are an identifier; empty if not."""
-    codes, values = distinct_cells(cells)
-    num_words = np.count_nonzero(np.isnan(numbers_of_texts(values)))
-    if num_words == len(values):
-        return ""
-    column = CategoryColumn(name, codes, tuple(values))
-    is_unique = FEWEST_DIFFERENT <= len(values) >= ALMOST_ALL * np.count_nonzero(codes >= 0)
-    if is_unique and num_words >= max(ALMOST_EMPTY * len(values), FEWEST_DIFFERENT // 4):
-        return f"{len(values):,} different values rarely repeat"
-    return identifier_reason(name, column, len(values), False, clients)
-
-
-def _formatted_numbers(name: str, cells: pa.ChunkedArray, wanted: ColumnKind | None) -> ColumnUse | None:
-    """Return a column of formatted numbers; None if it is none. A ValueError is raised if most, not all, cells are."""
-    if not is_text(cells.type):
-        return None
-    codes, texts = distinct_cells(cells)
-    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    form_and_others = written_form(texts, counts)
-    if form_and_others is None:
-        return None
-    form, num_others = form_and_others
-    if num_others and (wanted is not None or len(texts) <= FEW_CATEGORIES):
-        return None
-    numbers = np.append(form.numbers(texts), np.nan)[codes]
-    if num_others:
-        row = int(np.argmax(np.isnan(numbers) & (codes >= 0)))
-        raise ValueError(
-            f"must hold {form.said} in every cell, as most do, got {shown(texts[codes[row]])} in {row_name(row)} and "
-            f"others in {num_others - 1} more of {counts.sum()} cells"
-        )
-    column = NumberColumn(name, numbers)
-    key = column_key(name, "category")
-    return _without_constant(
-        ColumnUse(name, "number", form.said, key, (column,), readings={name: form.reading()}), column
-    )
-
-
 def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | None:
     """Return a column of dates; None if it is none."""
     order = date_order(cells)
     if order is None:
-        if fault := date_fault(cells):
-            raise ValueError(fault)
         if is_wanted:
-            examples = "2024-01-31, 31 Jan 2024 or 31.01.2024 10:30"
+            examples = "2024-01-31, 1/31/24 or 31.01.2024 10:30"
             raise ValueError(f"must hold dates such as {examples}, all in the same format, got others")
         return None
     parts = {

@@ -10,10 +10,9 @@ Rows without a label, a client or a group cannot be used for training; they are 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +35,6 @@ from fedscout.experiments.data.columns import (
     groups_of,
     present_cells,
     refuse_table,
-    rows_from,
     with_missing,
 )
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
@@ -89,22 +87,16 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
             f"{len(table):,} rows lacks one",
         )
     kept = np.flatnonzero(~is_removed)
-    facts: dict[str, Any] = {"num_rows_unlabelled": len(table) - len(kept)}
     counts = {role: int(mask.sum()) for role, mask in is_lacking.items() if mask.any()}
     reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
     if roles.client is not None:
         clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
-        by_client = Counter(clients[is_removed & ~is_lacking["client"]].tolist())
-        facts["rows_unlabelled_by_client"] = by_client
-        facts["clients_without_labelled_rows"] = sorted({*by_client} - {*clients[kept]})
-        if by_client:
-            numbered = [f"{client} ({count:,})" for client, count in by_client.most_common()]
-            reasons += f", of clients {listed(numbered, MOST_NAMED)}"
-        if facts["clients_without_labelled_rows"]:
-            reasons += f"; no rows are left of {listed(facts['clients_without_labelled_rows'], MOST_NAMED)}"
+        if lost := {*clients[is_removed]} - {*clients[kept], None}:
+            reasons += f"; no rows are left of {listed(sorted(lost), MOST_NAMED)}"
     text = "%s: %s of %s rows are left out: %s; federation.unlabelled_rows=fail rejects them"
-    logger.warning(text, name, f"{facts['num_rows_unlabelled']:,}", f"{len(table):,}", reasons)
-    return TableRows(table.take(kept), kept, facts)
+    num_removed = len(table) - len(kept)
+    logger.warning(text, name, f"{num_removed:,}", f"{len(table):,}", reasons)
+    return TableRows(table.take(kept), kept, {"num_rows_unlabelled": num_removed})
 
 
 NUM_ROWS_EXAMINED = 10_000
@@ -172,8 +164,7 @@ def dataset_from_own_table(
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else TableRows(table)
     read = _mixed if request.text_column is None else _texts
-    with rows_from(kept=labelled.kept):
-        dataset = read(name, labelled.rows, request, roles, source)
+    dataset = read(name, labelled.rows, request, roles, source)
     return replace(dataset, facts={**dataset.facts, **labelled.facts})
 
 

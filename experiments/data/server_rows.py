@@ -218,7 +218,6 @@ OF_THE_CLIENTS: dict[str, object] = {
     "client_column": None,
     "group_column": None,
     "split": None,
-    "degraded_from": None,
     "min_client_rows": 1,
     "max_rows": None,
 }
@@ -276,20 +275,14 @@ def _check_rows(clients: Dataset, other: Dataset) -> None:
             DATASET_KEY, "be left out for tokens, whose numbers denote other words there", repr(other.name)
         )
     expected, received = _row_text(clients), _row_text(other)
+    pairs = zip(clients.feature_names, other.feature_names, strict=False)
+    if differing := next((pair for pair in pairs if pair[0] != pair[1]), None):
+        expected, received = (
+            f"{text} with column {name!r}" for text, name in zip((expected, received), differing, strict=True)
+        )
     if expected != received:
-        raise DataError.of(
-            DATASET_KEY,
-            f"hold rows like those of data set {clients.name!r}, which are {expected}",
-            f"{received} of {other.name!r}",
-        )
-    if clients.feature_names != other.feature_names:
-        pairs = zip(clients.feature_names, other.feature_names, strict=True)
-        client_column, server_column = next(pair for pair in pairs if pair[0] != pair[1])
-        raise DataError.of(
-            DATASET_KEY,
-            f"hold the columns of data set {clients.name!r} in the same order",
-            f"{server_column!r} of {other.name!r} in place of {client_column!r}",
-        )
+        must = f"hold rows like those of data set {clients.name!r}, which are {expected}"
+        raise DataError.of(DATASET_KEY, must, f"{received} of {other.name!r}")
 
 
 def _row_text(dataset: Dataset) -> str:

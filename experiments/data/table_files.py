@@ -5,9 +5,9 @@ every format: nothing between two delimiters, spaces, a null, NaN. Types are not
 that infers them turns a wrong delimiter, a decimal comma or a repeated header into plausible columns; `columns.py`
 decides what a cell means.
 
-Text files are parsed by Arrow. The encoding of a file that is not UTF-8 is detected by charset-normalizer
-(https://charset-normalizer.readthedocs.io); among encodings that fit equally well, cp1252 is preferred. JSON lines
-(https://jsonlines.org) hold one object per line; numbers keep the digits as written.
+Text files and JSON lines (https://jsonlines.org), one object per line, are parsed by Arrow. The encoding of a file that
+is not UTF-8 is detected by charset-normalizer (https://charset-normalizer.readthedocs.io); among encodings that fit
+equally well, cp1252 is preferred.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ import codecs
 import csv
 import gzip
 import io
-import json
 import logging
 import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
-from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -37,7 +34,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
-from fedscout.experiments.data.dataset import SEPARATORS, WHITE_SPACE
+from fedscout.experiments.data.dataset import SEPARATORS
 from fedscout.experiments.data.files import (
     MAX_CELL_LENGTH,
     MAX_COLUMNS,
@@ -58,12 +55,10 @@ LINES_SNIFFED = 50
 USUAL_ENCODING = "cp1252"
 NO_SINGLE_BYTES = ("utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le", "utf_7")
 BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 BLOCK_BYTES = 2**20
 LONGEST_ROW = 2**24
 """In bytes."""
-BLOCK_VALUES = 200_000
-"""Python values of a block of rows; each takes several times the memory of a field of text."""
+JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 MOST_SPARSE_CELLS = 20_000_000
 MOST_CELLS_A_VALUE = 100
 CATEGORY_FIELD = {b"kind": b"category"}
@@ -71,17 +66,6 @@ CATEGORY_FIELD = {b"kind": b"category"}
 INDEX = "index"
 SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
-OPEN_QUOTE = "; an unclosed quote can cause this"
-
-BINARY: dict[tuple[bytes, ...], str] = {
-    (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"): "a Python pickle, which is never opened as it can run code",
-    (b"\x93NUMPY",): "a NumPy array",
-    (b"PAR1",): "a Parquet file, whose name must end in .parquet",
-    (b"\x1f\x8b",): "packed with gzip, so its name must end in .gz",
-    (b"PK\x03\x04",): "a zip archive or an Excel sheet",
-    (b"\x89PNG", b"\xff\xd8\xff"): "an image",
-    (b"\x89HDF",): "an HDF5 file",
-}
 UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 """The last two are raised for zip archives with a password, or packed in a way that Python does not support."""
 
@@ -123,9 +107,6 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
                 limits.check_bytes(path, len(content))
     except UNREADABLE as error:
         raise DataError.of(path, problem=f"can't be read: {error}") from None
-    for starts, kind in BINARY.items():
-        if content.startswith(starts):
-            raise DataError.of(path, f"be text, but it is {kind}")
     text = _decoded(path, content, encoding)
     if (zero := text.find("\0")) >= 0:
         raise DataError.of(path, f"be text, but it holds a zero byte at character {zero}")
@@ -187,67 +168,36 @@ def _likely_encoding(path: Path, content: bytearray) -> str:
 def sniff_delimiter(path: Path, text: str) -> str:
     """Return the delimiter that splits the first lines of a text into the same number of fields, above one.
 
-    If several do, the one with the most fields is taken; white space only if no other does. If none fits all lines, the
-    one that splits the first line into the most fields is taken, so that reading the file reports the row that does
-    not fit.
+    If several do, the one with the most fields is taken. If none fits all lines, the one that splits the first line
+    into the most fields is taken, so that reading the file reports the row that does not fit.
 
     Raises:
-        DataError: If the text is empty, its first line has no end, its header names one column only, or two delimiters
-            fit equally well.
+        DataError: If the header names one column only, or two delimiters fit equally well.
     """
-    lines = _first_lines(path, text)
-    if not lines:
-        raise DataError.of(path, "hold a header and rows, but it is empty")
-    widths = {delimiter: _widths(lines, delimiter) for delimiter in DELIMITERS}
-    if not any(widths.values()):
-        raise DataError(_long_cell_fault(path, OPEN_QUOTE))
-    dividing = {delimiter: counts[0] for delimiter, counts in widths.items() if counts and counts[0] > 1}
-    fitting = {delimiter: width for delimiter, width in dividing.items() if len(set(widths[delimiter])) == 1}
-    candidates = fitting or dividing
-    blanks = [] if candidates else _widths(lines, WHITE_SPACE)
-    if len(blanks) > 1 and blanks[0] > 1 and len(set(blanks)) == 1:
-        return WHITE_SPACE
-    if not candidates:
+    lines = [line for line in io.StringIO(text[:CHARACTERS_SNIFFED], newline="") if line.strip()]
+    lines = (lines if len(text) <= CHARACTERS_SNIFFED else lines[:-1])[:LINES_SNIFFED]
+    widths: dict[str, list[int]] = {}
+    for delimiter in DELIMITERS:
+        with suppress(csv.Error):  # a line too long for a field
+            widths[delimiter] = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+    if not widths:
+        raise DataError(_long_cell_fault(path))
+    dividing = {delimiter: counts for delimiter, counts in widths.items() if counts and counts[0] > 1}
+    fitting = {delimiter: counts for delimiter, counts in dividing.items() if len(set(counts)) == 1} or dividing
+    if not fitting:
         raise DataError.of(
             f"the columns of {path}",
-            f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column only: "
-            f"{lines[0].strip()[:60]!r}",
-            hint="federation.separator names another character",
+            f"be separated by one of {', '.join(SEPARATORS)}, but its header names one column only",
+            shown("".join(lines[:1]).strip()),
+            "federation.separator names another character",
         )
-    best, *equal = [delimiter for delimiter, width in candidates.items() if width == max(candidates.values())]
+    most = max(counts[0] for counts in fitting.values())
+    best, *equal = [delimiter for delimiter, counts in fitting.items() if counts[0] == most]
     if equal:
-        names = [DELIMITERS[delimiter] for delimiter in (best, *equal)]
-        arguments = " or ".join(f"federation.separator={name}" for name in names)
-        raise DataError.of(
-            f"the columns of {path}",
-            f"be separated in one way, but a {' or a '.join(names)} fits equally well: {arguments}",
-        )
+        arguments = [f"federation.separator={DELIMITERS[delimiter]}" for delimiter in (best, *equal)]
+        must = f"be separated in one way, but several fit: {' or '.join(arguments)}"
+        raise DataError.of(f"the columns of {path}", must)
     return best
-
-
-def _first_lines(path: Path, text: str) -> list[str]:
-    is_whole = len(text) <= CHARACTERS_SNIFFED
-    lines = io.StringIO(text[:CHARACTERS_SNIFFED], newline="").readlines()
-    filled = [line for line in (lines if is_whole else lines[:-1]) if line.strip()]
-    if not filled and not is_whole:
-        raise DataError.of(f"the first line of {path}", f"end within {CHARACTERS_SNIFFED} characters, but it does not")
-    return filled[:LINES_SNIFFED]
-
-
-def _widths(lines: list[str], delimiter: str) -> list[int]:
-    """Return the number of fields of each line; empty if a line is too long for a field."""
-    try:
-        return [len(row) for row in _fields(lines, delimiter) if row]
-    except csv.Error:
-        return []
-
-
-def _fields(lines: Iterable[str], delimiter: str) -> Any:
-    """Return a reader of the fields of each row; a run of white space outside quotes is one `WHITE_SPACE`."""
-    if delimiter == WHITE_SPACE:
-        single = (BLANKS.sub(lambda found: found[1] or WHITE_SPACE, line.strip()) + "\n" for line in lines)
-        return csv.reader(single, delimiter=WHITE_SPACE)
-    return csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
 
 
 def read_csv(
@@ -262,7 +212,7 @@ def read_csv(
 
     Args:
         path: An existing file; `.gz` files, and `.zip` files with one member, are unpacked.
-        delimiter: One character, or `WHITE_SPACE` for any number of blanks; None to detect it from the first lines.
+        delimiter: One character; None to detect it from the first lines.
         columns: Column names of a file without a header; None if the first line is the header.
         limits: Maximum file size.
         encoding: Encoding of the file; None to detect it.
@@ -274,15 +224,14 @@ def read_csv(
             repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
     text = read_text(path, encoding, limits)
-    delimiter = delimiter or sniff_delimiter(path, text)
-    try:
-        text = _plainly_separated(text, delimiter)
-        rows = _fields(io.StringIO(text, newline=""), delimiter)
-        first: list[str] = next((row for row in rows if len(row) > 1 or any(map(str.strip, row))), [])
-    except csv.Error:
-        raise DataError(_long_cell_fault(path, OPEN_QUOTE)) from None
-    if not first:
+    if not text.strip():
         raise DataError.of(path, "hold a header and rows, but it is empty")
+    delimiter = delimiter or sniff_delimiter(path, text)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        first = next(row for row in rows if len(row) > 1 or any(map(str.strip, row)))
+    except (csv.Error, StopIteration):
+        raise DataError(_long_cell_fault(path)) from None
     if columns is not None or has_header is False:
         names = [*(columns or (f"column{number}" for number in range(1, len(first) + 1)))]
         num_header_lines = 0
@@ -295,18 +244,7 @@ def read_csv(
         faults = _header_faults(path, names, delimiter, is_said=has_header is True)
     if faults:
         raise DataError(faults)
-    return plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits, hint=OPEN_QUOTE)
-
-
-def _plainly_separated(text: str, delimiter: str) -> str:
-    """Return a text as Arrow splits it: without blanks before a quoted field, with one between fields set apart so."""
-    if delimiter != WHITE_SPACE and not re.search(f'{re.escape(delimiter)} +"', text):
-        return text
-    separated = io.StringIO()
-    writer = csv.writer(separated, delimiter=delimiter, lineterminator="\n")
-    for row in _fields(io.StringIO(text, newline=""), delimiter):
-        writer.writerow(row)
-    return separated.getvalue()
+    return plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits)
 
 
 def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_lines: int) -> pa.Table:
@@ -314,43 +252,29 @@ def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_l
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    ragged: list[arrow_csv.InvalidRow] = []
-
-    def skip_if_blank(row: arrow_csv.InvalidRow) -> str:
-        if not row.text.strip():
-            return "skip"
-        ragged.append(row)
-        return "error"
-
-    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip_if_blank)
-    texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    content = pa.BufferReader(f"{text}\n".encode())
-    for is_parallel in (True, False):  # only rows that are parsed one after the other are numbered
-        read = arrow_csv.ReadOptions(
-            column_names=names, skip_rows=num_header_lines, block_size=LONGEST_ROW, use_threads=is_parallel
-        )
-        with suppress(pa.ArrowInvalid):
-            content.seek(0)
-            return arrow_csv.read_csv(content, read, parse, texts)
-    if not ragged:
-        raise DataError(_long_cell_fault(path, OPEN_QUOTE))
-    row = ragged[-1]
-    raise DataError.of(
-        f"every row of {path}",
-        f"have as many fields as the header: row {row.number - num_header_lines} has {row.actual_columns} fields, the "
-        f"header {row.expected_columns}: {shown(row.text[:60])}{OPEN_QUOTE if chr(10) in row.text else ''}",
+    read = arrow_csv.ReadOptions(column_names=names, skip_rows=num_header_lines, block_size=LONGEST_ROW)
+    parse = arrow_csv.ParseOptions(
+        delimiter=delimiter,
+        newlines_in_values=True,
+        invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
     )
+    texts = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    try:
+        return arrow_csv.read_csv(pa.BufferReader(f"{text}\n".encode()), read, parse, texts)
+    except pa.ArrowInvalid as error:
+        must = f"have the {len(names)} fields of the header; an unclosed quote can cause others"
+        raise DataError.of(f"every row of {path}", must, shown(first_line(error))) from None
 
 
-def _long_cell_fault(path: Path | str, hint: str) -> str:
-    return Fault(f"every cell of {path}", f"have at most {MAX_CELL_LENGTH} characters, but one has more{hint}")
+def _long_cell_fault(path: Path | str) -> str:
+    must = f"have at most {MAX_CELL_LENGTH} characters, but one has more; an unclosed quote can cause this"
+    return Fault(f"every cell of {path}", must)
 
 
 def _header_faults(path: Path, header: list[str], delimiter: str, is_said: bool) -> list[str]:
     if len(header) == 1:
-        others = [name for character, name in DELIMITERS.items() if character in header[0]]
-        observation = f"its header holds a {others[0]} instead" if others else "its header names one column only"
-        return [Fault(f"the columns of {path}", f"be separated by {delimiter!r}, but {observation}")]
+        must = f"be separated by {delimiter!r}, but its header names one column only"
+        return [Fault(f"the columns of {path}", must, shown(header[0]))]
     if not is_said and (data_field := _data_field_in_header(header)):
         return [
             Fault(
@@ -379,15 +303,9 @@ def name_faults(source: Path | str, names: Sequence[str]) -> list[str]:
     """Return the faults in the number and the names of columns."""
     if len(names) > MAX_COLUMNS:
         return [Fault(source, f"have at most {MAX_COLUMNS:,} columns", f"{len(names):,}")]
-    for number, name in enumerate(names, start=1):
-        if not name:
-            return [Fault(f"every column of {source}", f"have a name, but column {number} has none")]
-        if len(name) > MAX_NAME_LENGTH:
-            must = f"have at most {MAX_NAME_LENGTH} characters, but that of column {number} has {len(name)}"
-            return [Fault(f"the column names of {source}", f"{must}: {name[:40]!r}…")]
-    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
-    must = f"differ, but {listed(map(shown, repeated))} occurs repeatedly"
-    return [Fault(f"the column names of {source}", must)] if repeated else []
+    wrong = [name for name, count in Counter(names).items() if count > 1 or not 0 < len(name) <= MAX_NAME_LENGTH]
+    must = f"differ, and have 1 to {MAX_NAME_LENGTH} characters"
+    return [Fault(f"the column names of {source}", must, listed(map(shown, sorted(wrong))))] if wrong else []
 
 
 def read_json_lines(
@@ -404,121 +322,51 @@ def read_json_lines(
     Raises:
         DataError: If a line is not an object, or holds an object or a list, or the file is too large or not text.
     """
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
     text = read_text(path, encoding, limits)
-    names: dict[str, None] = {}
-    num_lines = num_values = 0
-    for line in _objects(path, text):
-        num_lines, num_values = num_lines + 1, num_values + len(line)
-        names |= dict.fromkeys(line)
-        if len(names) > MAX_COLUMNS:
-            raise DataError.of(path, f"have at most {MAX_COLUMNS:,} columns, but it has more keys")
-    if not names:
+    if not text.strip():
         raise DataError.of(path, "hold one object of keys and values per line, but it is empty")
-    if num_lines * len(names) > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * num_values):
-        raise DataError.of(
-            f"the objects of {path}",
-            f"share their keys, but the {num_lines:,} objects have {len(names):,} different keys, and each object "
-            f"has {num_values / num_lines:.1f} of them on average",
-        )
-    return table_of_rows(path, [*names], ([*map(line.get, names)] for line in _objects(path, text)), limits, dropped)
-
-
-def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            hint = "; a list of objects is not one object per line" if line.lstrip().startswith("[") else ""
-            excerpt = f"{shown(line.strip()[:60])} in line {number}{hint}"
-            raise DataError.of(f"every line of {path}", "be a JSON object", excerpt)
-        yield value
-
-
-def table_of_rows(
-    source: Path | str,
-    names: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    limits: ReadLimits,
-    dropped: Collection[str] = (),
-) -> pa.Table:
-    """Return rows of Python values as a table; each cell becomes text, as in a CSV file.
-
-    Args:
-        source: Source of the rows, for messages.
-        names: Column names.
-        rows: Rows with one value per column: None, text, a number, a truth value, or a date or time.
-        limits: Maximum table size; bytes are those of the texts.
-        dropped: Columns that may hold values of any type; they are returned empty.
-
-    Raises:
-        DataError: If column names are missing or repeated, a cell is of another type, or the table is too large or
-            empty.
-    """
-    import pyarrow as pa
-
-    schema = pa.schema([(name, pa.string()) for name in names])
-    blocks = blocks_of_rows(source, names, rows, limits, dropped)
-    return plain_table(source, pa.Table.from_batches(blocks, schema), limits=limits)
-
-
-def blocks_of_rows(
-    source: Path | str,
-    names: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    limits: ReadLimits,
-    dropped: Collection[str] = (),
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows of Python values as blocks of texts; arguments as for `table_of_rows`.
-
-    Raises:
-        DataError: If a cell is not a plain value, or the rows are too large.
-    """
-    import pyarrow as pa
-
-    rows = iter(rows)
-    num_bytes = num_rows = 0
-    while block := [*islice(rows, max(1, BLOCK_VALUES // max(1, len(names))))]:
-        texts = [
-            [None if name in dropped else _text(source, name, row, cell) for row, cell in enumerate(cells, num_rows)]
-            for name, cells in zip(names, zip(*block, strict=True), strict=True)
-        ]
-        num_rows += len(block)
-        num_bytes += sum(len(text) for column in texts for text in column if text)
-        limits.check_rows(source, num_rows)
-        limits.check_bytes(source, num_bytes)
-        yield pa.record_batch([pa.array(column, pa.string()) for column in texts], [*names])
-
-
-def _text(source: Path | str, name: str, row: int, value: Any) -> str | None:
-    match value:
-        case None:
-            return None
-        case bool():
-            return str(value).lower()
-        case datetime():
-            return value.isoformat(sep=" ")
-        case str():
-            text = value
-        case int() | float() | Decimal() | date() | time():
-            text = str(value)
-        case _:
-            raise DataError.of(
-                f"column {name!r} of {source}",
-                "hold a number, text, truth value or date in every cell",
-                f"{shown(value)} in row {row + 1}",
-                f"{column_key(name, 'drop')} leaves it out",
-            )
+    num_keys = len(set(JSON_KEY.findall(text)))
+    if num_keys * text.count("\n") > max(MOST_SPARSE_CELLS, MOST_CELLS_A_VALUE * text.count(":")):
+        raise DataError.of(f"the objects of {path}", "share their keys", f"{num_keys:,} different ones")
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError.of(
-            f"column {name!r} of {source}", "hold Unicode text", f"an unpaired surrogate in row {row + 1}"
-        ) from None
-    return text
+        read = arrow_json.ReadOptions(block_size=LONGEST_ROW)
+        table = arrow_json.read_json(pa.BufferReader(text.encode()), read)
+    except pa.ArrowException as error:
+        must = "be a JSON object whose keys hold values of one type"
+        raise DataError.of(f"every line of {path}", must, shown(first_line(error))) from None
+    return plain_table(path, table, dropped, limits=limits)
+
+
+def column_of(values: Sequence[Any]) -> pa.Array:
+    """Return Python values as a column; those of several types become text, as in a CSV file."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the concatenation of tables; a column without a common type becomes text, as in a CSV file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns: list[pa.ChunkedArray] = []
+    fields: list[pa.Field] = []
+    for name in tables[0].column_names:
+        parts = [table.select([name]) for table in tables]
+        try:
+            joined = pa.concat_tables(parts, promote_options="permissive")[name]
+        except pa.ArrowException:
+            joined = pa.chunked_array(chunk for part in parts for chunk in pc.cast(part[name], pa.string()).chunks)
+        is_category = any(table.schema.field(name).metadata for table in tables)
+        columns.append(joined)
+        fields.append(pa.field(name, joined.type, metadata=CATEGORY_FIELD if is_category else None))
+    return pa.table(columns, schema=pa.schema(fields))
 
 
 def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
@@ -607,7 +455,6 @@ def plain_table(
     dropped: Collection[str] = (),
     *,
     limits: ReadLimits = NO_LIMITS,
-    hint: str = "",
 ) -> pa.Table:
     """Return a table with plain cells; a saved index without a name is left out.
 
@@ -616,7 +463,6 @@ def plain_table(
         table: Numbers, texts, truth values or dates and times.
         dropped: Columns that may be of any type; they are returned empty.
         limits: Maximum table size.
-        hint: Appended to the message about a cell that is too long.
 
     Raises:
         DataError: If it has columns of other types, repeated names, a text that is too long, too many rows, or none.
@@ -638,7 +484,7 @@ def plain_table(
             continue
         cells = pa.chunked_array([pa.nulls(len(table), pa.string())]) if name in dropped else plain_cells(table[name])
         if is_text(cells.type) and (pc.max(pc.utf8_length(cells)).as_py() or 0) > MAX_CELL_LENGTH:
-            raise DataError(_long_cell_fault(source, hint))
+            raise DataError(_long_cell_fault(source))
         columns.append(cells)
         fields.append(pa.field(name, cells.type, metadata=CATEGORY_FIELD if name in categories else None))
     return pa.table(columns, schema=pa.schema(fields))

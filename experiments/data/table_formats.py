@@ -3,41 +3,40 @@
 Excel: the first sheet, whose first row names the columns. Formulas are not computed: their stored values are read.
 Every merged cell holds the value that the sheet displays.
 
-NumPy (`.npz`): arrays named `x` and `y`, and `client` if each row has a client; or the parts `x_train`, `y_train`,
-`x_test` and `y_test`, as in Keras' `mnist.npz`, which are concatenated. Rows of numbers are a table of the columns
-`x0`, `x1`, …, `y` and `client`; rows of two or three axes are images (`own.py`). Pickled objects are never loaded.
+NumPy (`.npz`): arrays named `x` and `y`, and `client` if each row has a client. Rows of numbers are a table of the
+columns `x0`, `x1`, …, `y` and `client`; rows of two or three axes are images (`own.py`). Pickled objects are never
+loaded.
 
-Databases: the rows of one SELECT (`federation.query`). SQLite and DuckDB files are opened read-only in a separate
-process (`query_process.py`), as neither limits the resources of a query. Others are accessed by SQLAlchemy; the
-statement runs in a transaction that is rolled back, read-only on PostgreSQL. The address is logged, so it must not
-contain a password: `FEDSCOUT_DATABASE_PASSWORD` holds it, or a variable of the database driver, such as `PGPASSWORD`.
+Databases: the rows of one SELECT (`federation.query`). SQLite and DuckDB files are opened read-only, and a query that
+takes too long is interrupted. Others are accessed by SQLAlchemy; the statement runs in a transaction that is rolled
+back, read-only on PostgreSQL. The address is logged, so it must not contain a password: `FEDSCOUT_DATABASE_PASSWORD`
+holds it, or a variable of the database driver, such as `PGPASSWORD`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
-import subprocess
-import sys
+import sqlite3
+import threading
+import time
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed, shown
-from fedscout.experiments.data import query_process
 from fedscout.experiments.data.columns import column_key
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.data.files import (
+    MAX_CELL_LENGTH,
     MAX_QUERY_SECONDS,
     NO_LIMITS,
     USUAL_LIMITS,
@@ -46,22 +45,23 @@ from fedscout.experiments.data.files import (
 )
 from fedscout.experiments.data.table_files import (
     TableRows,
+    column_of,
+    concatenated,
+    name_faults,
     plain_table,
     read_arrow,
     read_csv,
     read_json_lines,
     read_parquet,
-    table_of_rows,
 )
 from fedscout.experiments.text import extra_module
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from sqlalchemy import URL, CursorResult
+    from sqlalchemy import URL
 
 ARRAY_SUFFIX = ".npz"
 ROWS, LABEL, CLIENT = "x", "y", "client"
-PARTS = ("_train", "_test")
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -75,14 +75,12 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
 
     arrays = read_arrays(path, limits)
     rows = arrays.pop(ROWS)
-    if rows.ndim != 2:
-        raise DataError.of(f"the rows of {path}", "have two dimensions to be a table", f"the shape {rows.shape}")
     columns = {f"{ROWS}{number}": rows[:, number] for number in range(rows.shape[1])} | arrays
     return plain_table(path, pa.table({name: pa.array(cells) for name, cells in columns.items()}))
 
 
 def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
-    """Return the arrays by name, with parts concatenated.
+    """Return the arrays by name.
 
     Raises:
         DataError: If the file can't be read, holds other arrays or objects, or is too large.
@@ -92,38 +90,21 @@ def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             limits.check_bytes(path, sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as file:
-            parts = _parts(path, file.files)
-            arrays = {part: file[part] for names in parts.values() for part in names}
+            arrays = {name: file[name] for name in (ROWS, LABEL, CLIENT) if name in file.files}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
         raise DataError.of(path, problem=f"can't be read as NumPy arrays: {first_line(error)}") from None
-    faults = [fault for name, array in arrays.items() if (fault := _array_fault(path, name, array))]
-    lengths = {name: sum(len(arrays[part]) for part in names) for name, names in parts.items()} if not faults else {}
-    if len(set(lengths.values())) > 1:
-        faults.append(Fault(f"the arrays of {path}", "have the same number of rows", lengths))
-    if faults:
-        raise DataError(faults)
-    limits.check_rows(path, lengths[ROWS])
-    return {name: np.concatenate([arrays[part] for part in names]) for name, names in parts.items()}
-
-
-def _parts(path: Path, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the names of the parts of each array."""
-    if {ROWS, LABEL} <= {*names}:
-        return {name: [name] for name in (ROWS, LABEL, CLIENT) if name in names}
-    parts = [part for part in PARTS if ROWS + part in names and LABEL + part in names]
-    if not parts:
-        expected = f"{ROWS!r} and {LABEL!r}, or {ROWS}_train, {LABEL}_train, {ROWS}_test and {LABEL}_test"
-        raise DataError.of(path, f"hold the arrays {expected}", listed(names) or "none")
-    return {name: [name + part for part in parts] for name in (ROWS, LABEL)}
-
-
-def _array_fault(path: Path, name: str, array: npt.NDArray[Any]) -> str | None:
-    is_rows = name.startswith(ROWS)
-    if array.dtype.kind not in ("fiub" if is_rows else "fiubU"):
-        return Fault(f"the array {name!r} of {path}", f"hold numbers{'' if is_rows else ' or texts'}", array.dtype)
-    if array.ndim not in ((2, 3, 4) if is_rows else (1,)) or not array.size:
-        return Fault(f"the array {name!r} of {path}", f"not have the shape {array.shape}")
-    return None
+    are_right = {ROWS, LABEL} <= arrays.keys() and len({len(array) for array in arrays.values() if array.ndim}) == 1
+    for name, array in arrays.items():
+        types, axes = ("fiub", (2, 3, 4)) if name == ROWS else ("fiubU", (1,))
+        are_right = are_right and array.dtype.kind in types and array.ndim in axes and array.size > 0
+    if not are_right:
+        raise DataError.of(
+            path,
+            f"hold in {ROWS} numbers in rows of 1 to 3 axes, in {LABEL}, and {CLIENT} if any, a number or text per row",
+            listed(f"{name}: {array.dtype} of shape {array.shape}" for name, array in arrays.items()) or "neither",
+        )
+    limits.check_rows(path, len(arrays[ROWS]))
+    return arrays
 
 
 def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = USUAL_LIMITS) -> pa.Table:
@@ -139,24 +120,34 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         DataError: If the file is not a workbook, is too large, its first sheet is not a table, or a formula has no
             value.
     """
+    import pyarrow as pa
+
     openpyxl = extra_module("openpyxl", "tables", f"reading {path}")
     limits.check_file(path)
     try:
         with path.open("rb") as file:  # openpyxl leaves a damaged file open that it opened itself
             limits.check_bytes(path, sum(member.file_size for member in zipfile.ZipFile(file).infolist()))
             written = openpyxl.load_workbook(file).worksheets[0]
-            formulas = {position: cell for position, cell in written._cells.items() if cell.data_type == "f"}
+            formulas = [place for place, cell in written._cells.items() if cell.data_type == "f"]
             sheet = openpyxl.load_workbook(file, data_only=True).worksheets[0] if formulas else written
         cells = _displayed_cells(sheet)
         num_columns = max((column for row, column in cells if row == 1), default=0)
         names = [str(cells.get((1, column), "")).strip() for column in range(1, num_columns + 1)]
         used = {column for column, name in enumerate(names, start=1) if name not in dropped}
-        for (row, column), formula in formulas.items():
-            if column in used and (row, column) not in cells:
-                raise DataError(_formula_fault(path, names[column - 1], formula))
+        unknown = [place for place in formulas if place[1] in used and place not in cells]
+        if unknown:
+            row, column = unknown[0]
+            raise DataError.of(
+                f"column {names[column - 1]!r} of {path}",
+                f"hold values, but the formula in line {row} has none until a spreadsheet program saves the workbook",
+                hint=f"{column_key(names[column - 1], 'drop')} leaves the column out",
+            )
         lines = sorted({row for row, column in cells if row > 1 and column in used})
-        rows = ([cells.get((row, column)) for column in range(1, num_columns + 1)] for row in lines)
-        return table_of_rows(path, names, rows, limits, dropped)
+        columns = [column_of([cells.get((row, number)) for row in lines]) for number in range(1, num_columns + 1)]
+        faults = name_faults(path, names)
+        if faults:
+            raise DataError(faults)
+        return plain_table(path, pa.table(dict(zip(names, columns, strict=True))), dropped, limits=limits)
     except (DataError, MemoryError):
         raise
     except Exception as error:  # openpyxl raises whatever a broken part leads to
@@ -164,27 +155,11 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
 
 
 def _displayed_cells(sheet: Any) -> dict[tuple[int, int], Any]:
-    """Return the displayed values of a sheet, by row and column; empty cells are omitted.
-
-    Excel stores every number as a float, so integral values are converted to int.
-    """
-    values = {position: cell.value for position, cell in sheet._cells.items()}  # `iter_rows` would create empty cells
+    """Return the displayed values of a sheet, by row and column; empty cells are omitted."""
+    values = {place: cell.value for place, cell in sheet._cells.items()}  # `iter_rows` would create empty cells
     for area in sheet.merged_cells.ranges:
         values |= dict.fromkeys(area.cells, sheet.cell(area.min_row, area.min_col).value)
-    return {
-        position: int(value) if isinstance(value, float) and value.is_integer() else value
-        for position, value in values.items()
-        if value is not None
-    }
-
-
-def _formula_fault(path: Path, name: str, cell: Any) -> str:
-    return Fault(
-        f"column {name!r} of {path}",
-        f"hold values, but line {cell.row} holds the formula {str(cell.value)[:60]!r} without its value, which is "
-        "stored when a spreadsheet program saves the workbook",
-        hint=f"{column_key(name, 'drop')} leaves the column out",
-    )
+    return {place: value for place, value in values.items() if value is not None}
 
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -194,6 +169,13 @@ ROWS_AT_ONCE = 10_000
 READS = re.compile(r"(select|with)\b", re.IGNORECASE)
 WRITES = re.compile(r";|\binto\b", re.IGNORECASE)  # another statement; rows into a table or a file
 SECRETS = ("pass", "pwd", "token", "secret")
+SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+DUCKDB_TABLES = "SELECT table_name FROM duckdb_tables()"
+DUCKDB_SETTINGS = {
+    "enable_external_access": "false",
+    "memory_limit": "1GB",
+    "temp_directory": "",
+}
 
 
 def read_database(
@@ -209,7 +191,7 @@ def read_database(
         place: SQLite or DuckDB file, or the address of a database in SQLAlchemy's syntax.
         query: One SELECT; None reads the only table of a file.
         dropped: Columns that are returned empty.
-        limits: Maximum table size; bytes are counted as text.
+        limits: Maximum table size.
         seconds: Time limit for reading all rows.
 
     Raises:
@@ -221,68 +203,97 @@ def read_database(
         raise ConfigurationError.of("federation.query", "be one SELECT, without INTO or a semicolon", shown(query))
     if isinstance(place, Path):
         limits.check_file(place)
-        return _rows_of_file(place, {"query": statement, "dropped": [*dropped], **asdict(limits)}, limits, seconds)
-    if statement is None:
+        opened = (_duckdb if place.name.lower().endswith(DUCKDB_SUFFIXES) else _sqlite)(place, seconds)
+    elif statement is None:
         raise ConfigurationError.of("federation.query", "be a SELECT statement for data in a database", "nothing")
-    with _query_result(place, statement, seconds) as result:
-        return table_of_rows(place, [*map(str, result.keys())], result, limits, dropped)
+    else:
+        opened = _server(_address(place), seconds)
+    begin = time.monotonic()
+    try:
+        with opened as (execute, tables):
+            statement = statement or f'SELECT * FROM "{_only_table(place, execute(tables))}"'  # noqa: S608
+            return plain_table(place, _fetched(place, execute(statement), limits), dropped, limits=limits)
+    except (UserError, MemoryError):
+        raise
+    except ImportError as error:
+        raise ConfigurationError.of(
+            f"reading {place}", problem="needs a driver that is not installed", hint=f"pip install {error.name}"
+        ) from None
+    except Exception as error:  # the libraries have no class of errors in common
+        if time.monotonic() - begin >= seconds:
+            must = f"finish within federation.max_query_seconds={seconds:g} seconds, but takes longer"
+            raise DataError.of(f"the query of {place}", must) from None
+        raise DataError.of(place, problem=f"can't be read as a database: {first_line(error)}") from None
 
 
-def _rows_of_file(path: Path, read: Mapping[str, Any], limits: ReadLimits, seconds: float) -> pa.Table:
+def _fetched(place: Path | str, result: Any, limits: ReadLimits) -> pa.Table:
     import pyarrow as pa
 
-    is_duckdb = path.name.lower().endswith(DUCKDB_SUFFIXES)
-    if is_duckdb:
-        extra_module("duckdb", "tables", f"reading {path}")
-    try:
-        process = subprocess.run(  # noqa: S603 our own program
-            [sys.executable, "-m", query_process.__name__],
-            input=json.dumps({**read, "path": str(path), "is_duckdb": is_duckdb}).encode(),
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            timeout=seconds,
-            check=False,
+    names = [str(column[0]) for column in result.description or ()]
+    if faults := name_faults(place, names):
+        raise DataError(faults)
+    blocks: list[pa.Table] = []
+    while (rows := result.fetchmany(ROWS_AT_ONCE)) or not blocks:
+        columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+        blocks.append(pa.table(dict(zip(names, map(column_of, columns), strict=True))))
+        limits.check_rows(place, sum(map(len, blocks)))
+        limits.check_bytes(place, sum(block.nbytes for block in blocks))
+    return concatenated(blocks)
+
+
+def _only_table(place: Path | str, result: Any) -> str:
+    names = sorted(str(row[0]) for row in result.fetchall())
+    if len(names) != 1:
+        raise DataError.of(
+            "federation.query", f"be a SELECT statement, as {place} has not one table, but: {listed(names) or 'none'}"
         )
-    except subprocess.TimeoutExpired:
-        raise DataError(
-            f"the query of {path} must finish within federation.max_query_seconds={seconds:g} seconds, but takes longer"
-        ) from None
-    if process.returncode in query_process.FAULTS:
-        raise query_process.FAULTS[process.returncode](json.loads(process.stderr.splitlines()[-1]))
-    if process.returncode:
-        last_line = process.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        reason = last_line or f"its process ended with {process.returncode}"
-        raise DataError.of(path, problem=f"can't be read as a database: {reason}")
-    with pa.ipc.open_stream(process.stdout) as reader:
-        return plain_table(path, reader.read_all(), limits=limits)
+    return names[0].replace('"', '""')
+
+
+Opened = Iterator[tuple[Callable[[str], Any], str]]
+"""What executes a statement, and the statement that lists the tables."""
 
 
 @contextmanager
-def _query_result(place: str, query: str, seconds: float) -> Iterator[CursorResult[Any]]:
-    import sqlalchemy
-    from sqlalchemy import exc
-
-    url = _address(place)
+def _interrupted(connection: Any, seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, connection.interrupt)
+    timer.start()
     try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
-        with engine.connect() as base_connection:
-            is_postgresql = url.get_backend_name() == "postgresql"
-            options = {"postgresql_readonly": True} if is_postgresql else {}
-            connection = base_connection.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
-            if is_postgresql:
-                connection.exec_driver_sql(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}")
-            yield connection.exec_driver_sql(query)
-            connection.rollback()
-    except exc.SQLAlchemyError as error:
-        raise DataError.of(
-            url.render_as_string(), problem=f"can't be read as a database: {first_line(error)}"
-        ) from None
-    except ImportError as error:
-        raise ConfigurationError.of(
-            f"reading {url.render_as_string()}",
-            problem="needs a driver that is not installed",
-            hint=f"pip install {error.name}",
-        ) from None
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _sqlite(path: Path, seconds: float) -> Opened:
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection, _interrupted(connection, seconds):
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 8 * MAX_CELL_LENGTH)
+        yield connection.execute, SQLITE_TABLES
+
+
+@contextmanager
+def _duckdb(path: Path, seconds: float) -> Opened:
+    duckdb = extra_module("duckdb", "tables", f"reading {path}")
+    database = duckdb.connect(str(path), read_only=True, config=DUCKDB_SETTINGS)
+    with database as connection, _interrupted(connection, seconds):
+        connection.execute("SET enable_progress_bar = false")  # which goes to standard output
+        yield connection.execute, DUCKDB_TABLES
+
+
+@contextmanager
+def _server(url: URL, seconds: float) -> Opened:
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    with engine.connect() as base_connection:
+        is_postgresql = url.get_backend_name() == "postgresql"
+        options = {"postgresql_readonly": True} if is_postgresql else {}
+        connection = base_connection.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
+        if is_postgresql:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}")
+        yield lambda statement: connection.exec_driver_sql(statement).cursor, ""
+        connection.rollback()
 
 
 def _address(place: str) -> URL:
@@ -316,7 +327,6 @@ ARROW_SUFFIXES = (".feather", ".arrow", ".ipc")
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 DATABASE_SUFFIXES = (*SQLITE_SUFFIXES, *DUCKDB_SUFFIXES)
 SUFFIXES = (*PARQUET_SUFFIXES, *TEXT_SUFFIXES, *JSON_SUFFIXES, *ARROW_SUFFIXES, *EXCEL_SUFFIXES, *DATABASE_SUFFIXES)
-UNSAFE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib", ".npy", ".pt", ".pth", ".h5", ".hdf5", ".mat", ".rds")
 
 logger = logging.getLogger(__name__)
 
@@ -365,7 +375,9 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits) -> pa.
     for suffixes, reader in readers.items():
         if name.endswith(suffixes):
             return reader(place, request.dropped, limits)
-    raise _unknown_format(place)
+    endings = ".parquet, .csv, .csv.gz, .csv.zip, .tsv, .jsonl, .feather, .xlsx, .sqlite, .npz"
+    hint = "files that can contain code or objects, such as pickles, are never opened"
+    raise DataError.of("the file of a table", f"end in {endings} or similar", place, hint)
 
 
 def _reject_unused_settings(request: DatasetRequest, name: str) -> None:
@@ -375,23 +387,11 @@ def _reject_unused_settings(request: DatasetRequest, name: str) -> None:
         ConfigurationError: Lists each of these keys.
     """
     is_text = name.endswith(TEXT_SUFFIXES)
-    uses = {
-        "query": (False, "databases"),
-        "encoding": (is_text or name.endswith(JSON_SUFFIXES), "text files"),
-        "separator": (is_text, "text files"),
-        "header": (is_text, "text files"),
-    }
+    is_read = {"encoding": is_text or name.endswith(JSON_SUFFIXES), "separator": is_text, "header": is_text}
     faults = [
-        Fault(f"federation.{key}", f"only be given for {what}", f"{getattr(request, key)!r} for {name}")
-        for key, (is_used, what) in uses.items()
-        if not is_used and getattr(request, key) is not None
+        Fault(f"federation.{key}", "only be given for text files, and query for databases", f"{value!r} for {name}")
+        for key in ("query", "encoding", "separator", "header")
+        if (value := getattr(request, key)) is not None and not is_read.get(key)
     ]
     if faults:
         raise ConfigurationError(faults)
-
-
-def _unknown_format(path: Path) -> DataError:
-    is_unsafe = path.name.lower().endswith(UNSAFE_SUFFIXES)
-    reason = f"{path.suffix} can contain code or objects, so it is never opened" if is_unsafe else None
-    endings = ".parquet, .csv, .csv.gz, .csv.zip, .tsv, .jsonl, .feather, .xlsx, .sqlite, .npz"
-    return DataError.of("the file of a table", f"end in {endings} or similar", path, reason)

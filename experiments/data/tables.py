@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError, Fault
-from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
     MAX_CATEGORIES,
     CategoryColumn,
@@ -34,13 +33,13 @@ from fedscout.experiments.data.columns import (
     ColumnRoles,
     NumberColumn,
     as_numbers,
+    cells_named,
     check_roles,
     classes,
     column_key,
     discrete,
     first_faults,
     groups_of,
-    rows_named,
     text_argument,
     typed_columns,
 )
@@ -151,8 +150,7 @@ def _numbers(name: str, table: pa.Table, columns: list[str]) -> npt.NDArray[np.f
         values[:, index] = as_numbers(table[column])
         is_invalid = ~np.isfinite(values[:, index])
         if is_invalid.any():
-            cell = table[column][int(np.argmax(is_invalid))]
-            given = f"{shown(str(cell) if cell.is_valid else 'nothing')} in {rows_named(is_invalid)}"
+            given = cells_named(table[column], is_invalid)
             faults.append(Fault(f"column {column!r} of data set {name!r}", "hold finite numbers", given))
     if faults:
         raise DataError(first_faults(faults))
@@ -193,7 +191,7 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
         raise DataError.of(
             f"column {column!r} of data set {name!r}",
             "hold a finite number in every row to be a regression target",
-            f"something else in {rows_named(is_invalid)}",
+            f"something else in {np.count_nonzero(is_invalid)} of {len(values)} rows",
             "federation.task=classification predicts classes",
         )
     if len(np.unique(values)) < 2:

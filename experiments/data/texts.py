@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError
@@ -38,7 +37,6 @@ from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,
     TextArray,
-    TextSettings,
     present_classes,
     usual_facts,
 )
@@ -265,7 +263,7 @@ class TextRows:
 
     Attributes:
         features: Word numbers, padded with 0, shape `(num_texts, length)`.
-        vocabulary_size: One more than the largest number in use; 0 if the texts are kept.
+        vocabulary_size: One more than the largest number in use.
         facts: Facts to record.
         words: Words of the vocabulary, in the order of their numbers.
     """
@@ -276,22 +274,6 @@ class TextRows:
     words: tuple[str, ...] = ()
 
 
-class KeptTexts(TextSettings):
-    """Settings that keep the texts themselves, to be embedded by a pretrained network.
-
-    Attributes:
-        kept: Collects the texts, in row order.
-    """
-
-    kept: list[str] = Field(default_factory=list)
-
-    def rows(self, texts: Iterable[str]) -> TextRows:
-        """Store texts; return empty placeholder rows."""
-        self.kept.extend(texts)
-        num_empty = sum(not text.strip() for text in self.kept)
-        return TextRows(np.zeros((len(self.kept), 1), np.float32), 0, {"num_texts_without_words": num_empty})
-
-
 def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
     """Return texts as rows of word numbers. A text without a word becomes one unknown word.
 
@@ -300,8 +282,6 @@ def text_rows(texts: Iterable[str], request: DatasetRequest) -> TextRows:
         request: Number of words per row, to which texts are truncated or padded, size of the vocabulary, and minimum
             number of texts that hold a word of the vocabulary.
     """
-    if isinstance(request.text, KeptTexts):
-        return request.text.rows(texts)
     length = request.text.length or USUAL_WORDS
     counted = count_words(texts, length)
     numbers = token_numbers(counted.words, counted.row_counts, request.min_release, request.text.vocabulary_size)
@@ -371,6 +351,6 @@ def text_dataset(
         source=source,
         client_ids=client_ids,
         facts={**usual_facts(label, rows.features, labels), **(facts or {}), **rows.facts},
-        kind="tokens" if rows.vocabulary_size else "embedding",
+        kind="tokens",
         vocabulary_size=rows.vocabulary_size,
     )

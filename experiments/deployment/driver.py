@@ -272,9 +272,7 @@ class RealFederation:
             if by == "rules":
                 space = study_space(self._config.search, facts)
                 diagnosis = diagnose(report, self.agreement.feature_names)
-                context = RecommendationContext(
-                    space, facts.num_rounds, facts.view, diagnosis=diagnosis, selection=facts.selection_kind
-                )
+                context = RecommendationContext(space, facts.num_rounds, facts.view, diagnosis=diagnosis)
                 recommendation = recommend_by_rules(context)
                 for reason in recommendation.reasons:
                     self._tell(visible_line(f"{recommendation.spec}: {reason.explanation} [{reason.source}]"))

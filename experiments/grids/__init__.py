@@ -2,7 +2,7 @@
 
 - experiment: the file with its rows, columns and statements
 - methods: what a cell measures: a training, a choice, a detection, or a user-defined function
-- runner: parallel cells, with resumption and isolated failures
+- cells: measurement of cells in parallel, with resumption and isolated failures
 - comparison: paired differences with intervals, and the verdict on each statement
 - tables: Markdown tables and charts
 """

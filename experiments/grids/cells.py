@@ -1,25 +1,41 @@
-"""Measurement of one cell of an experiment: one value per seed from trainings, searches or detections."""
+"""Measurement of the cells of an experiment, in parallel on Ray or sequentially in this process.
+
+A cell has one value per seed, from trainings, searches or detections.
+
+OUT/studies/<federation>/trials/   ordinary trial logs, in which no training is repeated
+OUT/cells/<digest>.json            a finished cell
+OUT/<name>.json, <name>.md, <name>.svg   the numbers, the table, the chart
+
+A cell's file is named by the digest of everything that determines it, so an interrupted run resumes, and another row,
+column or seed measures only what is new. A cell that fails, or whose process dies twice, is reported as absent and does
+not affect the others.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, RecommenderError, UserError
+from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, UserError
+from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
-from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.grids.experiment import Cell, Experiment, Settings, arguments
+from fedscout.experiments.config import StudyConfig, check_searchable
+from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
 from fedscout.experiments.grids.federation_runner import (
+    BuiltFederation,
     Choice,
     FederationRunner,
     built_federation,
@@ -29,20 +45,22 @@ from fedscout.experiments.grids.federation_runner import (
     search_seeds,
 )
 from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
-from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask
+from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.studies.grid_folder import GridFolder, read_json
 from fedscout.experiments.studies.one_shot import language_model
+from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.studies.workers import Display, End, end_by, run_pieces
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import BASELINE, Ledger, median_of, trainings_of
-from fedscout.search.recommenders.language_model import recommend_by_llm
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import parse_strategy
 
 TUNING_SEEDS = 2
-LANGUAGE_MODEL = "language model"
+COST = "cost, trainings"
 RATE = "client learning rate, tuned"
 
 Note = Callable[[str], None]
@@ -142,54 +160,15 @@ def cell_name(cell: Cell) -> str:
     return " × ".join(cell)
 
 
-class Measurement(Protocol):
-    """The interface of an experiment's `measured_by`; it may reuse earlier measurements."""
-
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Return the numbers of all cells.
-
-        Raises:
-            UserError: If something can't be built or trained as configured.
-        """
-        ...
-
-
-class CellByCell(ABC):
-    """A measurement of an experiment's cells one after the other, from the arguments of rows of kind `given`."""
-
-    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Measure every cell; one whose data or settings can't be used is missing.
-
-        Raises:
-            ConfigurationError: If a setting is none of a study.
-        """
-        for settings in experiment.federations.values():
-            read_config(arguments(settings), context.settings)
-        cells, missing = {}, {}
-        for cell in experiment.cells():
-            method, settings = experiment.rows[cell[0]], experiment.federations[cell[1]]
-            if not isinstance(method, Given) or not self.includes(cell, settings):
-                continue
-            context.note(cell_name(cell))
-            try:
-                cells[cell] = self.cell(cell, settings, context, **method.arguments)
-            except UserError as reason:
-                missing[cell_name(cell)] = str(reason)
-        return Measured(cells, missing)
-
-    def includes(self, cell: Cell, settings: Settings) -> bool:
-        """Return whether a cell is measured."""
-        del cell, settings
-        return True
-
-    @abstractmethod
-    def cell(self, *facts: Any, **arguments: Any) -> CellValues:
-        """Return the numbers of a cell.
-
-        Args:
-            facts: Row and column, the column's settings, and the context with folder, settings and seeds.
-            arguments: Of its row.
-        """
+def built_columns(experiment: Experiment, context: CellContext) -> tuple[list[BuiltFederation], dict[str, str]]:
+    """Return the federation of every column whose data are available, and why the others are not."""
+    built, missing = [], {}
+    for column, settings in experiment.federations.items():
+        try:
+            built.append(built_federation(column, arguments(settings), context.settings))
+        except DataError as error:
+            missing[column] = str(error)
+    return built, missing
 
 
 def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> CellValues:
@@ -200,8 +179,13 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Ce
     """
     row, column = cell
     method = experiment.rows[row]
-    assert method is not None
-    assert not isinstance(method, Given)
+    assert isinstance(method, BaseModel)
+    if isinstance(method, Given):
+        measure_given = imported(str(method.function))
+        found: CellValues = measure_given(
+            cell, {**experiment.federations[column], **method.settings}, context, **method.arguments
+        )
+        return found
     given = arguments(experiment.federations[column])
     method_arguments = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
     if isinstance(method, Detect):
@@ -224,9 +208,14 @@ def _measured(method: Method, runner: FederationRunner, context: CellContext) ->
             for seed_trials in trials
         ]
         return CellValues(values=tuple(best), resolution=resolution(trials))
+    assert isinstance(method, Search | Choose)
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
-    return CellValues(values=tuple(record.fitness for record in records), resolution=resolution([records]))
+    return CellValues(
+        values=tuple(record.fitness for record in records),
+        resolution=resolution([records]),
+        figures={COST: tuple(choice.cost for choice in choices)},
+    )
 
 
 def _trained(method: Train, runner: FederationRunner, context: CellContext) -> CellValues:
@@ -288,25 +277,19 @@ def seconds_to(trial: Trial, target: float) -> float | None:
     return float(np.sum(trial.round_seconds[: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
 
 
-def _choice(method: Method, task: ChoiceTask, context: CellContext) -> Choice:
+def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> Choice:
     """Return the choice of a method.
 
     Raises:
         RecommenderError: If a language model gives no valid answer.
     """
     given = arguments(method.settings)
-    if isinstance(method, Choose) and method.by != LANGUAGE_MODEL:
-        if method.by not in RECOMMENDERS:
-            known = ", ".join([*RECOMMENDERS, LANGUAGE_MODEL])
-            raise ConfigurationError.of("a recommender", f"be one of {known}", repr(method.by))
-        return RECOMMENDERS[method.by].choose(task)
-    asks_language_model = isinstance(method, Choose) or (isinstance(method, Search) and method.asks_model)
-    if asks_language_model and (reason := RECOMMENDERS["LLM"].unavailable(task.config(given), context.folder)):
-        raise RecommenderError(reason)
-    if isinstance(method, Choose):
-        with language_model(task.config(given), task.context.out) as model:
-            return Choice(recommend_by_llm(task.situation(), model).spec)
-    assert isinstance(method, Search)
+    if isinstance(method, Choose) or method.asks_model:
+        recommender = recommender_named(method.by if isinstance(method, Choose) else LLM)
+        if reason := recommender.unavailable(task.config(given), context.folder):
+            raise RecommenderError(reason)
+        if isinstance(method, Choose):
+            return recommender.choose(task)
     outcome = _searched(task, given, method.asks_model)
     trial = outcome.worst if method.take == "worst" else outcome.best
     return Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
@@ -351,3 +334,117 @@ def split_ratio(config: StudyConfig) -> float:
     if config.federation.dataset in ENVIRONMENTS:
         return 0.0
     return tested_to_trained(config.training.test_fraction, config.search.validation_fraction)
+
+
+CELLS = "cells"
+NAMES = ("row", "column")
+"""Part of a cell's file, but not of its digest."""
+
+
+def run_cells(
+    experiment: Experiment, folder: GridFolder, context: CellContext, engine: EngineConfig, parallel: int | None = None
+) -> Measured:
+    """Return the numbers of all cells, measuring those that the folder lacks.
+
+    Args:
+        experiment: At its scale.
+        folder: Locked by the caller.
+        context: The folder of trials, settings and seeds.
+        engine: `grid=local` runs cells sequentially in this process; else they run in parallel on Ray.
+        parallel: Maximum number of parallel cells; None is the number of CPUs.
+
+    Raises:
+        UserError: If a setting is wrong in a cell.
+    """
+    if experiment.measured_by is not None:
+        measurement = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
+        measured: Measured = measurement.measure(experiment, context)
+        return measured
+    cells = finished_cells(experiment, folder.path, context)
+    missing = {}
+    pending = [cell for cell in experiment.measured() if cell not in cells]
+    _check(experiment, pending, context)
+    worker_context = replace(context, folder=context.folder.absolute(), note=lambda _: None)
+    shares_folders = any(isinstance(experiment.rows[row], Given) for row, _ in pending)
+    if len(pending) < 2 or shares_folders:  # without Ray
+        engine, parallel = engine.model_copy(update={"grid": "local"}), None
+    ends = run_pieces(
+        engine,
+        run_cell,
+        [(experiment, cell, worker_context, storage_of(worker_context.folder)) for cell in pending],
+        parallel,
+        Display(begun=lambda position: context.note(cell_name(pending[position]))),
+        search_path=(str(Path.cwd()),),
+    )
+    for position, end in ends:
+        cell = pending[position]
+        if end.result is None:
+            missing[cell_name(cell)] = end.error or "lost"
+            continue
+        cells[cell] = end.result
+        document = {**_identity(experiment, cell, context), **end.result.model_dump()}
+        folder.write_text(_file(experiment, cell, context), json.dumps(document))
+    return Measured({cell: cells[cell] for cell in experiment.cells() if cell in cells}, missing)
+
+
+def _check(experiment: Experiment, cells: Sequence[Cell], context: CellContext) -> None:
+    """Check the settings of cells, so that a mistake is reported before anything is done.
+
+    Raises:
+        ConfigurationError: With the faults of the first cell that has any.
+    """
+    for row, column in cells:
+        method = experiment.rows[row]
+        method_arguments = arguments(method.settings) if isinstance(method, Train | Detect) else ()
+        try:
+            config = read_config((*arguments(experiment.federations[column]), *method_arguments), context.settings)
+            if isinstance(method, Train):
+                parse_strategy(with_strategy(config).strategy or {})
+            elif isinstance(method, Given):
+                imported(str(method.function))
+            elif not isinstance(method, Detect):
+                check_searchable(config)
+            if isinstance(method, Choose):
+                recommender_named(method.by)
+        except UserError as error:
+            raise ConfigurationError([f"{row} × {column}: {fault}" for fault in error.faults]) from error
+
+
+def finished_cells(experiment: Experiment, folder: Path, context: CellContext) -> dict[Cell, CellValues]:
+    """Return the numbers of all cells that a folder holds."""
+    cells = {}
+    for cell in experiment.measured():
+        with suppress(ValidationError):
+            stored = read_json(folder / _file(experiment, cell, context)) or {}
+            cells[cell] = CellValues.model_validate(stored)
+    return cells
+
+
+def run_cell(experiment: Experiment, cell: Cell, context: CellContext, storage: Storage | None) -> End:
+    """Measure a cell, whose folder may be in a storage; only an interruption raises an exception."""
+    try:
+        with mounted_at(context.folder, storage):
+            return End("completed", result=measure_cell(experiment, cell, context))
+    except Exception as error:  # one cell's end is not the experiment's
+        return end_by(error)
+
+
+def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:
+    identity = {name: value for name, value in _identity(experiment, cell, context).items() if name not in NAMES}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{CELLS}/{digest}.json"
+
+
+def _identity(experiment: Experiment, cell: Cell, context: CellContext) -> dict[str, Any]:
+    row, column = cell
+    method = experiment.rows[row]
+    assert isinstance(method, BaseModel)
+    return {
+        "row": row,
+        "column": column,
+        "method": method.model_dump(mode="json"),
+        "settings": [*arguments(experiment.federations[column]), *context.settings],
+        "num_seeds": context.num_seeds,
+        "streams": [context.fresh_stream, context.tuning_stream],
+        "versions": versions(),
+    }

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from fedscout.engine.seeds import stream
 from fedscout.experiments.grids.cells import CellValues, Measured, Values
-from fedscout.experiments.grids.experiment import SHARE, Cell, Experiment, Number, Relation, Statement, part_name
+from fedscout.experiments.grids.experiment import SHARE, Cell, Experiment, Relation, Statement, part_name
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
 
 NUM_RESAMPLES = 4000
@@ -142,52 +142,65 @@ def means(experiment: Experiment, parts: Measured) -> Measured:
     cells = {}
     for row, column in experiment.cells():
         of_levels = [parts.cells.get((row, part_name(column, level))) for level in experiment.levels]
-        measured = [numbers for numbers in of_levels if numbers is not None]
+        measured = [numbers.values for numbers in of_levels if numbers is not None]
         if len(measured) == len(of_levels):
+            mean = np.mean(np.array(measured, np.float64), axis=0)  # NaN if a level has no value
             cells[row, column] = CellValues(
-                values=_means([numbers.values for numbers in measured]),
+                values=tuple(None if np.isnan(value) else float(value) for value in mean),
                 test_to_train=parts.test_to_train,
                 resolution=parts.resolution,
             )
     return Measured(cells, parts.absent)
 
 
-def _means(of_levels: Sequence[Values]) -> Values:
-    """Return the mean for each seed; None if a level has no value."""
-    mean = np.mean(np.array(of_levels, np.float64), axis=0)
-    return tuple(None if np.isnan(value) else float(value) for value in mean)
-
-
 def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult, ...]:
     """Return the results of all cells, row by row."""
-    printed = experiment.printed()
-    return tuple(
-        _cell((row, column), experiment, measured, printed.get((row, column)))
-        for row in experiment.rows
-        for column in experiment.federations
-    )
+    printed, results = experiment.printed(), []
+    for cell in product(experiment.rows, experiment.federations):
+        row, column = cell
+        numbers, published = measured.cells.get(cell, CellValues(values=())), printed.get(cell)
+        values = _present(numbers.values)
+        mean, low, high = _mean(experiment, measured, values) if values else (None, None, None)
+        compared = experiment.reference not in (None, row)
+        results.append(
+            CellResult(
+                row=row,
+                column=column,
+                published=published and published.value,
+                deviation=published and published.deviation,
+                values=tuple(values),
+                mean=mean,
+                low=low,
+                high=high,
+                gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
+                figures=numbers.figures,
+            )
+        )
+    return tuple(results)
 
 
 def statement_results(experiment: Experiment, measured: Measured) -> tuple[StatementResult, ...]:
     """Return the result of every statement."""
-    printed = experiment.printed()
-    return tuple(_statement(one, experiment, measured, printed) for one in experiment.said())
+    printed, results = experiment.printed(), []
+    for one in experiment.said():
+        difference = _difference(experiment, measured, one.first, one.second)
+        first, second = printed.get(one.first), printed.get(one.second)
+        published = None if first is None or second is None else first.value - second.value
+        verdict = verdict_of(one.relation, difference)
+        results.append(StatementResult(**one.model_dump(), difference=difference, published=published, verdict=verdict))
+    return tuple(results)
 
 
 def group_means(experiment: Experiment, measured: Measured) -> tuple[GroupMean, ...]:
     """Return the means of every row over every group of columns, for its values and its further figures."""
-    numbers = {"": measured.values, **measured.figures}
-    results = []
-    for group, columns in experiment.groups.items():
-        for row, (figure, values) in product(experiment.rows, numbers.items()):
-            present = {column: _present(values.get((row, column), ())) for column in columns}
-            if (mean := bootstrap_mean(present)) is not None:
-                counted = sum(bool(seed_values) for seed_values in present.values())
-                results.append(
-                    GroupMean(
-                        row=row, group=group, figure=figure, mean=mean[0], low=mean[1], high=mean[2], columns=counted
-                    )
-                )
+    numbers, results = {"": measured.values, **measured.figures}, []
+    for (group, columns), row, (figure, values) in product(experiment.groups.items(), experiment.rows, numbers.items()):
+        present = {column: own for column in columns if (own := _present(values.get((row, column), ())))}
+        if present:
+            mean, low, high = bootstrap_mean(present)
+            results.append(
+                GroupMean(row=row, group=group, figure=figure, mean=mean, low=low, high=high, columns=len(present))
+            )
     return tuple(results)
 
 
@@ -195,16 +208,14 @@ def _present(values: Values) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tuple[float, float, float] | None:
-    """Return the mean over columns of the mean over seeds, and its 95 % interval; None without any value.
+def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tuple[float, float, float]:
+    """Return the mean over columns of the mean over seeds, of which each has some, and its 95 % interval.
 
     The interval is that of percentiles of bootstrap means: columns are drawn with replacement, and so are the seeds of
     each (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). It covers other columns of
     the same kind and other seeds.
     """
-    values = [np.asarray(group, dtype=np.float64) for group in groups.values() if len(group)]
-    if not values:
-        return None
+    values = [np.asarray(group, dtype=np.float64) for group in groups.values()]
     generator = stream(seed, "bootstrap of regrets")
     totals = np.zeros(NUM_RESAMPLES)
     for _ in values:  # a column that is drawn twice draws its seeds twice
@@ -215,26 +226,6 @@ def bootstrap_mean(groups: Mapping[str, Sequence[float]], seed: int = 0) -> tupl
     totals /= len(values)
     low, high = np.quantile(totals, [0.025, 0.975]).tolist()
     return float(np.mean([group.mean() for group in values])), low, high
-
-
-def _cell(cell: Cell, experiment: Experiment, measured: Measured, published: Number | None) -> CellResult:
-    numbers = measured.cells.get(cell)
-    values = () if numbers is None else tuple(_present(numbers.values))
-    mean = _mean(experiment, measured, values) if values else None
-    row, column = cell
-    compared = experiment.reference not in (None, row)
-    return CellResult(
-        row=row,
-        column=column,
-        published=None if published is None else published.value,
-        deviation=None if published is None else published.deviation,
-        values=values,
-        mean=None if mean is None else mean[0],
-        low=None if mean is None else mean[1],
-        high=None if mean is None else mean[2],
-        gain=_difference(experiment, measured, cell, (str(experiment.reference), column)) if compared else None,
-        figures={} if numbers is None else numbers.figures,
-    )
 
 
 def _mean(
@@ -260,40 +251,25 @@ def share(values: Sequence[float]) -> tuple[float, float, float]:
     return ones / len(values), float(interval.low), float(interval.high)
 
 
-def _statement(
-    one: Statement, experiment: Experiment, measured: Measured, printed: Mapping[Cell, Number]
-) -> StatementResult:
-    difference = _difference(experiment, measured, one.first, one.second)
-    first, second = printed.get(one.first), printed.get(one.second)
-    return StatementResult(
-        **one.model_dump(),
-        difference=difference,
-        published=None if first is None or second is None else first.value - second.value,
-        verdict=verdict_of(one.relation, difference),
-    )
-
-
 def _difference(experiment: Experiment, measured: Measured, first: Cell, second: Cell) -> PairedDifference | None:
-    pairs = _paired(measured.values.get(first, ()), measured.values.get(second, ()))
-    first_values, second_values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    values, others = measured.values.get(first, ()), measured.values.get(second, ())
+    pairs = [
+        (one, other)
+        for one, other in zip(values, others, strict=bool(values and others))
+        if one is not None and other is not None
+    ]
+    if not pairs:
+        return None
     least, most = experiment.bounds
     span = most - least if isfinite(most) else None
-    return (
-        paired_difference(first_values, second_values, ERROR, measured.resolution, measured.test_to_train, span)
-        if pairs
-        else None
-    )
-
-
-def _paired(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
-    pairs = zip(first, second, strict=bool(first and second))
-    return [(one, other) for one, other in pairs if one is not None and other is not None]
+    ours, theirs = zip(*pairs, strict=True)
+    return paired_difference(ours, theirs, ERROR, measured.resolution, measured.test_to_train, span)
 
 
 def verdict_of(relation: Relation, difference: PairedDifference | None) -> Verdict:
     """Return the verdict on a statement from the difference."""
     if difference is None or difference.low is None:
         return "not measured"
-    if relation == "level":
+    if relation == "=":
         return "contradicted" if difference.verdict else "not contradicted"
     return "seen" if difference.verdict > 0 else "contradicted" if difference.verdict < 0 else "within noise"

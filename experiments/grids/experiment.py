@@ -16,7 +16,7 @@ statements:
 
 `columns` lists federations by name in place of `axes`. The values of an axis are a list, or a mapping from names. A row
 is a method (`fedscout.experiments.grids.methods`), by default a training. In place of methods in the rows,
-`measured_by` names a class that measures all cells.
+`measured_by` names a class that measures all cells. A row or column that is `published` has published numbers alone.
 
 `mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values; its number is their mean,
 seed by seed, and the values are shown as well.
@@ -62,9 +62,10 @@ SHARES = (PERCENT, SHARE, "reward over 500")
 SIGNED = ("R_t",)
 """Units of numbers that may be negative."""
 
-Relation = Literal["above", "level"]
+Relation = Literal[">", "="]
 
-RELATIONS: Mapping[str, Relation] = {">": "above", "=": "level"}
+Published = Literal["published"]
+"""In place of the content of a row or column that is not measured."""
 
 Settings = dict[str, Any]
 """Values by dotted key, as in a study's YAML file."""
@@ -88,7 +89,7 @@ class Statement(BaseModel, frozen=True):
     Attributes:
         first: A cell.
         second: Another.
-        relation: `above`: the first is larger than the second. `level`: they are equal within noise.
+        relation: `>`: the first is larger than the second. `=`: they are equal within noise.
         says: A short description.
     """
 
@@ -140,11 +141,11 @@ class Experiment(BaseModel):
     title: str
     about: str = ""
     settings: Settings = {}
-    columns: dict[str, Settings] = {}
+    columns: dict[str, Settings | Published] = {}
     axes: dict[str, Levels] = {}
     mean_over: dict[str, Levels] = {}
     method: dict[str, Any] = {}
-    rows: dict[str, Method | None]
+    rows: dict[str, Method | Published | None]
     measured_by: Function | None = None
     reference: str | None = None
     seeds: int = Field(default=5, ge=1)
@@ -177,9 +178,9 @@ class Experiment(BaseModel):
         faults = []
         if bool(self.columns) == bool(self.axes):
             faults.append("either columns or axes must be given")
-        without_method = [name for name, method in self.rows.items() if method is None or isinstance(method, Given)]
-        if self.measured_by is None and without_method:
-            faults.append(f"rows.{without_method[0]} must be a method if measured_by is left out")
+        for name, method in self.rows.items() if self.measured_by is None else ():
+            if method is None or (isinstance(method, Given) and method.function is None):
+                faults.append(f"rows.{name} must be a method if measured_by is left out")
         if not self.rows or not self.federations:
             faults.append(Fault("rows and columns", "have at least one entry each"))
         if forbidden := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
@@ -207,7 +208,7 @@ class Experiment(BaseModel):
     def federations(self) -> dict[str, Settings]:
         """Settings of each column by its name, including those of the experiment."""
         return {
-            name: {**self.settings, **column_settings}
+            name: {**self.settings, **({} if isinstance(column_settings, str) else column_settings)}
             for name, column_settings in (self.columns or _crossed(self.axes)).items()
         }
 
@@ -238,6 +239,14 @@ class Experiment(BaseModel):
     def cells(self) -> list[Cell]:
         """Return all cells, column by column."""
         return [(row, column) for column in self.federations for row in self.rows]
+
+    def measured(self) -> list[Cell]:
+        """Return the cells that are not of published numbers alone."""
+        return [
+            (row, column)
+            for row, column in self.cells()
+            if isinstance(self.rows[row], BaseModel) and not isinstance(self.columns.get(column), str)
+        ]
 
     def said(self) -> tuple[Statement, ...]:
         """Return the statements, each on two cells."""
@@ -278,29 +287,27 @@ class Experiment(BaseModel):
         kept_rows = {
             row: method for row, method in self.rows.items() if rows is None or row in rows or row == self.reference
         }
-        federations = {
-            name: members for name, members in self.federations.items() if columns is None or name in columns
-        }
-        cells = {(row, column) for row in kept_rows for column in federations}
+        all_columns = self.federations | {name: own for name, own in self.columns.items() if isinstance(own, str)}
+        kept_columns = {name: own for name, own in all_columns.items() if columns is None or name in columns}
+        cells = {(row, column) for row in kept_rows for column in kept_columns}
         published: dict[str, dict[str, Any]] = {}
         for (row, column), number in self.printed().items():
             if (row, column) in cells:
                 published.setdefault(row, {})[column] = (number.value, number.deviation)
-        signs = {relation: sign for sign, relation in RELATIONS.items()}
         statements = {
-            f"{' @ '.join(statement.first)} {signs[statement.relation]} {' @ '.join(statement.second)}": statement.says
-            for statement in self.said()
-            if {statement.first, statement.second} <= cells
+            f"{' @ '.join(one.first)} {one.relation} {' @ '.join(one.second)}": one.says
+            for one in self.said()
+            if {one.first, one.second} <= cells
         }
-        kept_of = {group: tuple(name for name in names if name in federations) for group, names in self.groups.items()}
+        groups = {group: tuple(name for name in names if name in kept_columns) for group, names in self.groups.items()}
         return self._with(
             **PLAIN,
             factor=1.0,
             rows=kept_rows,
-            columns=federations,
+            columns=kept_columns,
             published=published,
             statements=statements,
-            groups={group: names for group, names in kept_of.items() if names},
+            groups={group: names for group, names in groups.items() if names},
         )
 
     def with_rows(self, rows: Mapping[str, Method]) -> Experiment:
@@ -309,8 +316,9 @@ class Experiment(BaseModel):
 
     def _keys(self) -> set[str]:
         """Return every key that is set anywhere."""
-        methods = [method.settings for method in self.rows.values() if method is not None]
-        return {*self.settings, *self.axes, *self.mean_over}.union(*self.columns.values(), *methods)
+        methods = [method.settings for method in self.rows.values() if isinstance(method, BaseModel)]
+        columns = [settings for settings in self.columns.values() if not isinstance(settings, str)]
+        return {*self.settings, *self.axes, *self.mean_over}.union(*columns, *methods)
 
     def _with(self, **changes: Any) -> Experiment:
         """Return the experiment with other fields, validated."""
@@ -324,26 +332,17 @@ class Experiment(BaseModel):
             ValueError: If it does not name cells of the table.
         """
         parts = re.split(r" ([>=]) ", text)
-        sides, signs = parts[::2], parts[1::2]
-        if not signs:
+        if len(parts) == 1:
             raise ValueError(f"a statement must compare two cells by > or =, got {text!r}")
-        rows, columns = [], []
-        for side in sides:
-            row, _, column = side.partition(" @ ")
-            rows.append(row.strip())
-            columns.append(column.strip())
-        last = columns[-1]
-        columns = [column or last for column in columns]
+        sides = [side.partition(" @ ") for side in parts[::2]]
+        rows = [row.strip() for row, _, _ in sides]
+        columns = [self._columns(text, column.strip() or sides[-1][2].strip()) for _, _, column in sides]
         for row in rows:
             if row not in self.rows:
                 raise ValueError(f"statement {text!r} must name rows, got {row!r}{did_you_mean(row, self.rows)}")
-        for (left_row, right_row), (left_columns, right_columns), sign in zip(
-            pairwise(rows), pairwise(columns), signs, strict=True
-        ):
-            both = self._columns(text, left_columns), self._columns(text, right_columns)
+        for (left, right), both, relation in zip(pairwise(rows), pairwise(columns), parts[1::2], strict=True):
             for first, second in zip(*both, strict=True):
-                cells = {"first": (left_row, first), "second": (right_row, second)}
-                yield Statement(**cells, relation=RELATIONS[sign], says=says)
+                yield Statement(first=(left, first), second=(right, second), relation=relation, says=says)
 
     def _columns(self, text: str, names: str) -> list[str]:
         columns = [*self.federations] if names == "*" else [name.strip() for name in names.split(" | ")]
@@ -362,19 +361,15 @@ def part_name(column: str, level: str) -> str:
 
 def _crossed(axes: Mapping[str, Levels]) -> dict[str, Settings]:
     """Return every combination of values by its name."""
-    settings_by_name = {}
-    for combination in product(*(_named_levels(key, levels) for key, levels in axes.items())):
-        settings_by_name[", ".join(name for name, _ in combination)] = dict(
-            zip(axes, (value for _, value in combination), strict=True)
-        )
-    return settings_by_name
-
-
-def _named_levels(key: str, levels: Levels) -> list[tuple[str, Any]]:
-    if isinstance(levels, dict):
-        return [*levels.items()]
-    short = key.rpartition(".")[2]
-    return [(value if isinstance(value, str) else f"{short}={_shown(value)}", value) for value in levels]
+    named_levels = []
+    for key, levels in axes.items():
+        short = key.rpartition(".")[2]
+        named = {value if isinstance(value, str) else f"{short}={_shown(value)}": value for value in levels}
+        named_levels.append((levels if isinstance(levels, dict) else named).items())
+    return {
+        ", ".join(name for name, _ in combination): dict(zip(axes, (value for _, value in combination), strict=True))
+        for combination in product(*named_levels)
+    }
 
 
 def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> list[str] | None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
@@ -36,9 +35,8 @@ from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.search.confirmation.runs import resolution
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
-from fedscout.search.study import StudyOutcome, planned_space
+from fedscout.search.ledger import Ledger
+from fedscout.search.study import planned_space
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
 
@@ -164,15 +162,6 @@ class SharingRunner:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """A search study, and its results for warm starts on other federations."""
-
-    study: EarlierStudy
-    outcome: StudyOutcome
-    facts: StudyFacts
-
-
-@dataclass(frozen=True)
 class Choice:
     """The choice of a recommender.
 
@@ -180,13 +169,13 @@ class Choice:
         spec: The strategy.
         cost: The cost of choosing, in full trainings besides one of FedAvg.
         learning_rate: The clients' learning rate, if it is not the federation's.
-        searched: The study that found it, if there was one.
+        study: The study that found it, for warm starts on other federations.
     """
 
     spec: StrategySpec
     cost: float = 0.0
     learning_rate: float | None = None
-    searched: Searched | None = None
+    study: EarlierStudy | None = None
 
     def __str__(self) -> str:
         return str(self.spec) + ("" if self.learning_rate is None else f" at rate {self.learning_rate:g}")
@@ -273,17 +262,6 @@ class FederationRunner:
             ledger.facts.trial("confirmation", choice.spec, learning_rate=choice.learning_rate) for choice in choices
         ]
         return ledger.run([settings.on_seed(seed) for settings in trial_settings for seed in seeds])
-
-    def scores(
-        self, choices: Sequence[Choice], seeds: Sequence[int]
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return accuracies, shape `(choices, seeds)`; 0 for failed trials."""
-        accuracies = [record.fitness for record in self.records(choices, seeds)]
-        return np.array(accuracies, dtype=np.float64).reshape(len(choices), len(seeds))
-
-    def resolution(self, seeds: Sequence[int]) -> float:
-        """Return the share of one row of FedAvg's test rows."""
-        return resolution([self.records([Choice(BASELINE)], seeds)])
 
     def report(self, seed: int) -> HeterogeneityReport:
         """Return the heterogeneity report of a seed, measured once."""

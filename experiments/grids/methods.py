@@ -4,9 +4,9 @@
 | --- | --- |
 | `train` | the score of the configured strategy, trained on that fresh seed |
 | `search` | the score, on a fresh seed, of the best (or worst) configuration of a search on a search seed |
-| `choose` | likewise of the choice of a recommender of `fedscout bench choice` on a search seed |
+| `choose` | likewise of the choice of a recommender of `fedscout bench choice`, or of a searcher of the user's own |
 | `best_of_kind` | the best fitness of one kind of strategy among a search's trials |
-| `given` | computed by the experiment's `measured_by` from the row's arguments |
+| `given` | computed by a function, or by the experiment's `measured_by`, from the row's arguments |
 | `detect` | a number of the heterogeneity report, with that `federation.seed` |
 
 Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials are logged by federation, and none
@@ -55,10 +55,10 @@ class Search(_Kind):
 
 
 class Choose(_Kind):
-    """One choice per seed, by a recommender or a language model, trained on a fresh seed."""
+    """One choice per seed, trained on a fresh seed."""
 
     kind: Literal["choose"]
-    by: str
+    by: str = Field(description="a recommender, or import path `module:class` of a searcher")
 
 
 class BestOfKind(_Kind):
@@ -77,22 +77,20 @@ class Detect(_Kind):
     )
 
 
-class Given(BaseModel):
-    """The arguments of a row for the class that measures all cells."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Given(_Kind):
+    """A cell's numbers, computed from arguments."""
 
     kind: Literal["given"]
+    function: str | None = Field(
+        default=None,
+        description="import path of a function of a cell, its settings, its context and the arguments; "
+        "None if a class measures all cells",
+    )
     arguments: dict[str, Any] = {}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Always empty, as there are no study settings."""
-        return {}
 
 
 def _kind_of(value: Any) -> str:
-    return str(value.get("kind", "train")) if isinstance(value, Mapping) else value.kind
+    return str(value.get("kind", "train") if isinstance(value, Mapping) else getattr(value, "kind", ""))
 
 
 Method = Annotated[
@@ -107,7 +105,7 @@ Method = Annotated[
 
 
 class Function(BaseModel):
-    """A class that measures all cells: constructed from the arguments, it has `measure` (`cells.Measurement`)."""
+    """A class that measures all cells: constructed from the arguments, it has `measure(experiment, context)`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

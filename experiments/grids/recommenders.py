@@ -8,14 +8,18 @@ no cost besides their own training, in which they tune.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.errors import ConfigurationError, FedscoutError, first_line
+from fedscout.engine.text import did_you_mean, shown
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.grids.federation_runner import Choice, Searched
+from fedscout.experiments.grids.federation_runner import Choice
+from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune
@@ -25,11 +29,14 @@ from fedscout.search.ledger import BASELINE, Ledger
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.language_model import recommend_by_llm
 from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.study import run_study
+from fedscout.search.searcher import Proposal, Searcher, SearchTask
+from fedscout.search.study import run_study, search_by, study_space
 from fedscout.search.warm_start import EarlierStudy, WarmStart, best_first, warm_start
-from fedscout.strategies import SearchSpace, parse_strategy
+from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
+from fedscout.strategies.arguments import imported_class
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
+LLM = "LLM"
 UNINFORMED = "search.informed=false"
 
 
@@ -168,7 +175,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
             gains=best_first(gains),
         )
         best = BASELINE if outcome.best is None else outcome.best.spec
-        return Choice(best, outcome.trainings, searched=Searched(study, outcome, ledger.facts))
+        return Choice(best, outcome.trainings, study=study)
 
     return choose
 
@@ -187,35 +194,108 @@ def _from_earlier(task: ChoiceTask) -> WarmStart:
     )
 
 
-GENETIC = ("search.kind=genetic", "search.budget=8")
-INFORMED = (*GENETIC, "search.informed=true")
-RACING = ("search.kind=racing",)
+def _search_named(name: str) -> Recommender:
+    """Return a searcher with kind, number of trials and `informed` as in its name, such as `genetic 8 informed`."""
+    kind, *others = name.lower().split()
+    settings = [f"search.budget={word}" if word.isdecimal() else f"search.{word}=true" for word in others]
+    return Recommender(name, _searching((f"search.kind={kind}", *settings)))
 
-TUNED = Recommender("tuned FedAvg", _tuned_fedavg)
-"""A recommender, and the reference of R_t."""
 
+SEARCHES = (
+    *("genetic 4", "genetic 4 informed", "random 8", "genetic 8", "genetic 8 informed", "genetic 16"),
+    *("genetic 16 informed", "genetic 32 informed", "TPE 8", "TPE 50", "racing", "racing informed"),
+)
+WARM = {"warm start 8": ("search.kind=genetic", "search.budget=8"), "warm racing": ("search.kind=racing",)}
 RECOMMENDERS: Mapping[str, Recommender] = {
     recommender.name: recommender
     for recommender in (
         Recommender("FedAvg", lambda _: Choice(BASELINE)),
-        TUNED,
+        Recommender("tuned FedAvg", _tuned_fedavg),
         Recommender("rules", lambda task: Choice(recommend_by_rules(task.situation()).spec)),
-        Recommender("LLM", _language_model, asks_model=True, in_tables=False),
+        Recommender(LLM, _language_model, asks_model=True, in_tables=False),
         Recommender("FedEx", lambda _: Choice(parse_strategy("fedex")), in_tables=False),
         Recommender("FedPop", lambda _: Choice(parse_strategy("fedpop")), in_tables=False),
-        Recommender("genetic 4", _searching((GENETIC[0], "search.budget=4"))),
-        Recommender("genetic 4 informed", _searching((*INFORMED, "search.budget=4"))),
-        Recommender("random 8", _searching(("search.kind=random", "search.budget=8"))),
-        Recommender("genetic 8", _searching(GENETIC)),
-        Recommender("genetic 8 informed", _searching(INFORMED)),
-        Recommender("genetic 16", _searching((GENETIC[0], "search.budget=16"))),
-        Recommender("genetic 16 informed", _searching((*INFORMED, "search.budget=16"))),
-        Recommender("genetic 32 informed", _searching((*INFORMED, "search.budget=32"))),
-        Recommender("TPE 8", _searching(("search.kind=tpe", "search.budget=8"))),
-        Recommender("TPE 50", _searching(("search.kind=tpe", "search.budget=50"))),
-        Recommender("racing", _searching(RACING)),
-        Recommender("racing informed", _searching((*RACING, "search.informed=true"))),
-        Recommender("warm start 8", _searching(GENETIC, _from_earlier), is_warm=True),
-        Recommender("warm racing", _searching(RACING, _from_earlier), is_warm=True),
+        *map(_search_named, SEARCHES),
+        *(Recommender(name, _searching(settings, _from_earlier), is_warm=True) for name, settings in WARM.items()),
     )
 }
+
+
+def recommender_named(name: str) -> Recommender:
+    """Return a recommender by its name, or by the import path of a searcher class.
+
+    Raises:
+        ConfigurationError: If the name is unknown.
+        StrategyError: If the class can't be imported, is not a searcher or lacks a method.
+    """
+    if is_import_path(name):
+        return own_recommender(name)
+    if name not in RECOMMENDERS:
+        known = ", ".join(RECOMMENDERS)
+        raise ConfigurationError.of("a recommender", f"be one of {known}", repr(name), did_you_mean(name, RECOMMENDERS))
+    return RECOMMENDERS[name]
+
+
+def own_recommender(path: str) -> Recommender:
+    """Return a recommender that uses the searcher class at an import path.
+
+    Raises:
+        StrategyError: If it can't be imported, is not a searcher or lacks a method.
+    """
+    searcher_class: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
+
+    def choose(task: ChoiceTask) -> Choice:
+        config = task.config()
+        ledger = task.context.ledger(config)
+        facts = ledger.facts
+        space = study_space(config.search, facts)
+        search_task = SearchTask(
+            space, facts.session.seed, config.search, facts.num_rounds, references=(BASELINE,), measure=facts.measure
+        )
+        try:
+            outcome = search_by(_Checked(path, searcher_class(search_task), space), config.search, ledger)
+        except FedscoutError:
+            raise
+        except Exception as error:  # user code may raise anything
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}, line {frame.lineno}"
+            raise ConfigurationError.of(
+                path, "search without an error", f"{type(error).__name__}: {first_line(error)} ({where})"
+            ) from error
+        return Choice(BASELINE if outcome.best is None else outcome.best.spec, outcome.trainings)
+
+    return Recommender(path, choose)
+
+
+class _Checked(Searcher):
+    """A searcher of the user's own whose proposals are checked.
+
+    Args:
+        path: Its import path.
+        own: The searcher.
+        space: The search space.
+    """
+
+    def __init__(self, path: str, own: Searcher, space: SearchSpace) -> None:
+        self._path, self._own, self._space = path, own, space
+        self.has_own_budget, self.tell = own.has_own_budget, own.tell  # type: ignore[misc, method-assign]
+
+    def ask(self, num_proposals: int) -> list[StrategySpec]:
+        """Return the searcher's proposals, unchecked."""
+        return self._own.ask(num_proposals)
+
+    def plan(self, num_proposals: int) -> list[Proposal]:
+        """Return the searcher's proposals.
+
+        Raises:
+            ConfigurationError: If a study can't train them.
+        """
+        proposals = self._own.plan(num_proposals)
+        specs = [proposal.spec for proposal in proposals]
+        if len(specs) > num_proposals:
+            must = f"propose at most the {num_proposals} configurations requested"
+            raise ConfigurationError.of(self._path, must, len(specs))
+        for spec in specs:
+            if not (isinstance(spec, StrategySpec) and self._space.contains(spec)):
+                raise ConfigurationError.of(self._path, "propose configurations of task.space", shown(spec))
+        return proposals

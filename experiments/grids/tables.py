@@ -7,9 +7,10 @@ quantity, such as rounds, it shows curves, as the source's figure does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
-from typing import Any, get_args
+from typing import get_args
 
 import altair as alt
 
@@ -35,27 +36,36 @@ def result_lines(result: ExperimentResult) -> list[str]:
     lines = [
         f"## {result.name}",
         "",
-        f"{result.title[0].upper()}{result.title[1:]}.",
+        f"{_sentence(result.title)}.",
         "",
         f"`{result.command}`, {result.date}, version {result.version}. In {unit}; {number_format} [{interval}].",
-        "",
-        *markdown_table(["", *result.columns], [_row(result, row) for row in result.rows]),
+        *_grid(result.rows, result.columns, lambda *cell: _cell(result, result.of(cell))),
     ]
     for column in result.columns if result.levels else ():
-        lines += ["", f"{column[0].upper()}{column[1:]}, whose means are shown above:", "", *_parts(result, column)]
+        parts = _grid(result.rows, result.levels, partial(_part, result, column))
+        lines += ["", f"{_sentence(column)}, whose means are shown above:", *parts]
     lines += _groups(result)
     if result.reference is not None:
-        lines += ["", f"Gain over {result.reference}, paired by seed:", "", *_gains(result)]
+        others = [row for row in result.rows if row != result.reference]
+        gains = _grid(others, result.columns, lambda *cell: _difference(result.of(cell).gain, result.unit))
+        lines += ["", f"Gain over {result.reference}, paired by seed:", *gains]
     for name in dict.fromkeys(name for cell in result.cells for name in cell.figures):
-        lines += ["", f"{name[0].upper()}{name[1:]}:", "", *_figures(result, name)]
+        figures = _grid(result.rows, result.columns, partial(_cell_figure, result, name))
+        lines += ["", f"{_sentence(name)}:", *figures]
     if result.statements:
         headings = ["statement", "cells", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
     absent = [f"Not measured: {entry}: {reason}" for entry, reason in _by_reason(result.absent)]
-    return [
-        *lines,
-        *(f"\n- {note}" if index == 0 else f"- {note}" for index, note in enumerate([*result.notes, *absent])),
-    ]
+    return [*lines, *([""] if result.notes or absent else []), *(f"- {note}" for note in [*result.notes, *absent])]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _grid(rows: Sequence[str], columns: Sequence[str], text: Callable[[str, str], str]) -> list[str]:
+    """Return a blank line and a table with the text of each row and column."""
+    return ["", *markdown_table(["", *columns], [[row, *(text(row, column) for column in columns)] for row in rows])]
 
 
 def summary_lines(results: Sequence[ExperimentResult]) -> list[str]:
@@ -86,10 +96,6 @@ def _is_published(result: ExperimentResult) -> bool:
     return any(cell.published is not None for cell in result.cells)
 
 
-def _row(result: ExperimentResult, row: str) -> list[str]:
-    return [row, *(_cell(result, result.of((row, column))) for column in result.columns)]
-
-
 def _cell(result: ExperimentResult, cell: CellResult) -> str:
     ours = _with_interval(cell.mean, cell.low, cell.high, result.unit)
     if result.unit == SHARE and cell.values:
@@ -102,32 +108,12 @@ def _cell(result: ExperimentResult, cell: CellResult) -> str:
     return NOTHING if cell.published is None and cell.mean is None else f"{published} \\| {ours}"
 
 
-def _parts(result: ExperimentResult, column: str) -> list[str]:
-    rows = [
-        [row, *(_number(result.of((row, part_name(column, level))).mean, result.unit) for level in result.levels)]
-        for row in result.rows
-    ]
-    return markdown_table(["", *result.levels], rows)
+def _part(result: ExperimentResult, column: str, row: str, level: str) -> str:
+    return _number(result.of((row, part_name(column, level))).mean, result.unit)
 
 
-def _gains(result: ExperimentResult) -> list[str]:
-    rows = [row for row in result.rows if row != result.reference]
-    gains = {row: [result.of((row, column)).gain for column in result.columns] for row in rows}
-    return markdown_table(
-        ["", *result.columns],
-        [
-            [row, *(NOTHING if gain is None else _difference(gain, result.unit) for gain in of_row)]
-            for row, of_row in gains.items()
-        ],
-    )
-
-
-def _figures(result: ExperimentResult, name: str) -> list[str]:
-    rows = [
-        [row, *(_figure(result.of((row, column)).figures.get(name, ())) for column in result.columns)]
-        for row in result.rows
-    ]
-    return markdown_table(["", *result.columns], rows)
+def _cell_figure(result: ExperimentResult, name: str, row: str, column: str) -> str:
+    return _figure(result.of((row, column)).figures.get(name, ()))
 
 
 def _figure(values: Values) -> str:
@@ -143,19 +129,11 @@ def _groups(result: ExperimentResult) -> list[str]:
     lines = []
     for group in dict.fromkeys(one.group for one in result.groups):
         means = {(one.row, one.figure): one for one in result.groups if one.group == group}
-        figures = [*dict.fromkeys(figure for _, figure in means)]
-        rows = [
-            [row, *(_mean(means.get((row, figure)), result.unit) for figure in figures)]
-            for row in result.rows
-            if any((row, figure) in means for figure in figures)
-        ]
+        rows, figures = ([*dict.fromkeys(names)] for names in zip(*means, strict=True))
+        headings = {figure or result.unit: figure for figure in figures}
+        table = _grid(rows, [*headings], lambda row, name: _mean(means.get((row, headings[name])), result.unit))  # noqa: B023
         most = max(one.columns for one in means.values())
-        lines += [
-            "",
-            f"{group[0].upper()}{group[1:]}, means over at most {most} columns [95 % bootstrap interval]:",
-            "",
-        ]
-        lines += markdown_table(["", *(figure or result.unit for figure in figures)], rows)
+        lines += ["", f"{_sentence(group)}, means over at most {most} columns [95 % bootstrap interval]:", *table]
     return lines
 
 
@@ -169,7 +147,9 @@ def _mean(one: GroupMean | None, unit: str) -> str:
     return f"{one.mean:.3g} [{one.low:.3g}, {one.high:.3g}]"
 
 
-def _difference(difference: PairedDifference, unit: str) -> str:
+def _difference(difference: PairedDifference | None, unit: str) -> str:
+    if difference is None:
+        return NOTHING
     return _with_interval(difference.mean, difference.low, difference.high, unit, sign="+")
 
 
@@ -179,7 +159,7 @@ def _with_interval(mean: float | None, low: float | None, high: float | None, un
 
 
 def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
-    ours = NOTHING if one.difference is None else _difference(one.difference, result.unit)
+    ours = _difference(one.difference, result.unit)
     published = [_number(one.published, result.unit, sign="+")] if _is_published(result) else []
     return [one.says, _pair(one.first, one.second), *published, ours, one.verdict]
 
@@ -204,41 +184,25 @@ STEP_PIXELS, CURVES_PIXELS = 90, 240
 
 def experiment_picture(result: ExperimentResult) -> alt.TopLevelMixin:
     """Return the chart: curves, or one panel per column with one line per row, transposed if rows are fewer."""
+    names = ("published", "mean", "low", "high")
+    numbers = [{"row": cell.row, "column": cell.column, **cell.model_dump(include={*names})} for cell in result.cells]
     if result.steps is not None:
-        return _curves(result)
-    if len(result.rows) < len(result.columns):
-        panels = [_panel(result, row, [(row, column) for column in result.columns], place=1) for row in result.rows]
-    else:
-        panels = [_panel(result, column, [(row, column) for row in result.rows], place=0) for column in result.columns]
-    return alt.concat(*panels, columns=PANELS_ACROSS)
-
-
-def _panel(result: ExperimentResult, title: str, cells: Sequence[Cell], place: int) -> alt.LayerChart | alt.FacetChart:
-    lines: list[dict[str, Any]] = [
-        {"line": cell[place], **result.of(cell).model_dump(include={"published", "mean", "low", "high"})}
-        for cell in cells
-    ]
-    y = alt.Y("line:N", sort=[line["line"] for line in lines], title=None)
-    scale = alt.Scale(zero=False, nice=True)
-    tooltip = tooltips(line=" ", mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
-    base = alt.Chart(inline(lines)).encode(y, tooltip=tooltip)
+        step, curve = ("row", "column") if result.steps == "rows" else ("column", "row")
+        points = [{"step": one[step], "curve": one[curve], **one} for one in numbers]
+        width = STEP_PIXELS * len({one[step] for one in numbers})
+        return curves(points, "", result.unit).properties(width=width, height=CURVES_PIXELS)
+    line, panel = ("row", "column") if len(result.rows) >= len(result.columns) else ("column", "row")
+    y = alt.Y(f"{line}:N", sort=[*dict.fromkeys(one[line] for one in numbers)], title=None)
+    tooltip = tooltips(**{line: " "}, mean__Q="ours", low__Q="from", high__Q="to", published__Q="published")
+    base = alt.Chart(inline(numbers)).encode(y, tooltip=tooltip)
     drawn = alt.layer(
-        base.mark_rule(size=2).encode(alt.X("low:Q", title=result.unit, scale=scale), x2="high:Q"),
-        base.mark_point(filled=True, size=70, opacity=1).encode(alt.X("mean:Q"), alt.Color("line:N", legend=None)),
+        base.mark_rule(size=2).encode(
+            alt.X("low:Q", title=result.unit, scale=alt.Scale(zero=False, nice=True)), x2="high:Q"
+        ),
+        base.mark_point(filled=True, size=70, opacity=1).encode(alt.X("mean:Q"), alt.Color(f"{line}:N", legend=None)),
         base.mark_point(filled=False, size=70, shape="diamond").encode(alt.X("published:Q")),
-    )
-    return drawn.properties(title=title, height=LINE_PIXELS * len(lines), width=PANEL_PIXELS)
-
-
-def _curves(result: ExperimentResult) -> alt.LayerChart | alt.FacetChart:
-    """Return a chart with one curve per row over the columns, or per column over the rows."""
-    steps = result.rows if result.steps == "rows" else result.columns
-    points: list[dict[str, Any]] = [
-        {
-            "step": cell.row if result.steps == "rows" else cell.column,
-            "curve": cell.column if result.steps == "rows" else cell.row,
-            **cell.model_dump(include={"published", "mean", "low", "high"}),
-        }
-        for cell in result.cells
-    ]
-    return curves(points, "", result.unit).properties(width=STEP_PIXELS * len(steps), height=CURVES_PIXELS)
+    ).properties(height=alt.Step(LINE_PIXELS), width=PANEL_PIXELS)
+    panels = [*dict.fromkeys(one[panel] for one in numbers)]
+    facet = alt.Facet(f"{panel}:N", sort=panels, title=None)
+    faceted: alt.FacetChart = drawn.facet(facet, columns=PANELS_ACROSS).resolve_scale(x="independent")
+    return faceted

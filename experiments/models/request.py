@@ -60,9 +60,10 @@ class ModelSettings(BaseModel):
     )
 
 
-NUMBERS: tuple[DataKind, ...] = ("table", "image", "embedding")
+NUMBERS: tuple[DataKind, ...] = ("table", "image")
 """Rows whose values are amounts. Token numbers are names."""
 
+TABLE: tuple[DataKind, ...] = ("table",)
 TOKENS: tuple[DataKind, ...] = ("tokens",)
 
 IMAGE_AXES = 3

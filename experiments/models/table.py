@@ -16,6 +16,7 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.models.request import (
     GROUP_CHANNELS,
     IMAGE_AXES,
+    TABLE,
     TOKENS,
     ImportedModel,
     ModelBuilder,
@@ -92,7 +93,7 @@ def embedding_classifier(request: ModelRequest) -> ImportedModel:
     Sentence-BERT: sentence embeddings using Siamese BERT-networks. EMNLP 2019, where logistic regression is the usual
     probe. Only the classifier is trained and sent.
     """
-    request.check("embedding_classifier", reads=("hidden",), data_kinds=("embedding", "table"))
+    request.check("embedding_classifier", reads=("hidden",), data_kinds=TABLE)
     return _dense_net(request, request.hidden())
 
 
@@ -229,8 +230,7 @@ def automatic_kind(request: ModelRequest) -> str:
     """Return the default kind of model for rows of this kind and shape.
 
     Images of at least 16 pixels a side: lenet; of at least 4: cnn2. Tokens whose classes are the tokens themselves, as
-    in next-character prediction: char_lstm; other tokens: embedding_bag. Embeddings: embedding_classifier. Otherwise:
-    dense.
+    in next-character prediction: char_lstm; other tokens: embedding_bag. Otherwise: dense.
     """
     shape = request.feature_shape
     match request.data_kind:
@@ -241,8 +241,6 @@ def automatic_kind(request: ModelRequest) -> str:
             is_characters = request.vocabulary_size <= MOST_CHARACTERS
             predicts_next_token = is_characters and 2 * request.num_classes >= request.vocabulary_size
             return "char_lstm" if predicts_next_token else "embedding_bag"
-        case "embedding":
-            return "embedding_classifier"
     return "dense"
 
 

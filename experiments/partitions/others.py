@@ -2,8 +2,8 @@
 
 Partitions of flwr-datasets run on a table of row numbers and labels. The rows are shuffled first, so that partitioners
 that assign rows in order assign them at random, and the partitioner's seed is drawn from the request's generator:
-nothing depends on global random state. Requests known to fail are rejected beforehand; errors of a partitioner become
-data errors. For 10,000 clients the public `load_partition` takes thirteen seconds, nearly all of them for data sets
+nothing depends on global random state. Errors of a partitioner become data errors, and so does a client below
+`min_size`. For 10,000 clients the public `load_partition` takes thirteen seconds, nearly all of them for data sets
 that are not needed. The index lists behind it, `_partition_id_to_indices`, are private in some partitioners, and are
 read nevertheless; the version is pinned.
 
@@ -13,7 +13,7 @@ read nevertheless; the version is pinned.
   defines the choice: `first-deterministic`, as in the paper, assigns the first class in turn and draws the
   others; `deterministic` gives client k the classes k, k + 1, …; `random` draws all, and may leave a class, and
   its rows, unused. A random assignment can leave a class with more clients than rows, or a client with fewer than
-  `min_size`; then another is drawn, up to twenty times. If no draw can succeed, the request is rejected at once.
+  `min_size`; then another is drawn, up to twenty times.
 - `shard`: B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-Efficient Learning of
   Deep Networks from Decentralized Data", AISTATS 2017: rows are sorted by label and cut into equal shards, and
   each client gets some, two in the paper, at random. All clients have the same size; the remaining rows, fewer
@@ -43,9 +43,7 @@ proportions.
 
 from __future__ import annotations
 
-import csv
 import warnings
-from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,7 +51,7 @@ from typing import Any
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import ConfigurationError, DataError, Fault
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
 from fedscout.experiments.data.dataset import distinct_texts
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, dirichlet_shares, whole_rows
 
@@ -97,7 +95,26 @@ def partition_with_flower(request: PartitionRequest, make: MakePartitioner, **fa
     for client in range(num_clients):
         positions = np.asarray(partitioner._partition_id_to_indices[client], dtype=np.int64)
         owners[rows[positions]] = client
-    return request.by_owners(owners, **facts)
+    result = request.by_owners(owners, **facts)
+    smallest = int(result.partition.sizes.min())
+    if smallest < request.settings.min_size:
+        raise DataError.of(
+            "federation.partition.min_size",
+            f"be at most {smallest}, the rows of the smallest client",
+            request.settings.min_size,
+            "use fewer clients",
+        )
+    return result
+
+
+def _require_at_most(request: PartitionRequest, key: str, most: int) -> None:
+    """Check a number per client against what there is for each."""
+    if getattr(request.settings, key) > most:
+        raise DataError.of(
+            f"federation.partition.{key}",
+            f"be at most {most} with {request.num_clients} clients of {len(request.labels)} rows",
+            getattr(request.settings, key),
+        )
 
 
 def pathological(request: PartitionRequest) -> PartitionResult:
@@ -106,62 +123,23 @@ def pathological(request: PartitionRequest) -> PartitionResult:
     Raises:
         DataError: If no assignment gives every client enough rows of each of its classes.
     """
-    _reject_impossible(request)
     num_clients, settings = request.require_num_clients(), request.settings
+    request.require_min_size()
+    _require_at_most(request, "classes_per_client", int(np.count_nonzero(request.class_counts)))
     arguments = (num_clients, LABEL, settings.classes_per_client, settings.class_assignment)
     num_draws = 1 if settings.class_assignment == "deterministic" else MAX_DRAWS
     reason = Fault("")
     for draw in range(1, num_draws + 1):
         try:
-            result = partition_with_flower(
+            return partition_with_flower(
                 request,
                 lambda kinds, seed: kinds.PathologicalPartitioner(*arguments, seed=seed),
                 pathological_draws=draw,
             )
         except DataError as error:
             reason = error.faults[0]
-            continue
-        smallest = int(result.partition.sizes.min())
-        if smallest >= settings.min_size:
-            return result
-        condition = f"be at most {smallest}, the rows of the smallest client"
-        reason = Fault("federation.partition.min_size", condition, settings.min_size)
     hint = f"{num_draws} assignments were tried; use fewer clients or fewer classes per client"
     raise DataError(reason.with_hint(hint))
-
-
-def _reject_impossible(request: PartitionRequest) -> None:
-    """Reject requests for which every assignment fails."""
-    num_clients, num_classes = request.require_num_clients(), request.settings.classes_per_client
-    request.require_min_size()
-    available = request.class_counts[request.class_counts > 0]
-    if num_classes > len(available):
-        raise DataError.of(
-            "federation.partition.classes_per_client",
-            f"be at most {len(available)}, the number of classes",
-            num_classes,
-        )
-    if num_clients * num_classes > len(request.labels):
-        raise DataError.of(
-            "federation.num_clients times federation.partition.classes_per_client",
-            f"not exceed the number of rows, {len(request.labels)}",
-            f"{num_clients} times {num_classes}",
-        )
-    if request.settings.class_assignment == "random":
-        return
-    # Classes dealt in turn are known: client k has class k, and if all are, the classes that follow it.
-    num_in_turn = num_classes if request.settings.class_assignment == "deterministic" else 1
-    in_turn = (np.arange(num_clients)[:, None] + np.arange(num_in_turn)) % len(available)
-    holders = np.bincount(in_turn.reshape(-1), minlength=len(available))
-    rarest = int(np.argmax(holders - available))
-    if holders[rarest] > available[rarest]:
-        label = np.flatnonzero(request.class_counts)[rarest]
-        raise DataError.of(
-            "federation.num_clients",
-            "leave each class a row for every client that has it",
-            f"{num_clients} clients, {holders[rarest]} of which have class {label} with its {available[rarest]} rows",
-            "federation.partition.class_assignment=random may work",
-        )
 
 
 def shard(request: PartitionRequest) -> PartitionResult:
@@ -172,23 +150,12 @@ def shard(request: PartitionRequest) -> PartitionResult:
     """
     num_clients, num_shards = request.require_num_clients(), request.settings.shards_per_client
     request.require_min_size()
-    shard_size = len(request.labels) // (num_clients * num_shards)
-    if shard_size == 0:
-        raise DataError.of(
-            "federation.num_clients times federation.partition.shards_per_client",
-            f"not exceed the number of rows, {len(request.labels)}",
-            f"{num_clients} times {num_shards}",
-        )
-    if shard_size * num_shards < request.settings.min_size:
-        raise DataError.of(
-            "federation.partition.min_size",
-            f"be at most {shard_size * num_shards}, the rows in {num_shards} shards of {shard_size}",
-            request.settings.min_size,
-        )
-
+    _require_at_most(request, "shards_per_client", len(request.labels) // num_clients)
     arguments = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
     return partition_with_flower(
-        request, lambda kinds, seed: kinds.ShardPartitioner(**arguments, seed=seed), shard_size=shard_size
+        request,
+        lambda kinds, seed: kinds.ShardPartitioner(**arguments, seed=seed),
+        shard_size=len(request.labels) // (num_clients * num_shards),
     )
 
 
@@ -202,12 +169,7 @@ def distribution(request: PartitionRequest) -> PartitionResult:
     num_clients, num_classes_per_client = request.require_num_clients(), request.settings.classes_per_client
     available = request.class_counts[request.class_counts > 0]
     num_classes = len(available)
-    if num_classes_per_client > num_classes:
-        raise DataError.of(
-            "federation.partition.classes_per_client",
-            f"be at most {num_classes}, the number of classes",
-            num_classes_per_client,
-        )
+    _require_at_most(request, "classes_per_client", num_classes)
     if num_clients % num_classes:
         raise DataError.of(
             "federation.num_clients",
@@ -260,7 +222,7 @@ def _partition_by_size_law(
     Args:
         request: The rows.
         partitioner: Its name in flwr-datasets.
-        smallest_share: Share of all rows for the first client, given the number of clients; decreases with that number.
+        smallest_share: Share of all rows for the first client, given the number of clients.
 
     Raises:
         DataError: If the first client would get fewer than `min_size` rows.
@@ -268,15 +230,11 @@ def _partition_by_size_law(
     num_clients, num_rows, min_size = request.require_num_clients(), len(request.labels), request.settings.min_size
     smallest = num_rows if num_clients == 1 else int(smallest_share(num_clients) * num_rows)
     if smallest < min_size:
-        smaller_numbers = range(1, num_clients)
-        max_clients = bisect_left(
-            smaller_numbers, True, key=lambda clients: int(smallest_share(clients) * num_rows) < min_size
-        )
         raise DataError.of(
             f"federation.partition.kind={request.settings.kind}",
             f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows",
             f"{smallest} for {num_clients} clients",
-            f"at most {max_clients} clients are possible",
+            "use fewer clients",
         )
     return partition_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
 
@@ -329,29 +287,17 @@ def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
             "federation.partition.kind=counts",
             "nothing",
         )
-    return np.array(_read(given) if isinstance(given, Path) else given, dtype=np.int64)
-
-
-def _read(file: Path) -> list[list[int]]:
-    if file.exists() and not file.is_file():  # a pipe would be waited for
-        raise ConfigurationError.of(KEY, "be a CSV file", f"{file}, which is a pipe, a device or a folder")
+    if not isinstance(given, Path):
+        return np.array(given, dtype=np.int64)
     try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            table = [(number, cells) for number, cells in enumerate(csv.reader(lines), start=1) if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError.of(KEY, "be a readable CSV file", f"{file}: {error}") from error
-    if not table:
-        raise ConfigurationError.of(f"{KEY}: {file}", "hold a line of class counts per client", "none")
-    rows = []
-    for number, cells in table:
-        if len(cells) != len(table[0][1]) or not all(cell.strip().isdecimal() for cell in cells):
-            raise ConfigurationError.of(
-                f"{KEY}: {file}, line {number}",
-                f"hold {len(table[0][1])} whole numbers >= 0, without a header",
-                repr(",".join(cells)[:80]),
-            )
-        rows.append([int(cell) for cell in cells])
-    return rows
+        if not given.is_file():  # a pipe would be waited for
+            raise OSError("No such file")
+        matrix = np.loadtxt(given, np.int64, delimiter=",", ndmin=2, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError.of(KEY, "be a CSV file of whole numbers", f"{given}: {first_line(error)}") from error
+    if not matrix.size or matrix.min() < 0:
+        raise ConfigurationError.of(KEY, "hold whole numbers >= 0", f"{given} without any, or with others")
+    return matrix
 
 
 def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:

@@ -8,7 +8,7 @@ Grid. Detections alternate with blocks of rounds after one of each as a warm-up,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,12 +22,11 @@ from fedscout.detectors.detect import detect, measure_labels, measure_models
 from fedscout.detectors.feature_exchanges import measure_features
 from fedscout.detectors.statistics import paired_clients
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import DataError
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.runner import TrialRunner
-from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, built_columns
 from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
-from fedscout.experiments.grids.federation_runner import BuiltFederation, built_federation, read_config
+from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import Display, run_training, run_workflow
 from fedscout.experiments.timings.engine import run_rounds
@@ -66,9 +65,9 @@ class TimedStudies:
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run all rows in each repetition."""
-        missing: dict[str, str] = {}
+        built_federations, missing = built_columns(experiment, context)
         ratios: dict[Cell, list[float]] = {}
-        for column, _ in built_columns(experiment, context, missing):
+        for column in (built.name for built in built_federations):
             _study_seconds(None, arguments(experiment.federations[column]), context)  # the first one loads libraries
             for turn in range(context.num_seeds):
                 context.note(f"turn {turn}")
@@ -104,9 +103,9 @@ class TimedDetections:
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Time every federation, alternating detection and rounds."""
         cells: dict[Cell, CellValues] = {}
-        missing: dict[str, str] = {}
-        for column, built in built_columns(experiment, context, missing):
-            context.note(column)
+        built_federations, missing = built_columns(experiment, context)
+        for built in built_federations:
+            context.note(built.name)
             training = built.config.training.local()
             turns: list[dict[str, float]] = []
             with open_runner(built.federation, built.config.engine, None, parallel=1) as unstarted_runner:
@@ -125,7 +124,7 @@ class TimedDetections:
                         | {"detection, rounds": seconds[WHOLE] / round_time}
                     )
             for row in experiment.rows:
-                cells[row, column] = CellValues(values=tuple(turn[row] for turn in turns[1:]))
+                cells[row, built.name] = CellValues(values=tuple(turn[row] for turn in turns[1:]))
         return Measured(cells, missing)
 
 
@@ -163,14 +162,3 @@ def _seconds(module: Callable[[], object]) -> float:
         began = time.perf_counter()
         module()
         return time.perf_counter() - began
-
-
-def built_columns(
-    experiment: Experiment, context: CellContext, missing: dict[str, str]
-) -> Iterator[tuple[str, BuiltFederation]]:
-    """Yield every column whose data are available; `missing` receives the reasons of the others."""
-    for column, settings in experiment.federations.items():
-        try:
-            yield column, built_federation(column, arguments(settings), context.settings)
-        except DataError as error:
-            missing[column] = str(error)

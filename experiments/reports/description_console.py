@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 
 from rich.console import Console
@@ -19,14 +18,21 @@ from rich.text import Text
 
 from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError
-from fedscout.engine.runtime.files import UNUSABLE, folder_made, json_text, not_written, remove_quietly, write_beside
-from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, class_labels, shades, strip_of
+from fedscout.engine.runtime.files import UNUSABLE, json_text, not_written, write_atomically
+from fedscout.experiments.charts import (
+    NUM_SHADES,
+    Strip,
+    StripRow,
+    class_labels,
+    drawn,
+    federation_map,
+    shades,
+    strip_of,
+)
 from fedscout.experiments.description import ClientChange, Description, RealizedHeterogeneity, Spread
 from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 
 BLOCKS = "·░▒▓█"
-PLAIN_BLOCKS = ".-+x#"
-"""For terminals that know ASCII only."""
 
 COLOURS = ("bright_black", "#56B4E9", "#0072B2", "#E69F00", "#D55E00")
 """Colours of the shades, distinguishable with colour blindness; after Okabe and Ito, Color Universal Design (2008)."""
@@ -40,9 +46,8 @@ OTHER_COLUMNS = 20
 """Characters that rows and divergence take beside a row of the strip."""
 
 
-def show_description(console: Console, description: Description, by_count: bool = False) -> None:
-    """Print a description; with `by_count`, shades are numbers of rows instead of shares of the client's rows."""
-    blocks = _blocks(console)
+def show_description(console: Console, description: Description) -> None:
+    """Print a description."""
     console.print(description.name, style="bold")
     if description.source:
         console.print(f"data: {description.source}")
@@ -58,7 +63,7 @@ def show_description(console: Console, description: Description, by_count: bool 
     show_columns(console, description.facts)
     _show_changes(console, description)
     if description.score_name is None:
-        _show_strip(console, description, by_count, blocks)
+        _show_strip(console, description)
     else:
         _show_physics(console, description)
 
@@ -150,8 +155,6 @@ def _row_text(description: Description) -> str:
             return f"an image of {shape} pixels"
         case "tokens":
             return f"a text of {shape} tokens, padding included"
-        case "embedding":
-            return f"an embedding of {shape} numbers"
         case _:
             return f"{shape} numbers"
 
@@ -231,7 +234,7 @@ def _show_physics(console: Console, description: Description) -> None:
         console.print(f"and {more} more; --json lists all")
 
 
-def _show_strip(console: Console, description: Description, by_count: bool, blocks: str) -> None:
+def _show_strip(console: Console, description: Description) -> None:
     """Print the heat map of clients × classes."""
     names = [client.name or "" for client in description.clients]
     room = console.width - OTHER_COLUMNS - min(LABEL_LENGTH, 12 + max(len(name) for name in names))
@@ -242,57 +245,33 @@ def _show_strip(console: Console, description: Description, by_count: bool, bloc
     console.print("\nClients × classes", style="bold")
     if strip.remark:
         console.print(strip.remark)
-    largest = _largest(strip.clients, by_count)
-    largest_of_deciles = _largest(strip.deciles, by_count) if by_count else largest
+    largest = max(float(row.shares.max()) for row in rows)
     wide = 2 if 2 * len(rows[0].counts) <= room else 1
-    table = plain_table()
-    table.add_column("client", no_wrap=True, max_width=LABEL_LENGTH)
-    table.add_column("rows", justify="right", no_wrap=True)
-    table.add_column("classes", no_wrap=True)
-    table.add_column("bits", justify="right", no_wrap=True)
-    for row in strip.clients:
-        table.add_row(*_strip_cells(row, largest, by_count, blocks, wide))
-    if strip.deciles:
+    table = plain_table("client", "rows", "classes", "bits", numbers=("rows", "bits"))
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[0].max_width = LABEL_LENGTH
+    for part in (strip.clients, strip.deciles):
+        for row in part:
+            table.add_row(*_strip_cells(row, largest, wide))
         table.add_section()
-    for row in strip.deciles:
-        table.add_row(*_strip_cells(row, largest_of_deciles, by_count, blocks, wide))
     console.print(table)
-    _show_legend(console, description, strip, largest, by_count, blocks)
+    _show_legend(console, description, strip, largest)
 
 
-def _largest(rows: Iterable[StripRow], by_count: bool) -> float:
-    return max((float((row.counts if by_count else row.shares).max()) for row in rows), default=0.0)
-
-
-def _strip_cells(row: StripRow, largest: float, by_count: bool, blocks: str, wide: int) -> tuple[Text | str, ...]:
+def _strip_cells(row: StripRow, largest: float, wide: int) -> tuple[Text | str, ...]:
     line = Text()
-    for shade in shades(row.counts if by_count else row.shares, largest):
-        line.append(blocks[shade] * wide, style=COLOURS[shade])
+    for shade in shades(row.shares, largest):
+        line.append(BLOCKS[shade] * wide, style=COLOURS[shade])
     mark = " *" if row.affected else ""
     divergence = "-" if row.divergence is None else f"{row.divergence:.3f}"
     return row.label + mark, str(row.num_rows), line, divergence
 
 
-def _blocks(console: Console) -> str:
-    """Return the shade characters that the terminal supports; also replace unencodable text if limited."""
-    try:
-        BLOCKS.encode(console.encoding)
-    except UnicodeEncodeError:
-        if isinstance(console.file, TextIOWrapper):
-            console.file.reconfigure(errors="replace")
-        return PLAIN_BLOCKS
-    return BLOCKS
-
-
-def _show_legend(
-    console: Console, description: Description, strip: Strip, largest: float, by_count: bool, blocks: str
-) -> None:
-    unit = "rows" if by_count else "share of the client's rows"
+def _show_legend(console: Console, description: Description, strip: Strip, largest: float) -> None:
     steps = [largest * step / NUM_SHADES for step in range(1, NUM_SHADES + 1)]
-    legend = ", ".join(f"{blocks[number]} up to {step:.3g}" for number, step in enumerate(steps, 1))
-    console.print(f"{unit}: {blocks[0]} none, {legend}")
-    if by_count and strip.deciles:
-        console.print("Deciles have a separate scale, up to their largest cell.")
+    legend = ", ".join(f"{BLOCKS[number]} up to {step:.3g}" for number, step in enumerate(steps, 1))
+    console.print(f"share of the client's rows: {BLOCKS[0]} none, {legend}")
     console.print(
         "bits: Jensen-Shannon divergence between a client's labels and all clients' labels"
         + ("; for a decile, the mean over its clients" if strip.deciles else "")
@@ -318,40 +297,20 @@ def check_output(folder: Path) -> None:
         raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
 
 
-def write_description(description: Description, folder: Path, by_count: bool = False) -> tuple[Path, ...]:
-    """Write the files, all or none, replacing those of an earlier description.
+def write_description(description: Description, folder: Path) -> tuple[Path, ...]:
+    """Write the files, each at once, replacing those of an earlier description.
 
     Raises:
         LogError: If a file can't be written, for example because the disk is full.
     """
-    text = json_text(description.model_dump(mode="json"))
-    writers: dict[str, Callable[[Path], object]] = {"description.json": lambda path: path.write_text(text)}
+    contents = {"description.json": json_text(description.model_dump(mode="json")).encode()}
     if description.score_name is None:
-        from fedscout.experiments.charts import drawn, federation_map
-
-        chart = federation_map(description, by_count)
-        writers["clients.png"] = partial(Path.write_bytes, data=drawn(chart, "png"))
-        writers["clients.svg"] = partial(Path.write_bytes, data=drawn(chart, "svg"))
-    files = {folder / name: write for name, write in writers.items()}
-    _write_all_or_none(folder, files)
+        chart = federation_map(description)
+        contents |= {"clients.png": drawn(chart, "png"), "clients.svg": drawn(chart, "svg")}
+    files = {folder / name: content for name, content in contents.items()}
+    for path, content in files.items():
+        try:
+            write_atomically(path, partial(Path.write_bytes, data=content))
+        except OSError as error:
+            raise LogError(UNUSABLE.format(path=folder, reason=not_written(path, error))) from error
     return tuple(files)
-
-
-def _write_all_or_none(folder: Path, files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write temporary files and rename them when all are written; a failure leaves no new files."""
-    new = [path for path in files if not os.path.lexists(path)]
-    written: dict[Path, Path] = {}
-    path = folder
-    try:
-        with folder_made(folder):
-            try:
-                for path, write in files.items():
-                    written[path] = write_beside(path, write)
-                for path, temporary in written.items():
-                    temporary.replace(path)
-            except BaseException:
-                for leftover in (*written.values(), *new):
-                    remove_quietly(leftover)
-                raise
-    except OSError as error:
-        raise LogError(UNUSABLE.format(path=folder, reason=not_written(path, error))) from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,13 +10,12 @@ from rich.text import Text
 
 from fedscout.engine.data.federation import Names
 from fedscout.experiments.reports.console import bytes_text, plain_table, seconds_text, show_path
-from fedscout.experiments.reports.study_console import show_verdict
+from fedscout.experiments.reports.study_console import answer_of
 from fedscout.search.objective import ACCURACY, Measure, Objective
 from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
     from fedscout.detectors import HeterogeneityReport
-    from fedscout.detectors.report import Verdict
     from fedscout.engine.data.federation import Federation
     from fedscout.engine.trials.record import Trial
     from fedscout.experiments.studies.workflow import FinishedStudy
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 def show_study(console: Console, finished: FinishedStudy) -> None:
     """Print all details of a study."""
     console.print("\nDetails", style="bold")
-    show_verdict(console, finished.outcome, finished.report)
-    console.print()
     show_federation(console, finished.federation)
     for note in finished.document["dependence"]:
         console.print(f"  {note}")
@@ -90,7 +86,8 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))
     for verdict in verdicts(report):
-        table.add_row(_mark(verdict), verdict.sentence)
+        answer, style = answer_of(verdict)
+        table.add_row(Text(answer, style=style), verdict.sentence)
         if verdict.beside:
             table.add_row("", Text(verdict.beside, style="dim"))
     console.print(table)
@@ -98,12 +95,6 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         console.print(f"  {sentence}")
     for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
-
-
-def _mark(verdict: Verdict) -> Text:
-    if not verdict.measured:
-        return Text("?")
-    return Text("!", style="red") if verdict.detected else Text("-", style="green")
 
 
 def show_trials(
@@ -118,7 +109,7 @@ def show_trials(
     has_partial_trials = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} vs. FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
-    columns = informative_columns([TrialLine.of_trial(trial, measure) for trial in trials], *_named(second))
+    columns = informative_columns([trial_values(trial, measure) for trial in trials], second)
     headings = [measure.name, against, *columns]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
@@ -136,14 +127,10 @@ def show_trials(
     console.print(table)
 
 
-def _named(second: Measure | None) -> tuple[str, ...]:
-    return () if second is None else (second.name,)
-
-
 def show_outcome(
     console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY, second: Measure | None = None
 ) -> None:
-    """Print the search, its winner and the confirmation."""
+    """Print the search and the confirmation; the screen above has the verdict."""
     if outcome.early_stopping_round is not None:
         rounds = outcome.early_stopping_round
         console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
@@ -159,18 +146,8 @@ def show_outcome(
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
         cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
         console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
-    console.print()
-    if outcome.best is None:
-        console.print("No trial completed.", style="bold")
-    elif outcome.best is outcome.baseline:
-        console.print("FedAvg itself is the best of the search.", style="bold")
-    else:
-        console.print("Best of the search", style="bold", end=": ")
-        console.print(f"{outcome.best.spec}, {outcome.best.fitness:.4f}")
     if outcome.confirmation is not None:
         show_confirmation(console, outcome.confirmation, measure, second)
-    elif outcome.best is not None and outcome.best is not outcome.baseline:
-        console.print("It was not confirmed on fresh seeds, as search.confirmation_seeds is 0.")
 
 
 def _tuned_text(rate: TunedRate) -> str:
@@ -189,9 +166,7 @@ def show_confirmation(
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
-    columns = informative_columns(
-        [TrialLine.of_contestant(candidate) for candidate in confirmation.contestants], *_named(second)
-    )
+    columns = informative_columns([candidate_values(candidate) for candidate in confirmation.contestants], second)
     numbers = ["learning rate", measure.name, *(["on clean data"] if clean else []), *columns]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
     for index, candidate in enumerate(confirmation.contestants):
@@ -213,11 +188,6 @@ def show_confirmation(
     console.print(confirmation.sentence, style="bold")
 
 
-SCORE, GLOBAL, NEW_CLIENT = "mean score", "global model", "new client"
-DOWN, UP = "down per round", "up per round"
-SIMULATED, TO_TARGET = "simulated time", "time to target"
-
-
 def trial_name(spec: StrategySpec, selection: str | None) -> str:
     """Return the name of a trial, such as `fedadam(eta=0.1, selection=oort)`.
 
@@ -228,75 +198,73 @@ def trial_name(spec: StrategySpec, selection: str | None) -> str:
     return str(spec if selection is None else spec.with_values({SELECTION: selection}))
 
 
-@dataclass(frozen=True)
-class TrialLine:
-    """The values of a table row; None where unknown.
-
-    Attributes:
-        own: Score of the model that a client would use.
-        shared: Score of the global model; None where that is the model clients use.
-        new_client: Score of the model for a client that never trained.
-        bytes_down: Bytes sent to all clients of a round.
-        bytes_up: Bytes sent by all clients of a round.
-        has_own_score: Whether the own score has its own column, as the fitness is something else.
-        second: Fitness by the second objective, if there are two.
-        simulated_seconds: Simulated time of the rounds.
-        seconds_to_target: Simulated time until the target was reached, if there is one.
-    """
-
-    own: float | None
-    shared: float | None
-    new_client: float | None
-    bytes_down: float | None
-    bytes_up: float | None
-    has_own_score: bool = False
-    second: float | None = None
-    simulated_seconds: float | None = None
-    seconds_to_target: float | None = None
-
-    @classmethod
-    def of_trial(cls, trial: Trial, measure: Measure = ACCURACY) -> TrialLine:
-        """Return the values of a trial; a failed one has only bytes."""
-        shared, new_client = trial.global_accuracy, trial.new_client_accuracy
-        second = trial.objectives[1] if trial.objectives and trial.status == "completed" else None
-        simulated = None if trial.round_seconds is None else sum(trial.round_seconds)
-        to_target, has_own_score = _seconds_to_target(trial, measure.target), measure.of != "mean"
-        sent = (trial.bytes_down, trial.bytes_up)
-        return cls(trial.score, shared, new_client, *sent, has_own_score, second, simulated, to_target)
-
-    @classmethod
-    def of_contestant(cls, one: Candidate) -> TrialLine:
-        """Return the values of a confirmation candidate, averaged over its seeds."""
-        scores = (one.score or one.own, one.global_accuracy, one.new_client_accuracy)
-        own, shared, new_client = (None if values is None else sum(values) / len(values) for values in scores)
-        second = None if one.second is None else sum(one.second) / len(one.second)
-        return cls(own, shared, new_client, one.bytes_down, one.bytes_up, one.score is not None, second)
+def _score_text(value: float) -> str:
+    return f"{value:.4f}"
 
 
-def informative_columns(lines: Sequence[TrialLine], second: str = "second objective") -> dict[str, list[str]]:
-    """Return the columns that carry information, by heading, with one cell per line.
+SECOND, DOWN, UP = "second objective", "down per round", "up per round"
+INFORMATIVE: Mapping[str, Callable[[float], str]] = {
+    SECOND: _score_text,
+    "mean score": _score_text,
+    "global model": _score_text,
+    "new client": _score_text,
+    DOWN: bytes_text,
+    UP: bytes_text,
+    "simulated time": seconds_text,
+    "time to target": seconds_text,
+}
+"""Format of each column."""
+
+Values = Mapping[str, float | None]
+"""The values of a table row by column; None where unknown. `own` is the score of the model that a client would use."""
+
+
+def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
+    """Return the values of a trial; a failed one has only bytes."""
+    return {
+        SECOND: trial.objectives[1] if trial.objectives and trial.status == "completed" else None,
+        "mean score": None if measure.of == "mean" else trial.score,
+        "own": trial.score,
+        "global model": trial.global_accuracy,
+        "new client": trial.new_client_accuracy,
+        DOWN: trial.bytes_down,
+        UP: trial.bytes_up,
+        "simulated time": None if trial.round_seconds is None else sum(trial.round_seconds),
+        "time to target": _seconds_to_target(trial, measure.target),
+    }
+
+
+def candidate_values(candidate: Candidate) -> Values:
+    """Return the values of a confirmation candidate, averaged over its seeds."""
+    scores = {
+        SECOND: candidate.second,
+        "mean score": candidate.score,
+        "own": candidate.score or candidate.own,
+        "global model": candidate.global_accuracy,
+        "new client": candidate.new_client_accuracy,
+    }
+    means = {name: None if values is None else sum(values) / len(values) for name, values in scores.items()}
+    return {**means, DOWN: candidate.bytes_down, UP: candidate.bytes_up}
+
+
+def informative_columns(rows: Sequence[Values], second: Measure | None = None) -> dict[str, list[str]]:
+    """Return the columns that carry information, by heading, with one cell per row.
 
     The score has a column where the fitness is something else. The global model has one where some clients use another
-    model, new clients where there are some, bytes where lines differ or there is only one line, and time where there is
+    model, new clients where there are some, bytes where rows differ or there is only one row, and time where there is
     a simulated clock.
     """
+    sent = {(row[DOWN], row[UP]) for row in rows} - {(None, None)}
+    hidden = () if len(sent) > 1 or len(rows) == len(sent) == 1 else (DOWN, UP)
     columns: dict[str, list[str]] = {}
-    if any(line.second is not None for line in lines):
-        columns[second] = _cells([line.second for line in lines], _accuracy)
-    if any(line.has_own_score for line in lines):
-        columns[SCORE] = _cells([line.own for line in lines], _accuracy)
-    if any(line.shared is not None for line in lines):
-        columns[GLOBAL] = _cells([line.own if line.shared is None else line.shared for line in lines], _accuracy)
-    if any(line.new_client is not None for line in lines):
-        columns[NEW_CLIENT] = _cells([line.new_client for line in lines], _accuracy)
-    sent = {(line.bytes_down, line.bytes_up) for line in lines} - {(None, None)}
-    if len(sent) > 1 or len(lines) == len(sent) == 1:
-        columns[DOWN] = _cells([line.bytes_down for line in lines], bytes_text)
-        columns[UP] = _cells([line.bytes_up for line in lines], bytes_text)
-    if any(line.simulated_seconds is not None for line in lines):
-        columns[SIMULATED] = _cells([line.simulated_seconds for line in lines], seconds_text)
-    if any(line.seconds_to_target is not None for line in lines):
-        columns[TO_TARGET] = _cells([line.seconds_to_target for line in lines], seconds_text)
+    for heading, text in INFORMATIVE.items():
+        values = [row.get(heading) for row in rows]
+        if heading in hidden or all(value is None for value in values):
+            continue
+        if heading == "global model":
+            values = [row["own"] if value is None else value for row, value in zip(rows, values, strict=True)]
+        shown = second.name if heading == SECOND and second is not None else heading
+        columns[shown] = ["" if value is None else text(value) for value in values]
     return columns
 
 
@@ -306,11 +274,3 @@ def _seconds_to_target(trial: Trial, target: float | None) -> float | None:
         return None
     reached = Objective("time_to_accuracy", trial.num_rounds, target).reached(trial.scores() or ())
     return None if reached is None else sum(trial.round_seconds[:reached])
-
-
-def _accuracy(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def _cells(values: Sequence[float | None], text: Callable[[float], str]) -> list[str]:
-    return ["" if value is None else text(value) for value in values]

@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,46 +35,12 @@ import pandas as pd
 from fedscout.engine.errors import ConfigurationError, EngineError, UserError, first_line
 from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
 from fedscout.engine.text import listed
-from fedscout.experiments.charts import (
-    MANY_MARKS,
-    MOST_CLASSES,
-    MOST_CLIENTS,
-    ON_FRONT,
-    FileFormat,
-    chart_config,
-    class_map,
-    client_scores,
-    client_sizes,
-    confirmed_difference,
-    drawn,
-    learning_curves,
-    objective_front,
-    strategy_space,
-    trial_costs,
-)
+from fedscout.experiments import charts
+from fedscout.experiments.reports import page_tables
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
-from fedscout.experiments.reports.page_tables import (
-    BeforeAndAfter,
-    Page,
-    Picture,
-    Section,
-    StudyFiles,
-    Table,
-    client_table,
-    cost_table,
-    fittest,
-    front_table,
-    gain_rows,
-    label_table,
-    objective_names,
-    parameter_frame,
-    read_study_files,
-    searched,
-    size_table,
-)
+from fedscout.experiments.reports.page_tables import Page, Picture, Section, StudyFiles, Table
 from fedscout.experiments.text import visible
-from fedscout.search.confirmation.confirmation import difference_text
 
 
 def command_of(study: StudyFiles) -> str | None:
@@ -83,7 +48,7 @@ def command_of(study: StudyFiles) -> str | None:
     from fedscout.experiments.config import StudyConfig, load_config
 
     try:
-        settings = list(_settings(study.config, StudyConfig().identity()))
+        settings = list(_settings(study.claim["config"], StudyConfig().identity()))
         config = load_config([f"{key}={text}" for key, text in settings], None)
     except (UserError, TypeError, ValueError):
         return None
@@ -125,12 +90,12 @@ def study_page(folder: Path) -> Page:
     Raises:
         LogError: If the folder holds no study.
     """
-    return page_of(read_study_files(folder))
+    return page_of(page_tables.read_study_files(folder))
 
 
 def page_of(study: StudyFiles) -> Page:
     """Return the page of a loaded study."""
-    clients = client_table(study)
+    clients = page_tables.client_table(study)
     headline, lead, figures = verdict(study, clients)
     sections = (
         _federation(study),
@@ -145,46 +110,40 @@ def page_of(study: StudyFiles) -> Page:
 
 
 def _federation(study: StudyFiles) -> Section:
-    sizes, labels = size_table(study), label_table(study)
+    sizes, labels = page_tables.size_table(study), page_tables.label_table(study)
     if sizes.empty:
         return Section("federation", "Federation", missing=("Client data are shown once the study is finished.",))
     total = int(sizes["rows"].sum())
     facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
     model = study.federation.get("model")
     sentences = (facts if model is None else f"{facts} They train the model {model}.", *study.dependence)
-    pictures: list[Picture] = []
-    missing: list[str] = []
-    if labels.empty:
-        missing.append("The classes of each client are unknown, as detection did not run.")
-    else:
-        pictures.append(_class_picture(labels))
-    caption = "Rows of each client." + (" Red: changed by the scenario." if sizes["affected"].any() else "")
-    pictures.append(Picture("client-rows", caption, client_sizes(sizes)))
-    return Section("federation", "Federation", sentences, tuple(pictures), missing=tuple(missing))
+    pictures = [
+        Picture("client-rows", "Rows of each client. Red: changed by the scenario.", charts.client_sizes(sizes))
+    ]
+    missing = ("The classes of each client are unknown, as detection did not run.",) if labels.empty else ()
+    if not labels.empty:
+        clients = list(dict.fromkeys(labels["client"]))[: charts.MOST_CLIENTS]
+        common = labels.groupby("class", sort=False)["rows"].sum().nlargest(charts.MOST_CLASSES).index
+        displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
+        pictures.insert(0, Picture("class-map", CLASS_MAP, charts.class_map(displayed)))
+    return Section("federation", "Federation", sentences, tuple(pictures), missing=missing)
 
 
-def _class_picture(labels: pd.DataFrame) -> Picture:
-    clients = list(dict.fromkeys(labels["client"]))[:MOST_CLIENTS]
-    common = labels.groupby("class", sort=False)["rows"].sum().nlargest(MOST_CLASSES).index
-    displayed = labels[labels["client"].isin(clients) & labels["class"].isin(common)]
-    caption = "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows."
-    num_clients, num_classes = labels["client"].nunique(), labels["class"].nunique()
-    if num_clients > len(clients) or num_classes > len(common):
-        caption += (
-            f" Shown: {len(clients)} of {num_clients} clients and the {len(common)} largest of {num_classes} classes."
-        )
-    caption += " Counts are those reported by clients, who withhold small counts."
-    return Picture("class-map", caption, class_map(displayed))
+CLASS_MAP = (
+    "Rows are clients and columns are classes; a stronger blue is a larger share of the client's rows. Counts are "
+    "those reported by clients, who withhold small counts. At most "
+    f"{charts.MOST_CLIENTS} clients and the {charts.MOST_CLASSES} largest classes are shown."
+)
 
 
 def _search(study: StudyFiles) -> Section:
-    trials = searched(study)
+    trials = page_tables.searched(study)
     failed = study.trials[study.trials["status"] == "failed"]
     name = study.measure.name
     if trials.empty:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
     tried = trials[trials["phase"] == "search"]
-    best = fittest(trials)
+    best = page_tables.fittest(trials)
     sentences = _one_shot(study) or [
         f"{len(tried)} configurations were tried besides FedAvg; the best on the search's seed is {best['name']}."
     ]
@@ -195,19 +154,20 @@ def _search(study: StudyFiles) -> Section:
         reason = next(iter(failed["error"].dropna()), "unknown")
         sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
     displayed = _drawn_trials(trials)
-    curves = learning_curves(displayed, study.score_measure.name)
-    caption = f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen."
-    if len(displayed) < len(trials):
-        caption += f" Of {len(trials):,} trials {len(displayed):,} are drawn, evenly spaced by their fitness."
+    curves = charts.learning_curves(displayed, study.score_measure.name)
+    caption = (
+        f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen. "
+        f"At most {MAX_DRAWN} of these are drawn, evenly spaced by their fitness."
+    )
     pictures = [Picture("learning-curves", caption, curves)]
     missing: tuple[str, ...] = ()
     if len(tried) > 1:
-        frame, parameters = parameter_frame(displayed[displayed["phase"] == "search"])
+        frame, parameters = page_tables.parameter_frame(displayed[displayed["phase"] == "search"])
         caption = (
             "One line per trial, from its strategy through its parameters to its fitness at the bottom; the best trial "
             "is blue, and a stronger green is a higher fitness."
         )
-        pictures.append(Picture("strategy-space", caption, strategy_space(frame, parameters, name)))
+        pictures.append(Picture("strategy-space", caption, charts.strategy_space(frame, parameters, name)))
     else:
         missing = ("The search space is not drawn, as there are too few trials.",)
     pictures += _front(study)
@@ -230,33 +190,27 @@ def _one_shot(study: StudyFiles) -> list[str]:
     answer = (study.result or {}).get("recommendation")
     if answer is None:
         return []
-    model, (reason, *_) = answer["language_model"], answer["reasons"]
-    answered_by = (
-        "The rules recommended the strategy."
-        if model is None
-        else f"The language model {model['model']} recommended it."
-    )
-    return [
-        f"No search was run. {answer['instead_of_model'] or answered_by}",
-        f"{answer['name']}: {reason['explanation']}",
-    ]
+    model = answer["language_model"]
+    by = "The rules" if model is None else f"The language model {model['model']}"
+    first = f"No search was run. {answer['instead_of_model'] or f'{by} recommended the strategy.'}"
+    return [first, f"{answer['name']}: {answer['reasons'][0]['explanation']}"]
 
 
 def _front(study: StudyFiles) -> list[Picture]:
     """Return the chart of two objectives; empty for one objective."""
-    table = front_table(study)
+    table = page_tables.front_table(study)
     if table.empty:
         return []
-    first, second = objective_names(study)
-    count = int((table["front"] == ON_FRONT).sum())
+    first, second = page_tables.objective_names(study)
+    count = int((table["front"] == charts.ON_FRONT).sum())
     caption = (
         f"One point per trial, by {first} and {second}; larger is better for both. Blue: the Pareto front, the "
         f"{count} of {len(table)} trials that no other trial dominates."
     )
-    return [Picture("front", caption, objective_front(table, (first, second)))]
+    return [Picture("front", caption, charts.objective_front(table, (first, second)))]
 
 
-def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
+def _clients(study: StudyFiles, found: page_tables.BeforeAndAfter | None) -> Section:
     if found is None:
         reason = "Scores per client are unknown, as they require FedAvg and another strategy in the log."
         return Section("clients", "Who gains, who loses", missing=(reason,))
@@ -268,8 +222,12 @@ def _clients(study: StudyFiles, found: BeforeAndAfter | None) -> Section:
         "red where the score is lower."
     )
     named_table = table.assign(client=[study.names.client(int(client)) for client in table["client"]])
-    picture = Picture("client-scores", caption, client_scores(named_table, names, name))
+    picture = Picture("client-scores", caption, charts.client_scores(named_table, names, name))
     return Section("clients", "Who gains, who loses", (losers_sentence(study, found),), (picture,))
+
+
+MOST_SEEDS = 8
+"""Seeds of a table of scores."""
 
 
 def _confirmation(study: StudyFiles) -> Section:
@@ -278,42 +236,35 @@ def _confirmation(study: StudyFiles) -> Section:
         return Section("confirmation", "Confirmation", missing=("Nothing was confirmed on fresh seeds.",))
     view = confirmation.view
     names = {"fedavg": "FedAvg", "tuned-fedavg": "FedAvg, tuned"}
-    means, seeds, rows = [], [], []
-    for role, views in confirmation.versus.items():
-        difference = views[view]
-        mean, seed_rows = gain_rows(names[role], confirmation, difference)
-        means.append(mean)
-        seeds += seed_rows
-        rows.append((names[role], difference_text(difference, confirmation.measure, confirmation.design)))
+    factor, differences = confirmation.measure.per_unit, {names[r]: v[view] for r, v in confirmation.versus.items()}
+    ends = ("mean", "low", "high", "here_low", "here_high")
+    means = pd.DataFrame([[getattr(of, end) for end in ends] for of in differences.values()], columns=list(ends))
+    means = means.astype(float).mul(factor).assign(against=list(differences))
+    seeds = [
+        {"against": name, "seed": str(seed), "difference": factor * value}
+        for name, difference in differences.items()
+        for seed, value in zip(confirmation.seeds, difference.differences, strict=False)
+    ]
     wider = "widened" if confirmation.design.same_rows else "new data"
-    chart = confirmed_difference(pd.DataFrame(means), pd.DataFrame(seeds), confirmation.measure.unit, wider)
+    chart = charts.confirmed_difference(means, pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
         f"Gain of {confirmation.contestants[0].name} over each baseline. Thin line: 95 % interval "
         f"{confirmation.design.wider_is}; thick line: for another run on these rows; diamond: mean; ticks: fresh seeds."
     )
-    scores = Table(
-        ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean"),
-        [
-            (
-                candidate.name if candidate.role in ("challenger", "contender") else names[candidate.role],
-                *(f"{score:.4f}" for score in candidate.scores(view)),
-                f"{sum(candidate.scores(view)) / len(candidate.scores(view)):.4f}",
-            )
-            for candidate in confirmation.contestants
-            if len(candidate.scores(view)) == len(confirmation.seeds)
-        ],
-    )
-    return Section(
-        "confirmation",
-        "Confirmation",
-        (confirmation.sentence,),
-        (Picture("confirmation", caption, chart),),
-        scores if len(confirmation.seeds) <= 8 else None,
-    )
+    scores = {
+        names.get(candidate.role, candidate.name): candidate.scores(view)
+        for candidate in confirmation.contestants
+        if len(candidate.scores(view)) == len(confirmation.seeds)
+    }
+    headings = ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean")
+    rows = [(name, *(f"{score:.4f}" for score in own), f"{sum(own) / len(own):.4f}") for name, own in scores.items()]
+    table, pictures = Table(headings, rows), (Picture("confirmation", caption, chart),)
+    shown = table if len(confirmation.seeds) <= MOST_SEEDS else None
+    return Section("confirmation", "Confirmation", (confirmation.sentence,), pictures, shown)
 
 
 def _cost(study: StudyFiles) -> Section:
-    table = cost_table(study)
+    table = page_tables.cost_table(study)
     if table.empty:
         return Section("cost", "Cost", missing=("Nothing has been trained yet.",))
     rows = [
@@ -327,9 +278,8 @@ def _cost(study: StudyFiles) -> Section:
         for row in table.to_dict("records")
     ]
     headings = ("part", "trainings", "rounds", "sent and received", "time of trials")
-    caption = "Number of rounds of each part of the study."
     sentences = ("Cost of the study itself, on simulated clients; trials may have run in parallel.",)
-    return Section("cost", "Cost", sentences, (Picture("cost", caption, trial_costs(table)),), Table(headings, rows))
+    return Section("cost", "Cost", sentences, table=Table(headings, rows))
 
 
 def _reproduction(study: StudyFiles) -> Section:
@@ -339,7 +289,7 @@ def _reproduction(study: StudyFiles) -> Section:
         "reproduction",
         "How to reproduce",
         ("The same command with the same versions gives the same numbers, on any number of hosts.",),
-        table=Table(("item", "value"), list(chain(_identity(study))), ("value",)),
+        table=Table(("item", "value"), list(_identity(study)), ("value",)),
         missing=missing,
         code=command or "",
     )
@@ -349,7 +299,7 @@ def _identity(study: StudyFiles) -> Iterator[tuple[str, str]]:
     yield "configuration", str(study.claim["config_hash"])
     if "data_digest" in study.claim:
         yield "data", str(study.claim["data_digest"])
-    yield "seed", f"{study.config.get('seed')} (federation: {study.config.get('federation', {}).get('seed')})"
+    yield "seed", f"{study.config.seed} (federation: {study.config.federation.seed})"
     if study.confirmation is not None:
         yield "fresh seeds", ", ".join(map(str, study.confirmation.seeds))
     yield "versions", ", ".join(f"{name} {version}" for name, version in study.claim.get("versions", {}).items())
@@ -366,7 +316,8 @@ SMALLEST = 500_000
 @cache
 def vega_code() -> str:
     """Return JavaScript that defines `vegaEmbed` and is safe within a `<script>` element."""
-    cache_file = _cache() / f"vega-{version('vl-convert-python')}.js"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache_file = caches / "fedscout" / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError, ValueError):
         code = cache_file.read_text(encoding="utf-8")
         if len(code) > SMALLEST and cache_file.stat().st_uid == os.getuid():
@@ -377,10 +328,6 @@ def vega_code() -> str:
     with suppress(OSError):  # without it, it is made anew each time
         write_atomically(cache_file, partial(Path.write_text, data=code, encoding="utf-8"))
     return code
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedscout"
 
 
 TEMPLATE = "page.html.jinja"
@@ -406,24 +353,21 @@ def html_of(page: Page) -> str:
         policy=POLICY_HERE,
         page=page,
         specifications=specifications,
-        looks={"dark": chart_config(dark=True), "light": {**chart_config(dark=False), "background": "transparent"}},
+        looks={
+            "dark": charts.chart_config(dark=True),
+            "light": {**charts.chart_config(dark=False), "background": "transparent"},
+        },
         vega=Markup(vega_code()),  # noqa: S704 - the library's own code, which holds no `</script`
     )
-    return text.replace(POLICY_HERE, _policy(text), 1)
-
-
-def _policy(text: str) -> str:
-    """Return a content security policy that allows only the page's own scripts and styles, by their digests.
-
-    Args:
-        text: HTML of the page, in which untrusted text is escaped, so that it contains no other scripts or styles.
-    """
-    scripts, styles = (" ".join(map(_digest, CODE[tag].findall(text))) for tag in ("script", "style"))
-    return f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:"
-
-
-def _digest(code: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+    # the policy allows only the page's own scripts and styles, by their digests; all other text is escaped
+    digests = {
+        tag: " ".join(
+            f"'sha256-{b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in pattern.findall(text)
+        )
+        for tag, pattern in CODE.items()
+    }
+    sources = f"script-src {digests['script']}; style-src {digests['style']}; img-src data:"
+    return text.replace(POLICY_HERE, f"default-src 'none'; {sources}", 1)
 
 
 def _specification(chart: Any) -> dict[str, Any]:
@@ -435,7 +379,7 @@ def _specification(chart: Any) -> dict[str, Any]:
         for layer in (specification, *specification.get("layer", ()))
         if "values" in layer.get("data", {})
     ]
-    if sum(map(len, [*inline_values, *specification.get("datasets", {}).values()])) > MANY_MARKS:
+    if sum(map(len, [*inline_values, *specification.get("datasets", {}).values()])) > charts.MANY_MARKS:
         specification["usermeta"] = {"renderer": "canvas"}
     return specification
 
@@ -502,7 +446,7 @@ WIDTH = 560
 """Pixels of a figure's plot, axes and legend beside it."""
 
 
-def write_figures(folder: Path, file_format: FileFormat, name: str | None = None) -> list[Path]:
+def write_figures(folder: Path, file_format: charts.FileFormat, name: str | None = None) -> list[Path]:
     """Write the charts of a study or a sweep to files.
 
     Args:
@@ -527,6 +471,6 @@ def write_figures(folder: Path, file_format: FileFormat, name: str | None = None
     ]
 
 
-def rendered(picture: Picture, file_format: FileFormat) -> bytes:
+def rendered(picture: Picture, file_format: charts.FileFormat) -> bytes:
     """Return the bytes of a chart's file, on a white background."""
-    return drawn(picture.chart.properties(width=WIDTH), file_format)
+    return charts.drawn(picture.chart.properties(width=WIDTH), file_format)

@@ -11,9 +11,17 @@ from typing import Any
 import pandas as pd
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding, verdicts
+from fedscout.detectors.report import (
+    TITLES,
+    CalibratedFinding,
+    DetectorName,
+    FeatureDensity,
+    Finding,
+    Verdict,
+    verdicts,
+)
 from fedscout.engine.data.federation import Names
-from fedscout.experiments.charts import FLAGGED, MOST_CLIENTS, NOT_FLAGGED, density, evidence, positions
+from fedscout.experiments import charts
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_tables import (
     BeforeAndAfter,
@@ -26,8 +34,8 @@ from fedscout.experiments.reports.page_tables import (
     policy_of,
     strategy_name,
 )
-from fedscout.search.confirmation.confirmation import Confirmation, reference_name
-from fedscout.search.confirmation.intervals import PairedDifference
+from fedscout.experiments.reports.study_console import caveats, certainty
+from fedscout.search.confirmation.confirmation import reference_name
 
 Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """Headline, sentences, and figures."""
@@ -40,61 +48,22 @@ def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
     if confirmation is None:
         headline, sentences = _unconfirmed(study)
         return headline, sentences, cost
-    difference = confirmation.versus[confirmation.reference][confirmation.view]
     if confirmation.no_verdict:
-        headline = f"No verdict: {confirmation.no_verdict}."
-        return headline, (f"Measured: {confirmation.scores_text}.",), cost
-    lead = (_difference_words(confirmation, difference), _certainty(confirmation, difference), *_losers(study, clients))
-    measure, name = confirmation.measure, _reference(confirmation)
-    pick, reference = map(measure.value, confirmation.means)
-    scores = [(f"{measure.name} of {confirmation.contestants[0].strategy}", pick), (f"of {name}", reference)]
+        return f"No verdict: {confirmation.no_verdict}.", (f"Measured: {confirmation.scores_text}.",), cost
+    measure, difference = confirmation.measure, confirmation.versus[confirmation.reference][confirmation.view]
+    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
+    scores = map(measure.value, confirmation.means)
+    names = (f"{measure.name} of {confirmation.contestants[0].strategy}", f"of {reference_name(reference)}")
+    figures = [*zip(names, scores, strict=True)]
     if confirmation.guessing:
-        scores.append(("of a constant prediction", measure.value(confirmation.guessing)))
-    figures = [*scores, ("difference", measure.told(difference.mean))]
+        figures.append(("of a constant prediction", measure.value(confirmation.guessing)))
+    figures.append(("difference", measure.told(difference.mean)))
     if difference.low is not None and difference.high is not None:
         ends = f"{measure.number(difference.low)} to {measure.number(difference.high)}"
         figures.append((f"95 % interval, {len(difference.differences)} fresh seeds", ends))
-    return f"Use {confirmation.advised}.", (*lead, *confirmation.caveats), (*figures, *cost)
-
-
-def _reference(confirmation: Confirmation) -> str:
-    return reference_name(
-        next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
-    )
-
-
-def _difference_words(confirmation: Confirmation, difference: PairedDifference) -> str:
-    measure, name = confirmation.measure, confirmation.contestants[0].name
-    reference = _reference(confirmation)
-    seeds = len(difference.differences)
-    measured = (
-        f"{measure.told(difference.mean)} of {measure.name}" if measure.is_accuracy else measure.told(difference.mean)
-    )
-    words = {
-        "better": f"It beats {reference} by {measured.lstrip('+')} on {seeds} seeds that the search never saw.",
-        "no difference": f"The search's best, {name}, is not shown to differ: {measured} on {seeds} fresh seeds.",
-        "worse": f"The search's best, {name}, is worse on {seeds} fresh seeds: {measured}.",
-        "not confirmed": f"The search's best, {name}, was evaluated on only {seeds} fresh seed: {measured}.",
-    }
-    return words[confirmation.verdict]
-
-
-def _certainty(confirmation: Confirmation, difference: PairedDifference) -> str:
-    if difference.low is None or difference.high is None:
-        return "A single difference has no interval, so its uncertainty is unknown."
-    measure = confirmation.measure
-    ends = f"{measure.number(difference.low)} to {measure.told(difference.high)}"
-    holds = "contains zero" if difference.low <= 0 <= difference.high else "excludes zero"
-    if confirmation.design.same_rows:
-        return f"The 95 % interval, {confirmation.design.wider_is}, is {ends}, which {holds}."
-    return f"For new data from these clients the 95 % interval is {ends}, which {holds}."
-
-
-def _losers(study: StudyFiles, clients: BeforeAndAfter | None) -> tuple[str, ...]:
-    """Return a sentence on the clients that lose by the choice, if a choice is recommended."""
-    if clients is None or study.confirmation is None or study.confirmation.verdict != "better":
-        return ()
-    return (losers_sentence(study, clients),)
+    losers = () if clients is None or confirmation.verdict != "better" else (losers_sentence(study, clients),)
+    lead = (certainty(confirmation), *losers, *filter(None, [caveats(confirmation)]))
+    return f"Use {confirmation.advised}.", lead, (*figures, *cost)
 
 
 def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
@@ -102,20 +71,14 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
-        scored = "" if len(table) == len(study.federation.get("client_rows", table)) else " that was scored"
-        holds = f"averaged over seeds, all {len(table)} score at least as high as with {before}"
-        return f"No client{scored} has a lower score: {holds}."
-    worst = lost.iloc[0]
-    change = study.score_measure.told(float(worst["change"]))
-    always = lost[lost["seeds_worse"] == lost["seeds"]]
+        return f"No client that was scored has a lower mean score than with {before}."
+    worst, change = lost.iloc[0], study.score_measure.told(float(lost.iloc[0]["change"]))
     losing_clients = study.names.some_clients(sorted(int(client) for client in lost["client"]))
-    names = f"{losing_clients[:1].upper()}{losing_clients[1:]}"
-    if len(lost) == 1:
-        return f"{names} has a lower mean score ({change}), worse on {worst['worse']}."
-    always_losing = study.names.some_clients([int(client) for client in always["client"]]) if len(always) else "none"
-    always_text = f"lower on every seed that scores them: {always_losing}"
-    worst_client = study.names.one_client(int(worst["client"]))
-    return f"{names} have lower mean scores, most of all {worst_client} ({change}); {always_text}."
+    verb = "has" if len(lost) == 1 else "have"
+    largest = (
+        f"the largest loss is {change} of {study.names.one_client(int(worst['client']))}, worse on {worst['worse']}"
+    )
+    return f"{losing_clients[:1].upper()}{losing_clients[1:]} {verb} a lower mean score than with {before}; {largest}."
 
 
 def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
@@ -188,124 +151,81 @@ def diagnosis(study: StudyFiles) -> Section:
     if report is None:
         reason = "Detection did not run; fedscout run includes it, fedscout search and train do not."
         return Section("diagnosis", "Diagnosis", missing=(reason,))
-    rows, pictures, missing = [], [], []
-    for property_verdict in verdicts(report):
-        finding = next(candidate for candidate in report.findings if candidate.name == property_verdict.name)
-        answer = ("yes" if property_verdict.detected else "no") if property_verdict.measured else "not measured"
-        flagged = ", ".join(map(study.names.client, property_verdict.decided_by.flagged_clients[:12])) or "none"
-        rows.append(
-            (
-                TITLES[property_verdict.name],
-                answer,
-                flagged,
-                _strength(property_verdict.decided_by),
-                MEANINGS[property_verdict.name],
-            )
-        )
-        picture = _evidence_picture(
-            report, study.names, finding, property_verdict.decided_by, property_verdict.sentence
-        )
-        if picture is None:
-            missing.append(property_verdict.sentence)
-        else:
-            pictures.append(picture)
-        if property_verdict.name == "feature_skew":
-            pictures += _centroids(report, study.names, property_verdict.decided_by)
-            pictures += _density(report, study.names, property_verdict.decided_by)
-            pictures += _shifts(report, study.names, property_verdict.decided_by)
-    table = Table(
-        ("property", "found", "clients", "strength", "what it means"), rows, ("found", "clients", "what it means")
-    )
+    rows, missing = [], []
+    pictures: list[Picture] = []
+    for verdict in verdicts(report):
+        decided = verdict.decided_by
+        value = decided.effect if isinstance(decided, CalibratedFinding) else decided.value
+        answer = ("yes" if verdict.detected else "no") if verdict.measured else "not measured"
+        flagged = ", ".join(map(study.names.client, decided.flagged_clients[:12])) or "none"
+        strength = "" if value is None else f"{value:.3g}"
+        rows.append((TITLES[verdict.name], answer, flagged, strength, MEANINGS[verdict.name]))
+        evidence_pictures = [*_evidence(report, study.names, verdict)]
+        pictures += evidence_pictures
+        missing += [] if evidence_pictures else [verdict.sentence]
+        if verdict.name == "feature_skew":
+            pictures += _feature_pictures(report, study.names, decided)
+    headings = ("property", "found", "clients", "strength", "what it means")
+    table = Table(headings, rows, ("found", "clients", "what it means"))
     sentences = (*report.beside, *filter(None, [report.withholding]), *report.notes)
     return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
 
 
-def _strength(found: Finding | CalibratedFinding) -> str:
-    value = found.effect if isinstance(found, CalibratedFinding) else found.value
-    return "" if value is None else f"{value:.3g}"
+EVIDENCE = "Colour: the decision, which uses more than this value. Dashed: the published rule's threshold."
 
 
-def _evidence_picture(
-    report: HeterogeneityReport, names: Names, finding: Finding, decided: Finding | CalibratedFinding, sentence: str
-) -> Picture | None:
-    values = report.metrics.model_distances if finding.name == "outliers" else finding.client_values
+def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> Iterator[Picture]:
+    """Yield a chart of a detector's value for each client; nothing if it was not measured."""
+    finding = next(finding for finding in report.findings if finding.name == verdict.name)
+    is_of_models = finding.name == "outliers"
+    values = report.metrics.model_distances if is_of_models else finding.client_values
     if not values:
-        return None
-    name, title = VALUES[finding.name]
+        return
+    decided = verdict.decided_by
     tested = decided.clients if isinstance(decided, CalibratedFinding) else {}
-    rows = []
-    for client, value in values.items():
-        client_test = tested.get(client)
-        why = (
-            ""
-            if client_test is None
-            else f"{client_test.source}, effect {client_test.effect:.3g}, p = {client_test.p_value:.2g}"
-        )
-        flagged = _flag(client, decided)
-        rows.append({"client": names.client(client), "value": value, "flagged": flagged, "why": why})
-    threshold = None if finding.name == "outliers" or not finding.measured else finding.threshold
-    line = "" if threshold is None else " Dashed: the published rule's threshold."
-    remark = " Colour: the test's decision, which uses more than this value." if tested else ""
-    if finding.name == "feature_skew" and report.label_skew.detected:
-        remark += " Label skew alone also separates centroids."
-    return Picture(name, f"{sentence}{line}{remark}", evidence(pd.DataFrame(rows), title, threshold))
-
-
-def _centroids(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
-    caption = (
-        "Mean of each client's rows on the first two principal axes of all rows, regardless of class; larger points "
-        "have more rows. Different classes also separate clients here."
-    )
-    rows = _places(report, names, decided, report.centroids)
-    chart = positions(rows, ("first principal axis", "second principal axis"))
-    return [Picture("feature-centroids", caption, chart)] if len(rows) else []
-
-
-def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
-    """Return a chart of clients by class-conditional feature shift; empty if no two axes distinguish clients."""
-    caption = (
-        "Shift of each client's rows from the median client's rows of the same class, on the two axes on which clients "
-        "differ most; in standard deviations, corrected for chance. Larger points have more rows."
-    )
-    rows = _places(
-        report,
-        names,
-        decided,
-        {
-            client_features.client: client_features.shift
-            for client_features in report.features
-            if len(client_features.shift) > 1
-        },
-    )
-    chart = positions(rows, ("first shared axis", "second shared axis"))
-    return [Picture("feature-shifts", caption, chart)] if len(rows) else []
-
-
-def _places(
-    report: HeterogeneityReport,
-    names: Names,
-    decided: Finding | CalibratedFinding,
-    places: Mapping[int, Sequence[float]],
-) -> pd.DataFrame:
-    """Return one row per client with a position, as input of `positions`."""
-    sizes = {facts.client: facts.num_rows for facts in report.clients}
+    why = {client: f"{t.source}, effect {t.effect:.3g}, p = {t.p_value:.2g}" for client, t in tested.items()}
     rows = [
-        {
-            "client": names.client(client),
-            "x": place[0],
-            "y": place[1],
-            "rows": sizes.get(client, 0),
-            "flagged": _flag(client, decided),
-        }
-        for client, place in places.items()
+        {"client": names.client(client), "value": value, "flagged": _flag(client, decided), "why": why.get(client, "")}
+        for client, value in values.items()
     ]
-    return pd.DataFrame(rows)
+    threshold = None if is_of_models or not finding.measured else finding.threshold
+    name, title = VALUES[finding.name]
+    yield Picture(name, f"{verdict.sentence} {EVIDENCE}", charts.evidence(pd.DataFrame(rows), title, threshold))
 
 
-def _density(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> list[Picture]:
-    histogram = report.density
-    if histogram is None:
-        return []
+CENTROIDS = (
+    "Mean of each client's rows on the first two principal axes of all rows, regardless of class; larger points have "
+    "more rows. Different classes also separate clients here."
+)
+SHIFTS = (
+    "Shift of each client's rows from the median client's rows of the same class, on the two axes on which clients "
+    "differ most; in standard deviations, corrected for chance. Larger points have more rows."
+)
+
+
+def _feature_pictures(
+    report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding
+) -> Iterator[Picture]:
+    """Yield charts of clients by their centroids, the distribution of a feature, and class-conditional shifts."""
+    shifts = {client: shift for client, shift in report.feature_shifts.items() if len(shift) > 1}
+    sizes = {facts.client: facts.num_rows for facts in report.clients}
+
+    def places(of: Mapping[int, Sequence[float]]) -> pd.DataFrame:
+        rows = [(names.client(c), place[0], place[1], sizes.get(c, 0), _flag(c, decided)) for c, place in of.items()]
+        return pd.DataFrame(rows, columns=["client", "x", "y", "rows", "flagged"])
+
+    if report.centroids:
+        axes = ("first principal axis", "second principal axis")
+        yield Picture("feature-centroids", CENTROIDS, charts.positions(places(report.centroids), axes))
+    if report.density is not None:
+        yield _density(report.density, names, decided)
+    if shifts:
+        yield Picture(
+            "feature-shifts", SHIFTS, charts.positions(places(shifts), ("first shared axis", "second shared axis"))
+        )
+
+
+def _density(histogram: FeatureDensity, names: Names, decided: Finding | CalibratedFinding) -> Picture:
     filled = [bin_index for counts in histogram.counts.values() for bin_index, count in enumerate(counts) if count]
     displayed_bins = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
     rows = [
@@ -313,17 +233,17 @@ def _density(report: HeterogeneityReport, names: Names, decided: Finding | Calib
             "client": names.client(client),
             "value": histogram.start + (bin_index + 0.5) * histogram.width,
             "share": count / max(sum(counts), 1),
+            "flagged": _flag(client, decided),
         }
-        | {"flagged": _flag(client, decided)}
-        for client, counts in list(histogram.counts.items())[:MOST_CLIENTS]
+        for client, counts in list(histogram.counts.items())[: charts.MOST_CLIENTS]
         for bin_index, count in enumerate(counts)
         if bin_index in displayed_bins
     ]
-    caption = "Distribution of the feature with the largest variance, one line per client."
-    if len(histogram.counts) > MOST_CLIENTS:
-        caption += f" Only the first {MOST_CLIENTS} of {len(histogram.counts)} clients are shown."
-    return [Picture("feature-density", caption, density(pd.DataFrame(rows), f"feature {histogram.feature}"))]
+    caption = (
+        f"Distribution of the feature with the largest variance, for each of the first {charts.MOST_CLIENTS} clients."
+    )
+    return Picture("feature-density", caption, charts.density(pd.DataFrame(rows), f"feature {histogram.feature}"))
 
 
 def _flag(client: int, decided: Finding | CalibratedFinding) -> str:
-    return FLAGGED if client in decided.flagged_clients else NOT_FLAGGED
+    return charts.FLAGGED if client in decided.flagged_clients else charts.NOT_FLAGGED

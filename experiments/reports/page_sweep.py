@@ -15,10 +15,10 @@ from typing import Any
 from fedscout.engine.errors import LogError
 from fedscout.experiments.charts import curves, gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.reports.sweep_console import sweep_table
 from fedscout.experiments.studies.grid_folder import read_json
 from fedscout.experiments.sweeps.results import (
     FEDAVG,
-    LABELS,
     SEEDS,
     TUNED,
     Group,
@@ -48,14 +48,16 @@ def sweep_page(folder: Path) -> Page:
     binding, rows = read_json(folder / BINDING), _rows(folder / "table.parquet")
     axes = [axis for axis in (binding or {}).get("axes", ()) if rows and axis in rows[0]]
     groups = groups_of(rows, axes)
-    measure = _measure(rows)
+    names = {row["measure"] for row in rows} - {None}
+    measure = next((known for known in MEASURES.values() if {known.name} == names), UNLIKE)
     cells = _cells(groups, rows, measure)
-    seeds = "fresh seeds" if measure_of(rows) == "accuracy" else "the search's seed"
+    is_confirmed = measure_of(rows) == "accuracy"
+    seeds = "fresh seeds" if is_confirmed else "the search's seed"
     failed = list({row["study"]: row for row in rows if row["status"] != "completed"}.values())
     reasons = tuple(f"{row['study']} {row['status']}: {row['error']}" for row in failed[:20])
     sections = (
         _maps(cells, groups, measure, seeds),
-        _list(cells, groups, measure),
+        _list(cells, groups, measure, is_confirmed),
         Section("studies", "Studies", table=_studies(rows, axes), missing=reasons),
     )
     headline, lead = _verdict(cells, measure)
@@ -83,11 +85,6 @@ def _rows(path: Path) -> list[Row]:
     if not rows:
         raise LogError.of("the folder", "hold a sweep's table", f"{path} without rows")
     return rows
-
-
-def _measure(rows: Sequence[Row]) -> Measure:
-    names = {row["measure"] for row in rows} - {None}
-    return next((known_measure for known_measure in MEASURES.values() if {known_measure.name} == names), UNLIKE)
 
 
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
@@ -122,8 +119,8 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
     if not cells:
         return "No study has a strategy that can be compared with FedAvg.", ()
     better = [cell for cell in cells if cell["certain"] and cell["gain"] > 0]
-    worse = [cell for cell in cells if cell["certain"] and cell["gain"] < 0]
-    open_ = [cell for cell in cells if not cell["certain"]]
+    num_worse = sum(cell["certain"] and cell["gain"] < 0 for cell in cells)
+    num_open = sum(not cell["certain"] for cell in cells)
     headline = f"Another strategy beats FedAvg in {len(better)} of {len(cells)} settings."
     lead = []
     if better:
@@ -131,11 +128,8 @@ def _verdict(cells: Sequence[Cell], measure: Measure) -> tuple[str, tuple[str, .
         lead.append("The winning strategies are " + ", ".join(f"{kind} ({count})" for kind, count in kinds) + ".")
         largest = max(better, key=lambda cell: float(cell["gain"]))
         lead.append(f"The largest gain is {largest['text']} {measure.unit}, by {largest['strategy']}.")
-    if open_:
-        lead.append(f"Settings without a shown difference: {len(open_)}; the interval contains zero or is missing.")
-    if worse:
-        lead.append(f"Settings in which the search's choice is worse: {len(worse)}.")
-    return headline, tuple(lead)
+    shown = f"Settings without a shown difference, as the interval contains zero or is missing: {num_open}"
+    return headline, (*lead, f"{shown}; in which the search's choice is worse: {num_worse}.")
 
 
 def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seeds: str) -> Section:
@@ -186,20 +180,13 @@ def _panel_cells(
     return [{**fact, "y": y, "x": x} for fact, (y, x) in zip(facts, texts, strict=True)]
 
 
-def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure) -> Section:
-    axes = list(groups[0].values) if groups else []
-    references = [chooser for chooser in (FEDAVG, TUNED) if any(chooser in group.accuracy for group in groups)]
-    rows = []
-    for cell in cells:
-        group: Group = cell["group"]
-        ends = "" if cell["low"] is None else f"{cell['low']:+.1f} to {cell['high']:+.1f}"
-        means = [f"{group.accuracy[chooser].mean:.4f}" if chooser in group.accuracy else "" for chooser in references]
-        texts = [value_text(group.values[axis]) for axis in axes]
-        rows.append((*texts, *means, cell["text"], ends, cell["strategy"], cell["advised"]))
-    axis_names = [_short(axis, axes) for axis in axes]
-    reference_headings = [f"{measure.name} of {LABELS[chooser]}" for chooser in references]
-    headings = (*axis_names, *reference_headings, f"gain, {measure.unit}", "95 % interval", "chosen", "recommended")
-    return Section("settings", "All settings", table=Table(headings, rows, ("chosen", "recommended")))
+def _list(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, is_confirmed: bool) -> Section:
+    """Return the table of the console, with the strategy chosen most often and the recommended one."""
+    headings, rows = sweep_table(groups, measure, is_confirmed)
+    strategies = {id(cell["group"]): (cell["strategy"], cell["advised"]) for cell in cells}
+    all_rows = [(*row, *strategies.get(id(group), ("", ""))) for row, group in zip(rows, groups, strict=True)]
+    words = ("chosen", "recommended")
+    return Section("settings", "All settings", table=Table([*headings, *words], all_rows, words))
 
 
 def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:

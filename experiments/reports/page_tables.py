@@ -30,7 +30,6 @@ from fedscout.experiments.reports.details import trial_name
 from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation
-from fedscout.search.confirmation.intervals import PairedDifference
 from fedscout.search.ledger import dominates
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from fedscout.strategies import parse_strategy
@@ -111,36 +110,10 @@ class Page:
 
 
 COLUMNS = (
-    "trial",
-    "phase",
-    "generation",
-    "strategy",
-    "parameters",
-    "seed",
-    "learning_rate",
-    "status",
-    "error",
-    "fitness",
-    "num_rounds",
-    "metric",
-    "round_accuracy",
-    "round_clean_accuracy",
-    "round_metric",
-    "round_clean_metric",
-    "client",
-    "client_num_examples",
-    "client_accuracy",
-    "client_clean_accuracy",
-    "client_metric",
-    "client_clean_metric",
-    "bytes_down",
-    "bytes_up",
-    "seconds",
-    "versions",
-    "objectives",
-    "selection",
-    "client_rounds",
-    "round_seconds",
+    *("study", "trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "learning_rate"),
+    *("status", "error", "fitness", "num_rounds", "metric", "objectives", "seconds", "bytes_down", "bytes_up"),
+    *(f"{of}_{view}{name}" for of in ("round", "client") for view in ("", "clean_") for name in ("accuracy", "metric")),
+    *("round_seconds", "client", "client_num_examples", "client_rounds"),
 )
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -153,6 +126,7 @@ class StudyFiles:
     Attributes:
         folder: The folder.
         claim: Contents of `config.json`.
+        config: The configuration in it.
         result: Contents of `result.json`; None while the study is unfinished.
         report: Report of the detectors; None if detection did not run.
         confirmation: Confirmation in the result; None without one.
@@ -162,17 +136,12 @@ class StudyFiles:
 
     folder: Path
     claim: Mapping[str, Any]
+    config: StudyConfig
     result: Mapping[str, Any] | None
     report: HeterogeneityReport | None
     confirmation: Confirmation | None
     trials: pd.DataFrame
     faults: tuple[str, ...]
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The part of the configuration that determines results."""
-        config: Mapping[str, Any] = self.claim["config"]
-        return config
 
     @property
     def federation(self) -> Mapping[str, Any]:
@@ -188,19 +157,14 @@ class StudyFiles:
     def name(self) -> str:
         """Display name of the study."""
         federation_name = self.federation.get("name") or next(iter(self.trials["study"]), "")
-        return str(federation_name or self.config.get("federation", {}).get("dataset", self.folder.name))
-
-    @property
-    def view(self) -> str:
-        """The view that the fitness uses: `own` (observed data) or `clean` (uncorrupted data)."""
-        return str(self.config.get("search", {}).get("view", "own"))
+        return str(federation_name or self.config.federation.dataset)
 
     @cached_property
     def measure(self) -> Measure:
         """The measure of the fitness."""
         if self.confirmation is not None:
             return self.confirmation.measure
-        if self.config.get("search", {}).get("objective", "accuracy") != "accuracy":
+        if self.config.search.objectives != ("accuracy",):
             return UNLIKE
         return self.score_measure
 
@@ -225,7 +189,7 @@ class StudyFiles:
     def scores(self, trial: Mapping[str, Any], of: str = "round") -> list[float]:
         """Return a trial's scores in the study's view, per round or, with `of="client"`, per client."""
         measure = "accuracy" if pd.isna(trial["metric"]) else "metric"
-        name = f"{of}_{'clean_' if self.view == 'clean' else ''}{measure}"
+        name = f"{of}_{'clean_' if self.config.search.view == 'clean' else ''}{measure}"
         scores = trial.get(name)
         return list(scores) if isinstance(scores, list) else []
 
@@ -236,7 +200,7 @@ def read_study_files(folder: Path) -> StudyFiles:
     Raises:
         LogError: If the folder holds no study.
     """
-    claim, _ = read_claim(folder)
+    claim, config = read_claim(folder)
     faults: list[str] = []
     result = None
     try:
@@ -245,15 +209,16 @@ def read_study_files(folder: Path) -> StudyFiles:
         faults.append(f"{error}.")
     report = _read(folder / "report.json", faults) or (result or {}).get("report")
     confirmation = (result or {}).get("confirmation")
-    rows, unread = read_columns(folder / "trials", ["study", *COLUMNS], claim["config_hash"])
+    rows, unread = read_columns(folder / "trials", COLUMNS, claim["config_hash"])
     faults += [f"{path.name} of the log can't be used and is left out ({reason})." for path, reason in unread.items()]
-    trials = pd.DataFrame(rows, columns=["study", *COLUMNS])
+    trials = pd.DataFrame(rows, columns=COLUMNS)
     trials["parameters"] = [json.loads(parameters or "{}") for parameters in trials["parameters"]]
     if result is None and trials.empty and report is None:
         raise LogError.of("the folder", "hold a study", f"{folder} without a readable trial or report")
     return StudyFiles(
         folder,
         claim,
+        config,
         result,
         _validated(HeterogeneityReport, report, "report", faults),
         _validated(Confirmation, confirmation, "confirmation", faults),
@@ -298,19 +263,10 @@ BeforeAndAfter = tuple[pd.DataFrame, tuple[str, str]]
 """Clients' scores with one strategy and with another, and what the two are called."""
 
 
-@dataclass(frozen=True)
-class Configured:
-    """A trained configuration in the log: strategy, parameters and the clients' learning rate."""
-
-    strategy: str
-    parameters: str
-    learning_rate: float
-
-    @classmethod
-    def of(cls, held: Any) -> Configured:
-        """Return the configuration of a trial, a confirmation candidate, or a row of either."""
-        values: Mapping[str, Any] = held if isinstance(held, Mapping) else vars(held)
-        return cls(values["strategy"], json.dumps(dict(values["parameters"]), sort_keys=True), values["learning_rate"])
+def _configuration(held: Any) -> tuple[str, str, float]:
+    """Return strategy, parameters and the clients' learning rate of a trial, a candidate, or a row of either."""
+    values: Mapping[str, Any] = held if isinstance(held, Mapping) else vars(held)
+    return values["strategy"], json.dumps(dict(values["parameters"]), sort_keys=True), values["learning_rate"]
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -353,29 +309,26 @@ def searched(study: StudyFiles) -> pd.DataFrame:
     A row has `trial`, `name`, `scores`, `fitness`, `role`, `chosen`, `phase`, `strategy` and `parameters`.
     """
     comparable = study.trials[study.trials["phase"] != "confirmation"]
-    comparable = comparable[
-        (comparable["phase"] != "tuned-baseline") | (comparable["seed"] == study.config.get("seed", 0))
-    ]
+    comparable = comparable[(comparable["phase"] != "tuned-baseline") | (comparable["seed"] == study.config.seed)]
     comparable = comparable[comparable["status"] == "completed"]
     front = _front(study, comparable)
     rows = []
     for trial in rows_of(comparable):
         role = front.get(trial["trial"], "")
-        columns_of_trial = {name: trial[name] for name in ("trial", "fitness", "phase", "strategy", "parameters")}
         name = strategy_name(trial)
         if trial["phase"] == "tuned-baseline":
             name = f"{name}, learning rate {trial['learning_rate']:g}"
         chosen = role.startswith(("chosen", "best"))
-        rows.append({**columns_of_trial, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
+        rows.append({**trial, "name": name, "scores": study.scores(trial), "role": role, "chosen": chosen})
     columns = ["trial", "name", "scores", "fitness", "role", "chosen", "phase", "strategy", "parameters"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
     """Return the roles of the highlighted trials by number: the pick, FedAvg, and FedAvg at its tuned rate."""
-    by_configuration: dict[Configured, int] = {}
+    by_configuration: dict[tuple[str, str, float], int] = {}
     for trial in rows_of(trials):
-        by_configuration.setdefault(Configured.of(trial), trial["trial"])
+        by_configuration.setdefault(_configuration(trial), trial["trial"])
     front = dict.fromkeys(trials.loc[trials["phase"] == "baseline", "trial"].tolist(), "FedAvg")
     confirmation = study.confirmation
     if confirmation is None:
@@ -386,7 +339,7 @@ def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
     better = confirmation.verdict == "better"
     words = {"tuned-fedavg": "FedAvg, tuned learning rate", "challenger": "chosen" if better else "best of the search"}
     for candidate in confirmation.contestants:
-        number = by_configuration.get(Configured.of(candidate))
+        number = by_configuration.get(_configuration(candidate))
         if number is not None and candidate.role in words:
             front[number] = words[candidate.role]
     return front
@@ -394,35 +347,27 @@ def _front(study: StudyFiles, trials: pd.DataFrame) -> dict[int, str]:
 
 def parameter_frame(trials: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Return trials with one column per parameter, and the names of varying parameters, most common first."""
-    flat = pd.DataFrame([_scalar_parameters(parameters) for parameters in trials["parameters"]], index=trials.index)
-    flat = flat.drop(columns=[name for name in NOT_SEARCHED if name in flat])
+    scalars = [
+        {
+            name: value if isinstance(value, int | float | str | bool) else json.dumps(value)
+            for name, value in parameters.items()
+            if value is not None and name not in NOT_SEARCHED
+        }
+        for parameters in trials["parameters"]
+    ]
+    flat = pd.DataFrame(scalars, index=trials.index)
     varying = [name for name in map(str, flat) if len(flat[name].dropna().unique()) > 1]
     varying.sort(key=lambda name: -len(flat[name].dropna()))
     clash = {name: f"{name} (parameter)" for name in map(str, flat) if name in trials}
     return trials.join(flat.rename(columns=clash)), [clash.get(name, name) for name in varying]
 
 
-def _scalar_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, int | float | str | bool) else json.dumps(value)
-        for name, value in parameters.items()
-        if value is not None
-    }
-
-
 def label_table(study: StudyFiles) -> pd.DataFrame:
     """Return the label counts that clients report: `client`, `class`, `rows`, `share`, for every pair in order."""
-    if study.report is None:
-        return pd.DataFrame(columns=["client", "class", "rows", "share"])
     names = study.class_names
     rows = [
-        {
-            "client": study.names.client(facts.client),
-            "class": names[place],
-            "rows": count,
-            "share": count / max(facts.num_rows, 1),
-        }
-        for facts in study.report.clients
+        (study.names.client(facts.client), names[place], count, count / max(facts.num_rows, 1))
+        for facts in (() if study.report is None else study.report.clients)
         for place, count in enumerate(facts.label_counts)
     ]
     return pd.DataFrame(rows, columns=["client", "class", "rows", "share"])
@@ -434,10 +379,7 @@ def size_table(study: StudyFiles) -> pd.DataFrame:
     sizes = dict(enumerate(study.federation.get("client_rows", ())))
     if not sizes and study.report is not None:
         sizes = {facts.client: facts.num_rows for facts in study.report.clients}
-    rows = [
-        {"client": study.names.client(client), "rows": int(size), "affected": client in affected}
-        for client, size in sizes.items()
-    ]
+    rows = [(study.names.client(client), int(size), client in affected) for client, size in sizes.items()]
     return pd.DataFrame(rows, columns=["client", "rows", "affected"])
 
 
@@ -484,50 +426,30 @@ def _before_and_after(study: StudyFiles) -> tuple[tuple[pd.DataFrame, str], tupl
         best = fittest(searched_trials)
         return (base, "FedAvg"), (searched_trials[searched_trials["trial"] == best["trial"]], strategy_name(best))
     confirmation_trials = trials[trials["phase"] == "confirmation"]
-    keys = [Configured.of(trial) for trial in rows_of(confirmation_trials)]
+    keys = [_configuration(trial) for trial in rows_of(confirmation_trials)]
     by_role = {candidate.role: candidate for candidate in reversed(confirmation.contestants)}
     reference, pick = by_role[confirmation.reference], confirmation.contestants[0]
     sides = []
     for candidate in (reference, pick):
-        key_of_candidate = Configured.of(candidate)
+        key_of_candidate = _configuration(candidate)
         name = candidate.name if candidate is pick else f"FedAvg, learning rate {candidate.learning_rate:g}"
         sides.append((confirmation_trials[[key == key_of_candidate for key in keys]], name))
     return sides[0], sides[1]
 
 
 def _by_client(study: StudyFiles, trials: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for trial in rows_of(trials):
-        scores = study.scores(trial, "client")
-        for client, score, count in zip(trial["client"], scores, trial["client_num_examples"], strict=False):
-            rows.append({"seed": trial["seed"], "client": client, "score": score, "rows": count})
-    return pd.DataFrame(rows, columns=["seed", "client", "score", "rows"]).dropna(subset=["score"])
-
-
-def gain_rows(
-    against: str, confirmation: Confirmation, difference: PairedDifference
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the means and per-seed rows of a comparison for `confirmed_difference`, in the measure's unit.
-
-    Args:
-        against: Label of the row.
-        confirmation: Confirmation with the comparison.
-        difference: Difference between the challenger and what it is compared with.
-    """
-    factor = confirmation.measure.per_unit
-    ends = {name: getattr(difference, name) for name in ("mean", "low", "high", "here_low", "here_high")}
-    scaled = {name: None if end is None else factor * end for name, end in ends.items()}
-    seeds = [
-        {"against": against, "seed": str(seed), "difference": factor * seed_difference}
-        for seed, seed_difference in zip(confirmation.seeds, difference.differences, strict=False)
+    rows = [
+        (trial["seed"], *client)
+        for trial in rows_of(trials)
+        for client in zip(trial["client"], study.scores(trial, "client"), trial["client_num_examples"], strict=False)
     ]
-    return {"against": against, **scaled}, seeds
+    return pd.DataFrame(rows, columns=["seed", "client", "score", "rows"]).dropna(subset=["score"])
 
 
 def cost_table(study: StudyFiles) -> pd.DataFrame:
     """Return `part`, `trainings`, `rounds`, `megabytes` and `seconds` of each phase of the study, in order."""
     trials = study.trials
-    repetitions = study.config.get("training", {}).get("repetitions", 1)
+    repetitions = study.config.training.repetitions
     sent = (trials["bytes_down"].astype(float) + trials["bytes_up"].astype(float)) * trials["num_rounds"] / 1e6
     grouped = trials.assign(megabytes=sent).groupby("phase", sort=False)
     table = pd.DataFrame(
@@ -546,23 +468,13 @@ def front_table(study: StudyFiles) -> pd.DataFrame:
     trials = study.trials[(study.trials["status"] == "completed") & study.trials["phase"].isin(["baseline", "search"])]
     searched = [trial for trial in rows_of(trials) if isinstance(trial["objectives"], list)]
     points = [trial["objectives"] for trial in searched]
-    rows = [
-        {
-            "trial": trial["trial"],
-            "name": strategy_name(trial),
-            "first": point[0],
-            "second": point[1],
-            "front": BEATEN if any(dominates(other, point) for other in points) else ON_FRONT,
-        }
-        for trial, point in zip(searched, points, strict=True)
-    ]
+    status = [BEATEN if any(dominates(other, point) for other in points) else ON_FRONT for point in points]
+    names = [(trial["trial"], strategy_name(trial)) for trial in searched]
+    rows = [(*name, *point, place) for name, point, place in zip(names, points, status, strict=True)]
     return pd.DataFrame(rows, columns=["trial", "name", "first", "second", "front"])
 
 
 def objective_names(study: StudyFiles) -> tuple[str, str]:
-    """Return the names of the two objectives; their keys if the configuration is of another version."""
-    try:
-        names = [measure.name for measure in measures_of_study(StudyConfig.model_validate(study.config))]
-    except ValidationError:
-        names = list(map(str, study.config["search"]["objective"]))
-    return names[0], names[1]
+    """Return the names of the two objectives."""
+    first, second = measures_of_study(study.config)
+    return first.name, second.name

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from fedscout.experiments.reports.console import PlainConsole
+from fedscout.experiments.reports.console import PlainConsole, seconds_text
 from fedscout.experiments.text import tell, visible
 
 if TYPE_CHECKING:
@@ -19,30 +18,22 @@ if TYPE_CHECKING:
     from fedscout.experiments.studies.workflow import Display, Stage
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Cost of a study.
+def cost_text(num_trainings: int, num_known: int, seconds: float, num_short: int = 0) -> str:
+    """Return the cost of a study in a sentence.
 
-    Attributes:
+    Args:
         num_trainings: All trainings, including those of fewer rounds.
         num_known: Trainings read from the log of an earlier run.
         seconds: Duration of this run.
         num_short: Trainings stopped early by successive halving.
     """
-
-    num_trainings: int
-    num_known: int
-    seconds: float
-    num_short: int = 0
-
-    def __str__(self) -> str:
-        trainings = f"{self.num_trainings} training{'' if self.num_trainings == 1 else 's'}"
-        trainings += f" ({self.num_short} with fewer rounds)" if self.num_short else ""
-        seconds = f"{self.seconds:.{0 if self.seconds >= 10 else 1}f} s"
-        if self.num_known == self.num_trainings:
-            return f"Cost: {trainings}, all of them from the log of an earlier run ({seconds})."
-        known = f", {self.num_known} of them from the log of an earlier run" if self.num_known else ""
-        return f"Cost: {trainings}{known}, {seconds}."
+    trainings = f"{num_trainings} training{'' if num_trainings == 1 else 's'}"
+    trainings += f" ({num_short} with fewer rounds)" if num_short else ""
+    took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
+    if num_known == num_trainings:
+        return f"Cost: {trainings}, all of them from the log of an earlier run ({took})."
+    known = f", {num_known} of them from the log of an earlier run" if num_known else ""
+    return f"Cost: {trainings}{known}, {took}."
 
 
 STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg", "confirmation": "confirmation"}
@@ -103,9 +94,9 @@ class TrialCounter:
             return "no trial has finished; checkpoints of running trials are kept"
         return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running trials are kept"
 
-    def cost(self, seconds: float) -> Cost:
-        """Return the cost of a finished study."""
-        return Cost(self._num_trainings, self._num_known, seconds, self._num_short)
+    def cost(self, seconds: float) -> str:
+        """Return the cost of a finished study, in a sentence."""
+        return cost_text(self._num_trainings, self._num_known, seconds, self._num_short)
 
 
 PRINTED_STAGES: Collection[Stage] = ("detection", "search")
@@ -240,7 +231,7 @@ class TrialProgress(WorkLine):
             self._progress.update(self._task, completed=done, counts=counts, below=self.so_far.told)
             return
         seconds = self._seconds_left(done - self._known_rounds, self._total - done)
-        time_left = "" if seconds is None else f"about {duration(seconds)} left"
+        time_left = "" if seconds is None else f"about {seconds_text(round(seconds))} left"
         counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds"
         below = ", ".join(part for part in (time_left, self.so_far.told) if part)
         self._progress.update(self._task, completed=done, counts=counts, below=below)
@@ -261,10 +252,3 @@ class TrialProgress(WorkLine):
 
         events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
         return Display(stage=self.stage, early_stopping_round=early_stopping_round, trials=events)
-
-
-def duration(seconds: float) -> str:
-    """Return a time as text: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fedscout.experiments.reports.console import WIDTH, paragraph
-from fedscout.experiments.reports.progress import Cost
 from fedscout.experiments.text import visible
 from fedscout.search.objective import ACCURACY, Measure
 from fedscout.search.recommenders.diagnosis import Alternative
@@ -37,45 +36,18 @@ if TYPE_CHECKING:
     from fedscout.detectors.report import CalibratedFinding, Verdict
     from fedscout.engine.data.federation import Names
     from fedscout.search.confirmation.confirmation import Confirmation
-    from fedscout.search.recommenders.diagnosis import Recommendation
     from fedscout.search.study import StudyOutcome
 
 
-def show_verdict(console: Console, outcome: StudyOutcome, report: HeterogeneityReport | None) -> None:
-    """Print the verdict."""
-    for line in verdict_lines(outcome, report):
-        console.print(f"  {line}")
-
-
-def verdict_lines(outcome: StudyOutcome, report: HeterogeneityReport | None) -> Iterator[str]:
-    """Yield the recommendation, then the measured difference and the reasons where available."""
-    confirmation = outcome.confirmation
+def headline(outcome: StudyOutcome) -> str:
+    """Return what to use, or why nothing is recommended."""
     if outcome.best is None:
-        yield "No trial completed, so there is no recommendation."
-        return
+        return "No trial completed, so there is no recommendation."
     if outcome.recommendation is not None and not outcome.trials:
-        yield "Use fedavg, as recommended; it is the baseline itself, so there is nothing to confirm."
-        return
-    advised = str(outcome.best.spec) if confirmation is None else confirmation.advised
-    if confirmation is None:
-        yield f"Best of the search: {advised}; not confirmed on fresh seeds."
-    else:
-        yield f"Use {advised}."
-        yield confirmation.sentence
-    if report is not None:
-        yield _detected_properties(report)
-    yield from (
-        f"Why it was tried: {alternative.explanation}"
-        for alternative in outcome.first_generation
-        if str(alternative.spec) == advised
-    )
-
-
-def _detected_properties(report: HeterogeneityReport) -> str:
-    from fedscout.detectors.report import verdicts
-
-    sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected]
-    return " ".join(sentences) or "No difference between clients was detected."
+        return "Use fedavg, as recommended; it is the baseline itself, so there is nothing to confirm."
+    if outcome.confirmation is None:
+        return f"Best of the search: {outcome.best.spec}; not confirmed on fresh seeds."
+    return f"Use {outcome.confirmation.advised}."
 
 
 SEVERITY_BAR = 10
@@ -90,7 +62,7 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
 
     all_verdicts = verdicts(report)
     for verdict in all_verdicts:
-        answer, style = _answer(verdict)
+        answer, style = answer_of(verdict)
         line = Text(f"  {TITLES[verdict.name]:<16}")
         line.append(f"{answer:<4}", style=style)
         strength, in_words = verdict_strength(verdict)
@@ -131,7 +103,8 @@ def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
     return line
 
 
-def _answer(verdict: Verdict) -> tuple[str, str]:
+def answer_of(verdict: Verdict) -> tuple[str, str]:
+    """Return whether a property was found, in a word, and the colour of the word."""
     if not verdict.measured:
         return "?", "dim"
     return ("yes", "red") if verdict.detected else ("no", "green")
@@ -182,7 +155,7 @@ class StudyScreen:
         outcome: Outcome of search and confirmation.
         report: The diagnosis, or None.
         federation: The federation in one line.
-        cost: Cost of the study.
+        cost: Cost of the study, in a sentence.
         next_steps: Label and command of possible next steps; a command may have several lines.
         measure: What the fitness measures.
         front_of: What the second of two objectives measures, or None.
@@ -192,7 +165,7 @@ class StudyScreen:
     outcome: StudyOutcome
     report: HeterogeneityReport | None
     federation: str
-    cost: Cost
+    cost: str
     next_steps: Sequence[tuple[str, str]] = ()
     measure: Measure = ACCURACY
     front_of: Measure | None = None
@@ -203,25 +176,17 @@ class StudyScreen:
         for line in self.lines(min(console.width, WIDTH)):
             console.print(line, soft_wrap=True)
 
-    def lines(self, width: int = WIDTH) -> list[Text]:
-        """Return all lines in order."""
-        return [*self._verdict(width), *self._below(width)]
-
-    def _verdict(self, width: int) -> Iterator[Text]:
-        """Yield the recommendation, its certainty, its reason and its caveats."""
+    def lines(self, width: int = WIDTH) -> Iterator[Text]:
+        """Yield all lines in order."""
         confirmation = self.outcome.confirmation
-        head, *_ = verdict_lines(self.outcome, None)
-        yield from paragraph(head, width, indent="", style="bold")
+        yield from paragraph(headline(self.outcome), width, indent="", style="bold")
         if confirmation is not None:
-            yield from paragraph(_certainty(confirmation), width)
+            yield from paragraph(certainty(confirmation), width)
         if why := reason(self.outcome):
             yield from paragraph(f"Why: {why}", width)
         if confirmation is not None:
-            yield from paragraph(_caveats(confirmation), width)
-
-    def _below(self, width: int) -> Iterator[Text]:
-        """Yield the lines below the verdict."""
-        yield from paragraph(str(self.cost), width)
+            yield from paragraph(caveats(confirmation), width)
+        yield from paragraph(self.cost, width)
         yield Text()
         yield from paragraph(self.federation, width, indent="", style="bold")
         for note in self.dependence:
@@ -279,7 +244,7 @@ def first_line_of(error: str | None) -> str:
     return next(iter((error or "unknown reason").splitlines())).rstrip(".")
 
 
-def _certainty(confirmation: Confirmation) -> str:
+def certainty(confirmation: Confirmation) -> str:
     """Return both scores, their difference and its interval, or why there is no verdict."""
     from fedscout.search.confirmation.confirmation import reference_name
 
@@ -311,7 +276,7 @@ def _certainty(confirmation: Confirmation) -> str:
     return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
 
 
-def _caveats(confirmation: Confirmation) -> str:
+def caveats(confirmation: Confirmation) -> str:
     """Return the caveats of the verdict, most important first; empty if there are none."""
     from fedscout.search.confirmation.confirmation import failure_sentences, rivals_sentence
 
@@ -325,17 +290,23 @@ def _caveats(confirmation: Confirmation) -> str:
 
 def reason(outcome: StudyOutcome) -> str:
     """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
+    confirmation, asked, rules = outcome.confirmation, outcome.recommendation, _rules(outcome)
     if outcome.best is None:
         return ""
-    if outcome.recommendation is not None:
-        return _recommendation_reason(outcome, outcome.recommendation)
-    rules = _rules(outcome)
+    keeps_fedavg = outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
+    if asked is not None:
+        explanation = asked.reasons[0].explanation
+        if not outcome.trials or not keeps_fedavg:
+            return f"it was recommended: {explanation}"
+        return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
     rules_text = "" if rules is None else f"the rules recommend {rules.spec}"
     explanation = "" if rules is None else f" {rules.explanation}"
-    if _keeps_fedavg(outcome):
+    if keeps_fedavg:
         also = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
         return f"no other strategy is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
-    name, kind = _chosen(outcome)
+    name, kind = str(outcome.best.spec), outcome.best.spec.label
+    if confirmation is not None:
+        name, kind = confirmation.contestants[0].name, confirmation.contestants[0].strategy
     trained = {str(trial.spec) for trial in outcome.trials}
     proposed = [alternative for alternative in _proposed(outcome, rules) if str(alternative.spec) in trained]
     exact = next((alternative for alternative in proposed if str(alternative.spec) == name), None)
@@ -348,28 +319,6 @@ def reason(outcome: StudyOutcome) -> str:
         origin = "among the first configurations" if exact else f"found by the search after {first.spec}"
         origin = f"{rules_text}; this was {origin}" if rules_text else origin
     return f"{origin}. {first.explanation}"
-
-
-def _recommendation_reason(outcome: StudyOutcome, asked: Recommendation) -> str:
-    explanation = asked.reasons[0].explanation
-    if not outcome.trials or not _keeps_fedavg(outcome):
-        return f"it was recommended: {explanation}"
-    return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
-
-
-def _keeps_fedavg(outcome: StudyOutcome) -> bool:
-    """Return whether FedAvg is recommended, at any learning rate."""
-    confirmation = outcome.confirmation
-    return outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
-
-
-def _chosen(outcome: StudyOutcome) -> tuple[str, str]:
-    """Return the display name of the recommended strategy, and its kind."""
-    if outcome.confirmation is not None:
-        pick = outcome.confirmation.contestants[0]
-        return pick.name, pick.strategy
-    assert outcome.best is not None
-    return str(outcome.best.spec), outcome.best.spec.label
 
 
 def _rules(outcome: StudyOutcome) -> Alternative | None:

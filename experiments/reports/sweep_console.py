@@ -13,15 +13,15 @@ from rich.console import Console
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.engine.trials.log import num_trials
-from fedscout.experiments.reports.console import plain_table, show_path
-from fedscout.experiments.reports.progress import WorkLine, duration
+from fedscout.experiments.reports.console import plain_table, seconds_text, show_path
+from fedscout.experiments.reports.progress import WorkLine
 from fedscout.experiments.text import tell, visible
 from fedscout.search.objective import Measure
 
 if TYPE_CHECKING:
     from fedscout.experiments.client_settings.tuning import TunedTable
     from fedscout.experiments.studies.workers import Display, Piece
-    from fedscout.experiments.sweeps.results import Mean
+    from fedscout.experiments.sweeps.results import Group
     from fedscout.experiments.sweeps.run import SweepOutcome
 
 
@@ -84,7 +84,7 @@ class GridProgress(WorkLine):
         )
         total = sum(self._pieces[position].weight for position in self._left | self._ended)
         seconds = self._seconds_left(done, total - done)
-        time_left = "" if seconds is None else f", about {duration(seconds)} left"
+        time_left = "" if seconds is None else f", about {seconds_text(round(seconds))} left"
         names = [piece.name.rpartition("-")[0] or piece.name for piece in running]
         rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         num_ended = len(self._pieces) - len(self._left)
@@ -97,48 +97,51 @@ class GridProgress(WorkLine):
         )
 
 
-def show_sweep(console: Console, outcome: SweepOutcome) -> None:
-    """Print the means over seeds and the output paths."""
+def sweep_table(
+    groups: Sequence[Group], measure: Measure, is_confirmed: bool
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return headings and rows of the means over seeds, one row per combination of values."""
     from fedscout.experiments.sweeps.results import LABELS, TUNED
     from fedscout.experiments.sweeps.sweep import value_text
 
-    axes = list(outcome.groups[0].values) if outcome.groups else []
-    choosers = list(dict.fromkeys(chooser for group in outcome.groups for chooser in group.accuracy))
-    confirmed = outcome.measure == "accuracy"
-    measure = outcome.scored
-    title = (
-        f"{measure.name[:1].upper()}{measure.name[1:]} on fresh seeds" if confirmed else "Fitness on the search's seed"
-    )
+    axes = list(groups[0].values) if groups else []
+    choosers = list(dict.fromkeys(chooser for group in groups for chooser in group.accuracy))
     against = f"{measure.unit} vs. {'the stronger FedAvg' if TUNED in choosers else 'FedAvg'}"
     headings = [*axes, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
-    headings += [*(["better"] if confirmed else []), "label skew", "feature skew", "outliers"]
-    table = plain_table(*headings, title=f"{title}, mean over studies", numbers=headings)
-    table.columns[headings.index("95 % interval")].no_wrap = True
-    for group in outcome.groups:
-        num_completed, num_studies = group.num_completed, group.num_studies
-        counts = [*([group.num_better] if confirmed else []), *group.detected.values()]
-        table.add_row(
+    headings += [*(["better"] if is_confirmed else []), "label skew", "feature skew", "outliers"]
+    rows = []
+    for group in groups:
+        num_completed, num_studies, gain = group.num_completed, group.num_studies, group.gain
+        counts = [*([group.num_better] if is_confirmed else []), *group.detected.values()]
+        scores = [group.accuracy[chooser].mean if chooser in group.accuracy else None for chooser in choosers]
+        interval = ""
+        if gain is not None and gain.low is not None and gain.high is not None:
+            interval = f"[{measure.number(gain.low)}, {measure.number(gain.high)}]"
+        row = (
             *(value_text(value) for value in group.values.values()),
             str(num_studies) if num_completed == num_studies else f"{num_completed} of {num_studies}",
-            *(_score(group.accuracy.get(chooser)) for chooser in choosers),
-            *_gain(group.gain, measure),
+            *("" if score is None else f"{score:.4f}" for score in scores),
+            "" if gain is None else measure.number(gain.mean),
+            interval,
             *(f"{count}/{num_completed}" if num_completed else "" for count in counts),
         )
+        rows.append(row)
+    return headings, rows
+
+
+def show_sweep(console: Console, outcome: SweepOutcome) -> None:
+    """Print the means over seeds and the output paths."""
+    is_confirmed, name = outcome.measure == "accuracy", outcome.scored.name
+    title = f"{name[:1].upper()}{name[1:]} on fresh seeds" if is_confirmed else "Fitness on the search's seed"
+    headings, rows = sweep_table(outcome.groups, outcome.scored, is_confirmed)
+    table = plain_table(*headings, title=f"{title}, mean over studies", numbers=headings)
+    table.columns[headings.index("95 % interval")].no_wrap = True
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
     completed = len(outcome.with_status("completed"))
     console.print(f"\n{completed} of {len(outcome.studies)} studies completed.")
     show_path(console, "Table", outcome.folder / "table.parquet", " (and table.csv): one row per study and chooser")
-
-
-def _score(mean: Mean | None) -> str:
-    return "" if mean is None else f"{mean.mean:.4f}"
-
-
-def _gain(mean: Mean | None, measure: Measure) -> tuple[str, str]:
-    if mean is None:
-        return "", ""
-    ends = None if mean.low is None or mean.high is None else (measure.number(mean.low), measure.number(mean.high))
-    return measure.number(mean.mean), "" if ends is None else f"[{', '.join(ends)}]"
 
 
 def show_not_completed(outcome: SweepOutcome) -> None:
@@ -163,20 +166,15 @@ def table_document(tuned: TunedTable) -> dict[str, Any]:
 
 def show_table(console: Console, tuned: TunedTable) -> None:
     """Print the table, one row per heterogeneity, and how to train with it."""
-    cells = {(cell.heterogeneity, cell.quantity): cell for cell in tuned.table.cells}
-    quantities = sorted({quantity for _, quantity in cells})
-    scores = {
-        (cell.heterogeneity, cell.quantity): provenance["score"]
-        for cell, provenance in zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
-    }
-    metric = str(tuned.provenance["metric"])
+    scored = zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
+    cells = {(cell.heterogeneity, cell.quantity): (cell, record["score"]) for cell, record in scored}
+    quantities, metric = sorted({quantity for _, quantity in cells}), str(tuned.provenance["metric"])
     table = plain_table(metric, *(f"{quantity} rows" for quantity in quantities), title="lr/batch size/epochs: score")
     for heterogeneity in sorted({value for value, _ in cells}):
-        row = []
-        for quantity in quantities:
-            cell = cells[heterogeneity, quantity]
-            settings = f"{cell.learning_rate:.2g}/{cell.batch_size}/{cell.local_epochs}"
-            row.append(f"{settings} {scores[heterogeneity, quantity]:.2f}")
+        row = [
+            f"{cell.learning_rate:.2g}/{cell.batch_size}/{cell.local_epochs} {score:.2f}"
+            for cell, score in (cells[heterogeneity, quantity] for quantity in quantities)
+        ]
         table.add_row(f"{heterogeneity:.2f}" if metric == HETEROGENEITY else f"{heterogeneity:.3g}", *row)
     console.print(table)
     _show_proxy(console, tuned)

@@ -225,3 +225,30 @@ def with_rows(clients: tuple[int, ...], request: EffectRequest) -> tuple[int, ..
     """Return the clients that hold any rows."""
     sizes = request.partition.sizes
     return tuple(client for client in clients if sizes[client])
+
+
+def same_for_all(
+    clients: tuple[int, ...],
+    request: EffectRequest,
+    facts: Mapping[str, Any],
+    *,
+    transforms: tuple[ClientTransform, ...] = (),
+    attack: UpdateAttack | None = None,
+    changes: bool = True,
+) -> ScenarioPlan:
+    """Return the plan that applies the same transforms or attack to all clients.
+
+    Args:
+        clients: The selected clients.
+        request: The federation.
+        facts: Facts to record.
+        transforms: Corruption of their rows, in order.
+        attack: Attack on their updates, or None.
+        changes: Whether it changes anything; if so, clients with rows are affected.
+    """
+    return ScenarioPlan(
+        transforms=dict.fromkeys(clients, transforms) if transforms else {},
+        attacks={} if attack is None else dict.fromkeys(clients, (attack,)),
+        affected_clients=with_rows(clients, request) if changes else (),
+        facts=facts,
+    )

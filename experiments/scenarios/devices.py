@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedscout.engine.errors import DataError
@@ -75,12 +74,10 @@ class DropoutEffect(ScenarioEffect):
 CLIENT = "client"
 SUFFIXES = (".csv", ".parquet")
 
-DoubleArray = npt.NDArray[np.float64]
-
 
 def read_devices(
     path: str, clients: Sequence[int], columns: tuple[str, ...]
-) -> tuple[dict[int, Mapping[str, float]], str]:
+) -> tuple[Mapping[int, Mapping[str, float]], str]:
     """Return the device values of clients in a file, by client and column, and the SHA-256 of the file.
 
     Args:
@@ -98,14 +95,18 @@ def read_devices(
         raise DataError.of(
             file, f"have only the columns {CLIENT} and some of {', '.join(columns)}", listed(table.column_names)
         )
-    row_of = _rows(file, as_numbers(plain_cells(table[CLIENT])))
-    values = {name: _checked(file, name, as_numbers(plain_cells(table[name]))) for name in names}
-    if missing := [client for client in clients if client not in row_of]:
-        remainder = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise DataError.of(file, "have a row for every client", f"none for client {missing[0]}{remainder}")
-    values_by_client: dict[int, Mapping[str, float]] = {}
-    for client in clients:
-        values_by_client[client] = {str(name): float(values[name][row_of[client]]) for name in names}
+    values = {name: as_numbers(plain_cells(table[name])) for name in table.column_names}
+    for name, numbers in values.items():
+        is_invalid = ~np.isfinite(numbers) | (numbers <= 0 if name.startswith("bytes") else numbers < 0)
+        if is_invalid.any():
+            must = f"have numbers {'above' if name.startswith('bytes') else 'from'} 0 in the column {name}"
+            raise DataError.of(file, must, f"{numbers[is_invalid][0]:g}")
+    row_of = {client: row for row, client in enumerate(values[CLIENT].tolist())}
+    if len(row_of) < len(table) or not {*clients} <= row_of.keys():
+        missing = [str(client) for client in clients if client not in row_of]
+        given = f"none for {listed(missing)}" if missing else f"{len(table)} rows of {len(row_of)} clients"
+        raise DataError.of(file, "have one row for every client, by its number from 0", given)
+    values_by_client = {client: {name: float(values[name][row_of[client]]) for name in names} for client in clients}
     return values_by_client, hashlib.sha256(file.read_bytes()).hexdigest()
 
 
@@ -113,28 +114,6 @@ def _read(place: Path) -> pa.Table:
     if place.suffix.lower() not in SUFFIXES or not place.is_file():
         raise DataError.of("the file of devices", f"exist and end in {' or '.join(SUFFIXES)}", place)
     return read_csv(place) if place.suffix.lower() == ".csv" else read_parquet(place)
-
-
-def _rows(place: Path, clients: DoubleArray) -> dict[int, int]:
-    """Return the row of each client."""
-    is_invalid = ~((clients >= 0) & (clients == np.rint(clients)))
-    if is_invalid.any():
-        row = int(np.flatnonzero(is_invalid)[0])
-        raise DataError.of(place, "name clients by numbers from 0", f"{clients[row]:g} in row {row + 1}")
-    row_of = {int(client): row for row, client in enumerate(clients)}
-    if len(row_of) < len(clients):
-        raise DataError.of(place, "have one row for each client", f"{len(clients)} rows of {len(row_of)} clients")
-    return row_of
-
-
-def _checked(place: Path, name: str, values: DoubleArray) -> DoubleArray:
-    """Return the values of a column, checked for their range."""
-    positive = name.startswith("bytes")
-    is_invalid = ~(np.isfinite(values) & ((values > 0) if positive else (values >= 0)))
-    if is_invalid.any():
-        row, minimum = int(np.flatnonzero(is_invalid)[0]), "above 0" if positive else "from 0"
-        raise DataError.of(place, f"have numbers {minimum} in the column {name}", f"{values[row]:g} in row {row + 1}")
-    return values
 
 
 FIELDS = {

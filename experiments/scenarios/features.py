@@ -2,10 +2,10 @@
 
 `feature_noise`: independent Gaussian noise on every value of every row, in units of the standardised feature.
 
-`feature_drop`: the dropped features are positions in a row: columns of a table, values of an image or an embedding,
-positions of a token sequence. They are the same in all rows of a client, and drawn for each client. They are set to
-zero, which is the mean of a standardised column, black in an image and padding among tokens; or to the client's own
-mean, as from a sensor that is stuck.
+`feature_drop`: the dropped features are positions in a row: columns of a table, values of an image, positions of a
+token sequence. They are the same in all rows of a client, and drawn for each client. They are set to zero, which is the
+mean of a standardised column, black in an image and padding among tokens; or to the client's own mean, as from a sensor
+that is stuck.
 
 `feature_scale`: a sensor with another gain: every value of every row is multiplied by one factor.
 
@@ -57,7 +57,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import AttackInputs
 from fedscout.engine.errors import Fault
 from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
+from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
 
 FillValue = Literal["zero", "mean"]
 
@@ -139,11 +139,8 @@ class FeatureNoiseEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the noise, the same parameters for all clients."""
         noise = FeatureNoise(self.mean * request.feature_unit, self.std * request.feature_unit)
-        return ScenarioPlan(
-            transforms=dict.fromkeys(clients, (noise,)),
-            affected_clients=with_rows(clients, request) if self.mean or self.std else (),
-            facts={"mean": self.mean, "std": self.std, "feature_unit": request.feature_unit},
-        )
+        facts = {"mean": self.mean, "std": self.std, "feature_unit": request.feature_unit}
+        return same_for_all(clients, request, facts, transforms=(noise,), changes=bool(self.mean or self.std))
 
 
 class FeatureDropEffect(ScenarioEffect):
@@ -165,11 +162,8 @@ class FeatureDropEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the transform that drops features, drawn for each client when it is applied."""
         drop = FeatureDrop(round(self.share * request.num_features), self.value)
-        return ScenarioPlan(
-            transforms=dict.fromkeys(clients, (drop,)),
-            affected_clients=with_rows(clients, request) if drop.num_dropped else (),
-            facts={"dropped_features": drop.num_dropped, "features": request.num_features, "value": self.value},
-        )
+        facts = {"dropped_features": drop.num_dropped, "features": request.num_features, "value": self.value}
+        return same_for_all(clients, request, facts, transforms=(drop,), changes=drop.num_dropped > 0)
 
 
 class FeatureScaleEffect(ScenarioEffect):
@@ -182,11 +176,8 @@ class FeatureScaleEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the factor, the same for all clients."""
-        return ScenarioPlan(
-            transforms=dict.fromkeys(clients, (FeatureScale(self.factor),)),
-            affected_clients=with_rows(clients, request) if self.factor != 1 else (),
-            facts={"factor": self.factor},
-        )
+        scale, changes = FeatureScale(self.factor), self.factor != 1
+        return same_for_all(clients, request, {"factor": self.factor}, transforms=(scale,), changes=changes)
 
 
 GREY, COLOUR = 1, 3
@@ -243,11 +234,7 @@ class JpegEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the compression, the same for all clients."""
-        return ScenarioPlan(
-            transforms=dict.fromkeys(clients, (JpegCompression(self.quality),)),
-            affected_clients=with_rows(clients, request),
-            facts={"quality": self.quality},
-        )
+        return same_for_all(clients, request, {"quality": self.quality}, transforms=(JpegCompression(self.quality),))
 
 
 @dataclass(frozen=True)
@@ -317,11 +304,7 @@ class SignFlipEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
-        return ScenarioPlan(
-            attacks=dict.fromkeys(clients, (ScaledUpdate(-self.factor),)),
-            affected_clients=with_rows(clients, request),
-            facts={"factor": self.factor},
-        )
+        return same_for_all(clients, request, {"factor": self.factor}, attack=ScaledUpdate(-self.factor))
 
 
 class ScaledUpdateEffect(ScenarioEffect):
@@ -332,11 +315,8 @@ class ScaledUpdateEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
-        return ScenarioPlan(
-            attacks=dict.fromkeys(clients, (ScaledUpdate(self.factor),)),
-            affected_clients=with_rows(clients, request) if self.factor != 1 else (),
-            facts={"factor": self.factor},
-        )
+        attack, changes = ScaledUpdate(self.factor), self.factor != 1
+        return same_for_all(clients, request, {"factor": self.factor}, attack=attack, changes=changes)
 
 
 class GaussianUpdateEffect(ScenarioEffect):
@@ -349,11 +329,7 @@ class GaussianUpdateEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same parameters for all clients."""
-        return ScenarioPlan(
-            attacks=dict.fromkeys(clients, (GaussianUpdate(self.std),)),
-            affected_clients=with_rows(clients, request),
-            facts={"std": self.std},
-        )
+        return same_for_all(clients, request, {"std": self.std}, attack=GaussianUpdate(self.std))
 
 
 class LittleIsEnoughEffect(ScenarioEffect):
@@ -364,9 +340,5 @@ class LittleIsEnoughEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
-        attackers = with_rows(clients, request)
-        return ScenarioPlan(
-            attacks=dict.fromkeys(clients, (LittleIsEnough(clients, self.z),)),
-            affected_clients=attackers if len(attackers) > 1 else (),
-            facts={"z": self.z},
-        )
+        attack, changes = LittleIsEnough(clients, self.z), len(with_rows(clients, request)) > 1
+        return same_for_all(clients, request, {"z": self.z}, attack=attack, changes=changes)

@@ -67,7 +67,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, with_rows
+from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
 from fedscout.experiments.scenarios.features import FeatureNoise
 
 
@@ -151,9 +151,7 @@ class PoisoningEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the shift of all labels."""
-        return ScenarioPlan(
-            transforms=dict.fromkeys(clients, (ShiftLabels(),)), affected_clients=with_rows(clients, request)
-        )
+        return same_for_all(clients, request, {}, transforms=(ShiftLabels(),))
 
 
 class CorruptedEffect(ScenarioEffect):
@@ -170,11 +168,8 @@ class CorruptedEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the noise, followed by the shift of all labels."""
         noise = FeatureNoise(self.mean * request.feature_unit, self.std * request.feature_unit)
-        return ScenarioPlan(
-            transforms=dict.fromkeys(clients, (noise, ShiftLabels())),
-            affected_clients=with_rows(clients, request),
-            facts={"mean": self.mean, "std": self.std, "feature_unit": request.feature_unit},
-        )
+        facts = {"mean": self.mean, "std": self.std, "feature_unit": request.feature_unit}
+        return same_for_all(clients, request, facts, transforms=(noise, ShiftLabels()))
 
 
 SHARES = (0.9, 0.7, 0.5, 0.1)

@@ -7,7 +7,8 @@ needs enough eligible clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import isnan
@@ -22,7 +23,7 @@ from fedscout.engine.data.split import num_part_rows
 from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.grid.selection import able_clients, least_seconds
-from fedscout.engine.messages.calls import Cohort, FederationFacts, SelectionPolicy, Session
+from fedscout.engine.messages.calls import Cohort, FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.metrics import ACCURACY, OF_CLASSES, OF_QUANTITIES, Mae, Metric, Sums, add
 from fedscout.engine.trials.record import TrialSettings
@@ -173,10 +174,8 @@ def own_selection(config: StudyConfig) -> SelectionSpec | None:
     """
     if config.selection is None:
         return None
-    try:
+    with _faults_of("selection"):
         return parse_selection(config.selection)
-    except StrategyError as error:
-        raise _in_section("selection", error) from error
 
 
 def own_strategy(config: StudyConfig, cohort: Cohort) -> StrategySpec:
@@ -185,19 +184,21 @@ def own_strategy(config: StudyConfig, cohort: Cohort) -> StrategySpec:
     Raises:
         StrategyError: If it is none, or does not fit.
     """
-    try:
+    with _faults_of("strategy"):
         return parse_strategy(config.strategy or {}, cohort)
+
+
+@contextmanager
+def _faults_of(section: str) -> Iterator[None]:
+    """Name the configuration's key in an error on a specification, in place of its own `kind`."""
+    try:
+        yield
     except StrategyError as error:
-        raise _in_section("strategy", error) from error
-
-
-def _in_section(section: str, error: StrategyError) -> StrategyError:
-    """Return an error on a specification with the configuration's key in place of its own `kind`."""
-    faults = [
-        Fault(f"{section}.kind", fault.must, fault.given, fault.hint) if fault.key == "kind" else fault
-        for fault in error.faults
-    ]
-    return StrategyError(faults)
+        faults = [
+            Fault(f"{section}.kind", fault.must, fault.given, fault.hint) if fault.key == "kind" else fault
+            for fault in error.faults
+        ]
+        raise StrategyError(faults) from error
 
 
 def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
@@ -248,18 +249,16 @@ def check_able_clients(
         raise ConfigurationError.of(
             "training.scored_clients", f"be at most the number of clients, {federation.num_seen}", num_scored
         )
-    for selection in policies:
-        if selection is None:
-            continue
+    for selection in filter(None, policies):
         session = replace(session_of(config, spec), client_table=client_table_of(config, federation))
         trial = TrialSettings(spec, 1, cohort.num_sampled, session, selection=selection)
-        facts, policy = driver_facts(federation), selection.build(cohort)
-        num_able = int(np.count_nonzero(able_clients(facts, trial.session, policy)))
+        num_able = int(np.count_nonzero(able_clients(driver_facts(federation), trial.session, selection.build(cohort))))
         if num_able < cohort.num_sampled:
             raise ConfigurationError.of(
                 f"selection.kind={selection.label}",
                 f"have at least {cohort.num_sampled} eligible clients, as training.fraction_train requires",
-                f"{num_able} of {cohort.num_clients}{_reasons(facts, trial.session, policy)}",
+                f"{num_able} of {cohort.num_clients}",
+                "federation.min_release and training.simulated_deadline_seconds exclude clients",
             )
 
 
@@ -280,20 +279,6 @@ def check_not_all_abstain(config: StudyConfig, federation: Federation, spec: Str
             f"leave clients that train and are scored, with federation.min_release={least} rows of each part or more",
             f"abstain and at most {largest['train']} training and {largest['test']} test rows per client",
         )
-
-
-def _reasons(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> str:
-    """Return why the other clients can't train."""
-    in_time = able_clients(facts, replace(session, deadline_seconds=None), policy)
-    num_late = np.count_nonzero(in_time & ~able_clients(facts, session, policy))
-    num_abstaining = facts.num_seen - np.count_nonzero(in_time)
-    reasons = []
-    if num_abstaining:
-        least = facts.least_training_rows
-        reasons.append(f"{num_abstaining} abstain with fewer training rows than federation.min_release={least}")
-    if num_late:
-        reasons.append(f"{num_late} take longer than training.simulated_deadline_seconds={session.deadline_seconds:g}")
-    return ": " + ", ".join(reasons)
 
 
 def _check_labels(config: StudyConfig, cohort: Cohort, policies: Iterable[SelectionSpec | None]) -> None:
@@ -410,29 +395,28 @@ def measures_of_study(config: StudyConfig, federation: Federation | None = None)
 
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:
-    """Return the fitness of always predicting the majority class of all clients' rows; 0 without classes."""
+    """Return the fitness of always predicting the majority class of all clients' rows; 0 without classes.
+
+    For the worst clients, it is the mean score over the worst tenth of the clients, each scored on its rows.
+    """
     if federation.task_name != "classification" or objective in HAS_TARGET:
         return 0.0
-    if objective == "worst_clients":
-        return _constant_answer_of_worst_clients(federation, metric)
-    if metric is None:
+    if objective != "worst_clients" and metric is None:
         return federation.majority_share
-    counts = _label_counts(federation, federation.partition.rows)
-    sums = _sums_of_constant(metric, counts, int(counts.argmax()))
-    return 0.0 if sums is None else metric.value(sums)
-
-
-def _constant_answer_of_worst_clients(federation: Federation, metric: Metric | None) -> float:
-    """Return the mean score over the worst tenth of the clients, each scored on its rows."""
-    majority_label = int(_label_counts(federation, federation.partition.rows).argmax())
+    all_counts = _label_counts(federation, federation.partition.rows)
+    label = int(all_counts.argmax())
+    if objective != "worst_clients":
+        assert metric is not None
+        sums = _sums_of_constant(metric, all_counts, label)
+        return 0.0 if sums is None else metric.value(sums)
     scores = []
     for client in range(federation.num_clients):
         counts = _label_counts(federation, federation.partition.client(client))
         if client in federation.unseen or not counts.sum():
             continue
-        sums = None if metric is None else _sums_of_constant(metric, counts, majority_label)
-        share = counts[majority_label] / counts.sum()
-        scores.append(float(share) if metric is None or sums is None else metric.value_of_client(sums))
+        sums = None if metric is None else _sums_of_constant(metric, counts, label)
+        share = float(counts[label] / counts.sum())
+        scores.append(share if metric is None or sums is None else metric.value_of_client(sums))
     valid_scores = sorted(score for score in scores if not isnan(score))
     return fmean(valid_scores[: -(-len(valid_scores) // WORST_OF)]) if valid_scores else 0.0
 

@@ -84,7 +84,9 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
     settings = config.client_settings
     if settings.kind is None:
         return None
-    _check_clients(federation)
+    if federation.task_name != "classification" or federation.num_classes < 2:
+        given = f"{federation.task_name} of {federation.num_classes} classes"
+        raise ConfigurationError.of("client_settings.kind=table", "be used for classification of two classes", given)
     table, provenance = settings.read()
     classes = provenance.get("num_classes")
     if classes is not None and classes != federation.num_classes:
@@ -121,22 +123,16 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
 
 
 def warn_of_table(config: StudyConfig, model: str) -> None:
-    """Warn of differences between the table's tuning and this study, and of batches larger than its cells.
+    """Warn of differences between the table's tuning and this study.
 
     Args:
         config: The study's configuration, with a table.
         model: Description of the model that its clients train.
     """
-    path, (table, provenance) = config.client_settings.path, config.client_settings.read()
+    path, (_, provenance) = config.client_settings.path, config.client_settings.read()
     if differing := _differing_settings(provenance, config, model):
         tuned, actual = (", ".join(f"{name} {pair[side]}" for name, pair in differing.items()) for side in (0, 1))
         logger.warning("%s was tuned for %s; this study has %s", path, tuned, actual)
-    rows = max(cell.quantity for cell in table.cells)
-    if (batch := max(cell.batch_size for cell in table.cells)) > rows:
-        logger.warning(
-            "%s has batches of up to %s rows but cells of at most %s rows, where one batch holds all rows of a client",
-            *(path, f"{batch:,}", f"{rows:,}"),
-        )
 
 
 def _differing_settings(
@@ -149,14 +145,14 @@ def _differing_settings(
     tuned = provenance.get("tuned")
     training = tuned.get("training") if isinstance(tuned, Mapping) else None
     described = {**(training if isinstance(training, Mapping) else {}), **provenance}
-    if "trained_model" in described:
-        model = {"model": (described["trained_model"], trained)}
-    else:
-        model = {"model": (described.get("model", config.model.kind), config.model.kind)}
-    dataset = {"dataset": (described.get("dataset", config.federation.dataset), config.federation.dataset)}
-    study_values = {name: getattr(config.training, name) for name in ("optimizer", "momentum", "weight_decay")}
-    pairs = {**dataset, **model, **{name: (described.get(name, value), value) for name, value in study_values.items()}}
-    others = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    study_values = {
+        "dataset": config.federation.dataset,
+        "model": trained if "trained_model" in described else config.model.kind,
+        **{name: getattr(config.training, name) for name in ("optimizer", "momentum", "weight_decay")},
+    }
+    described["model"] = described.get("trained_model", described.get("model", config.model.kind))
+    pairs = {name: (described.get(name, value), value) for name, value in study_values.items()}
+    others: dict[str, tuple[object, object]] = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     kinds = [str(config.strategy["kind"])] if config.strategy else [*(config.search.strategies or BUILT_IN_KINDS)]
     family = described.get("strategy", "fedavg")
     if family != "fedavg" and kinds != [family]:
@@ -183,20 +179,6 @@ def check_alone(config: StudyConfig) -> None:
         )
 
 
-def _check_clients(federation: Federation) -> None:
-    """Check that the clients have a classification task with at least two classes.
-
-    Raises:
-        ConfigurationError: If they do not.
-    """
-    if federation.task_name != "classification":
-        raise ConfigurationError.of("client_settings.kind=table", "be used for classification", federation.task_name)
-    if federation.num_classes < 2:
-        raise ConfigurationError.of(
-            "client_settings.kind=table", "be used with at least two classes", federation.num_classes
-        )
-
-
 def folder_of_metric(metric: str, num_classes: int) -> str:
     """Return the folder of a user's own metric, after checking it on a client with one row of each class.
 
@@ -204,15 +186,14 @@ def folder_of_metric(metric: str, num_classes: int) -> str:
         UserError: If it can't be imported, or does not return a finite number.
     """
     function = imported(metric)
-    requirement = "be a function of (class counts, rows) that returns a finite number"
     try:
-        value = float(function(np.ones(num_classes, np.int64), num_classes))
+        found = f"returned {(value := float(function(np.ones(num_classes, np.int64), num_classes)))}"
+        is_finite = math.isfinite(value)
     except Exception as error:  # user code may raise anything
-        raise ConfigurationError.of(
-            "client_settings.metric", requirement, f"{metric}, which raised {type(error).__name__}: {first_line(error)}"
-        ) from error
-    if not math.isfinite(value):
-        raise ConfigurationError.of("client_settings.metric", requirement, f"{metric}, which returned {value}")
+        found, is_finite = f"raised {type(error).__name__}: {first_line(error)}", False
+    if not is_finite:
+        must = "be a function of (class counts, rows) that returns a finite number"
+        raise ConfigurationError.of("client_settings.metric", must, f"{metric}, which {found}")
     module = metric.partition(":")[0]
     file = getattr(sys.modules[module], "__file__", None)
     return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     import datasets
 
     from fedscout.engine.data.federation import Federation as BuiltFederation
-    from fedscout.engine.trials.record import Trial
     from fedscout.experiments.config import StudyConfig
     from fedscout.experiments.studies.workflow import FinishedStudy
 
@@ -80,7 +79,16 @@ def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Marku
     """Return the verdict with its interval, and the best trials with their learning curves."""
     parts: list[str] = []
     if confirmation is not None:
-        parts += [paragraph(confirmation.sentence, strong=True), _confirmation_view(confirmation)]
+        measure, comparisons = confirmation.measure, []
+        for role, views in confirmation.versus.items():
+            difference = views[confirmation.view]
+            text, picture = measure.number(difference.mean), Markup("")
+            if difference.low is not None and difference.high is not None:
+                text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
+                picture = interval(difference.low, difference.mean, difference.high, text)
+            comparisons.append((f"{confirmation.contestants[0].name} − {role}", text, picture))
+        headings = ("on fresh seeds", measure.unit, "")
+        parts += [paragraph(confirmation.sentence, strong=True), table(headings, comparisons)]
     searched = trials[trials["phase"].isin(["baseline", "search"])].sort_values("fitness", ascending=False)
     shown = searched.head(MOST_TRIALS).to_dict("records")
     finite_scores = [value for trial in shown for value in scores(trial) if isfinite(value)]
@@ -115,63 +123,38 @@ def notebook_progress() -> Iterator[Display]:
     if not in_notebook():
         yield SILENT
         return
-    line = _ProgressLine()
+    from IPython.display import HTML, display
+
+    line = display(Markup(""), display_id=True)  # type: ignore[no-untyped-call]
+    stage, num_finished, num_rounds, shown = "", 0, 0, 0.0
+
+    def show(text: str, at_once: bool = False) -> None:
+        nonlocal shown
+        if at_once or time.monotonic() - shown > SECONDS_BETWEEN:
+            shown = time.monotonic()
+            line.update(HTML(paragraph(text) if text else ""))  # type: ignore[no-untyped-call]
+
+    def begin(new_stage: Stage) -> None:
+        nonlocal stage
+        stage = STAGES[new_stage]
+        show(f"{stage} …", at_once=True)
+
+    def progress(finished: int, rounds: int) -> None:
+        nonlocal num_finished, num_rounds
+        num_finished, num_rounds = num_finished + finished, rounds
+        show(f"{stage}: {num_finished} trials finished, {num_rounds} rounds of running trials")
+
+    events = StudyEvents(lambda *_: progress(1, num_rounds), lambda rounds: progress(0, sum(rounds.values())))
     try:
-        yield line.display()
+        yield Display(stage=begin, trials=events)
     finally:
-        line.show("", at_once=True)
+        show("", at_once=True)
 
 
 def in_notebook() -> bool:
     """Whether the code runs in a kernel that displays HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")
-
-
-class _ProgressLine:
-    def __init__(self) -> None:
-        from IPython.display import display
-
-        self._stage, self._finished, self._rounds = "", 0, 0
-        self._shown = time.monotonic()
-        self._line = display(Markup(""), display_id=True)  # type: ignore[no-untyped-call]
-
-    def display(self) -> Display:
-        return Display(stage=self._begin, trials=StudyEvents(self._finish, self._report_rounds))
-
-    def show(self, text: str, at_once: bool = False) -> None:
-        from IPython.display import HTML
-
-        if at_once or time.monotonic() - self._shown > SECONDS_BETWEEN:
-            self._shown = time.monotonic()
-            self._line.update(HTML(paragraph(text) if text else ""))  # type: ignore[no-untyped-call]
-
-    def _begin(self, stage: Stage) -> None:
-        self._stage = STAGES[stage]
-        self.show(f"{self._stage} …", at_once=True)
-
-    def _finish(self, trial: Trial, known: bool) -> None:
-        self._finished += 1
-        self._show_progress()
-
-    def _report_rounds(self, rounds: Mapping[str, int]) -> None:
-        self._rounds = sum(rounds.values())
-        self._show_progress()
-
-    def _show_progress(self) -> None:
-        self.show(f"{self._stage}: {self._finished} trials finished, {self._rounds} rounds of running trials")
-
-
-def _confirmation_view(confirmation: Confirmation) -> Markup:
-    measure, rows = confirmation.measure, []
-    for role, views in confirmation.versus.items():
-        difference = views[confirmation.view]
-        text, picture = measure.number(difference.mean), Markup("")
-        if difference.low is not None and difference.high is not None:
-            text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
-            picture = interval(difference.low, difference.mean, difference.high, text)
-        rows.append((f"{confirmation.contestants[0].name} − {role}", text, picture))
-    return table(("on fresh seeds", measure.unit, ""), rows)
 
 
 Section = Mapping[str, Any]
@@ -456,17 +439,13 @@ def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
 
 
 def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
-    """Return a split of a Hugging Face data set: images, or a table as if it were read from a file."""
     import datasets
 
-    from fedscout.experiments.data.loaders.hugging_face import cells_of_rows, dataset_of_rows, has_pictures
+    from fedscout.experiments.data.loaders.hugging_face import dataset_of_rows
 
     if not isinstance(data, datasets.Dataset):
         raise DataError.of("data", "be one split of a data set (datasets.Dataset)", f"a {type(data).__name__}")
-    if has_pictures(data):
-        return dataset_of_rows(data, request, "a Dataset")
-    table = cells_of_rows(data, request.dropped)
-    return dataset_from_own_table(GIVEN, table, request, request.label, source="a Dataset")
+    return dataset_of_rows(GIVEN, data, request, "a Dataset")
 
 
 def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:
@@ -484,14 +463,8 @@ def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Da
         faults.append(Fault("the clients' features", "have the same shape", ", ".join(map(str, sorted(shapes)))))
     for client, (features, labels) in enumerate(arrays):
         if features.ndim not in KIND_OF_ROWS or features.shape[:1] != labels.shape or not len(labels):
-            faults.append(
-                Fault(
-                    f"client {client}",
-                    "have features of shape (rows, columns) or (rows, channels, height, width), at "
-                    "least one row, and one label per row",
-                    f"{features.shape} and {labels.shape}",
-                )
-            )
+            must = "have features of shape (rows, columns) or (rows, channels, height, width), and one label per row"
+            faults.append(Fault(f"client {client}", must, f"{features.shape} and {labels.shape}"))
         elif features.dtype.kind not in "fiub" or not np.isfinite(features).all():
             faults.append(Fault(f"the features of client {client}", "be finite numbers"))
     if faults:

@@ -20,7 +20,7 @@ answer must be a configuration of the space, like any answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -233,20 +233,15 @@ def one_shot_answer(
         RecommenderError: If a required language model does not answer.
     """
     stored = folder.read_json(NAME)
-    if stored is not None and (earlier := _stored_recommendation(stored, asked)) is not None:
-        return earlier
+    if stored is not None:
+        try:
+            return KeptAnswer.model_validate(stored).recommendation(asked)
+        except (ValidationError, AnswerError):
+            logger.warning("%s does not fit this version or search space, so a new recommendation is requested", NAME)
     folder.check_writable()
     recommendation, _ = choose(config, request_for(config), asked, diagnosis, folder.path)
     folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
     return recommendation
-
-
-def _stored_recommendation(stored: Mapping[str, Any], asked: RecommendationContext) -> Recommendation | None:
-    try:
-        return KeptAnswer.model_validate(stored).recommendation(asked)
-    except (ValidationError, AnswerError):
-        logger.warning("%s does not fit this version or search space, so a new recommendation is requested", NAME)
-        return None
 
 
 # A study's language model: its checks, its record of exchanges, and its lifetime.
@@ -267,12 +262,10 @@ def check_language_model(config: StudyConfig, folder: Path) -> None:
         check_answerer(settings)
     elif not (folder / TRANSCRIPT).exists():
         raise ConfigurationError.of(
-            f"search.kind={config.search.kind} asks a language model, so the environment "
-            f"variable {settings.api_key_variable}",
-            "hold its API key, but is not set",
-            hint="alternatives are search.kind=genetic without a language model, recommender.replay with "
-            "recorded answers, or recommender.base_url with recommender.api_key_variable=null for a "
-            "server that needs no key",
+            f"search.kind={config.search.kind}",
+            f"have an API key of a language model in the environment variable {settings.api_key_variable}",
+            hint="alternatives are search.kind=genetic, recommender.replay with recorded answers, or "
+            "recommender.base_url with recommender.api_key_variable=null for a server that needs no key",
         )
 
 

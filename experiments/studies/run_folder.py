@@ -53,7 +53,6 @@ from fedscout.engine.runtime.files import (
     write_atomically,
 )
 from fedscout.engine.text import details, fault_of
-from fedscout.engine.trials.record import Trial
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig, fault_text
 from fedscout.experiments.data.dataset import QUANTITIES
@@ -62,6 +61,7 @@ from fedscout.experiments.description import RealizedHeterogeneity
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.ledger import BASELINE
+from fedscout.search.recommenders.diagnosis import ModelUse, Reason
 from fedscout.search.study import StudyOutcome
 from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_studies, warm_start
 from fedscout.strategies import SearchSpace
@@ -73,28 +73,25 @@ Code = Mapping[str, Mapping[str, str]]
 def federation_code(config: StudyConfig) -> Code:
     """Return the digests of the user's model and embedding code, on which the report and all trials depend."""
     configured = {"model.kind": config.model.kind, "federation.embedding": config.federation.embedding}
-    return _file_digests({f"{key}={path}": path for key, path in configured.items() if is_import_path(path)})
+    paths = {f"{key}={path}": path for key, path in configured.items() if is_import_path(path)}
+    return {name: digests for name, path in paths.items() if (digests := code_digests(path))}
 
 
 def strategy_code(config: StudyConfig) -> Code:
     """Return the digests of the user's own strategies, on which only their own trials depend."""
-    strategies = [*config.search.customs, config.strategy or {}]
-    paths = [custom["path"] for custom in strategies if isinstance(custom.get("path"), str)]
-    return _file_digests({f"strategy {path}": path for path in paths})
+    paths = [custom.get("path") for custom in (*config.search.customs, config.strategy or {})]
+    own_paths = [path for path in paths if isinstance(path, str)]
+    return {f"strategy {path}": digests for path in own_paths if (digests := code_digests(path))}
 
 
 def changed_files(before: Code, now: Code) -> dict[str, list[str]]:
     """Return the files that differ, for each code in both `before` and `now`."""
-    changed = {}
-    for name in before.keys() & now.keys():
-        old, new = before[name], now[name]
-        if files := sorted(file for file in {*old, *new} if old.get(file) != new.get(file)):
-            changed[name] = files
-    return changed
-
-
-def _file_digests(paths: Mapping[str, str]) -> Code:
-    return {name: digests for name, path in paths.items() if (digests := code_digests(path))}
+    both = {name: (before[name], now[name]) for name in before.keys() & now.keys()}
+    changed = {
+        name: sorted(file for file in {*old, *new} if old.get(file) != new.get(file))
+        for name, (old, new) in both.items()
+    }
+    return {name: files for name, files in changed.items() if files}
 
 
 DISTRIBUTIONS = ("fedscout", "flwr", "ray", "torch", "numpy", "scipy")
@@ -266,6 +263,10 @@ def remove_if_unused(path: Path, claim: str) -> None:
         (path / LOCK).unlink(missing_ok=True)
 
 
+def _can_not_go_on(folder: RunFolder, problem: str) -> LogError:
+    return LogError.of(folder.path, problem=problem, hint="choose another --out")
+
+
 def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     stored = stored_claim(folder.path)
     if stored is None:
@@ -280,12 +281,9 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         before, now = stored.get("config", {}), config.identity()
         if not _differs_only_in_search_start(folder, differences(before, now)):
             changes = differences(before, now, type(config)().model_dump(mode="json"))
-            raise LogError.of(
-                folder.path,
-                problem="holds a study with another configuration and can't be continued with this one; "
-                f"what differs: {'; '.join(changes[:6]) or UNSEEN}",
-                hint="choose another --out",
-            )
+            different = f"what differs: {'; '.join(changes[:6]) or UNSEEN}"
+            problem = f"holds a study with another configuration and can't be continued with this one; {different}"
+            raise _can_not_go_on(folder, problem)
         if folder.is_writable:
             claim = {**stored, "config_hash": config.digest(), "config": config.identity()}
             folder.write_json("config.json", claim)
@@ -297,11 +295,8 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
 
 def _differs_only_in_search_start(folder: RunFolder, changes: Sequence[str]) -> bool:
     """Whether only `search.informed` differs and the folder has no trials, such as that of a report."""
-    return (
-        bool(changes)
-        and all(change.startswith("search.informed: ") for change in changes)
-        and (not any((folder.path / "trials").glob("*")))
-    )
+    is_start = bool(changes) and all(change.startswith("search.informed: ") for change in changes)
+    return is_start and not any((folder.path / "trials").glob("*"))
 
 
 def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
@@ -313,19 +308,12 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     existing = stored_claim(folder.path)
     stored = existing or {"config_hash": config.digest(), "config": config.identity(), "versions": versions()}
     if data is not None and stored.get("data_digest") not in (None, data):
-        raise LogError.of(
-            folder.path,
-            problem="holds a study on other data and can't be continued: the rows of data set "
-            f"{config.federation.dataset!r} have changed since",
-            hint="choose another --out",
-        )
+        rows = f"the rows of data set {config.federation.dataset!r} have changed since"
+        raise _can_not_go_on(folder, f"holds a study on other data and can't be continued: {rows}")
     before, code = stored.get("code", {}), federation_code(config)
     for name, files in changed_files(before, code).items():
-        raise LogError.of(
-            folder.path,
-            problem=f"holds a study with other code and can't be continued; changed: {', '.join(files)} of {name}",
-            hint="choose another --out",
-        )
+        changed = f"{', '.join(files)} of {name}"
+        raise _can_not_go_on(folder, f"holds a study with other code and can't be continued; changed: {changed}")
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
         folder.check_writable()
@@ -397,7 +385,12 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
             list(config.search.warm_start),
             "it compares heterogeneity reports, which `fedscout run` measures",
         )
-    stored = _stored_warm_start(folder)
+    stored = None
+    if (document := folder.read_json(NAME)) is not None:
+        try:
+            stored = WarmStart.model_validate(document)
+        except ValidationError:
+            logger.warning("%s does not fit this version and is computed again", folder.path / NAME)
     if stored is None:
         return _comparer(config, folder, data_digest)
 
@@ -410,35 +403,20 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
     return compare
 
 
-def _stored_warm_start(folder: RunFolder) -> WarmStart | None:
-    stored = folder.read_json(NAME)
-    if stored is None:
-        return None
-    try:
-        return WarmStart.model_validate(stored)
-    except ValidationError:
-        logger.warning("%s does not fit this version and is computed again", folder.path / NAME)
-        return None
-
-
 def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
     studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
-    same_federation = [study for study in studies if study.is_of(config.digest(), config.identity(), data_digest)]
-    other_measure = [
-        study
-        for study in studies
-        if study not in same_federation and _fitness_settings(study.config) != _fitness_settings(config.identity())
-    ]
-    same_data = {study.name for study in studies if study.is_of_data(config.identity())}
-    unused = [
-        SimilarStudy(study=study.name, distance=None, note=note)
-        for note, group in ((SAME_FEDERATION, same_federation), (OTHER_MEASURE, other_measure))
-        for study in group
-    ]
+    identity, reasons = config.identity(), {}
+    for study in studies:
+        if study.is_of(config.digest(), identity, data_digest):
+            reasons[study.name] = SAME_FEDERATION
+        elif _fitness_settings(study.config) != _fitness_settings(identity):
+            reasons[study.name] = OTHER_MEASURE
+    same_data = {study.name for study in studies if study.is_of_data(identity)}
 
     def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
+        unused = [SimilarStudy(study=name, distance=None, note=note) for name, note in reasons.items()]
         start = warm_start(
-            [study for study in studies if study not in same_federation and study not in other_measure],
+            [study for study in studies if study.name not in reasons],
             report.model_dump(mode="json"),
             config.training.model_dump(mode="json"),
             space,
@@ -490,11 +468,16 @@ def result_document(
     timings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the result as a document; `found` is the realised heterogeneity and the notes on dependent rows."""
-
-    def shown(trial: Trial | None) -> Mapping[str, Any] | None:
-        return None if trial is None else trial.summary()
-
-    confirmation = outcome.confirmation
+    confirmation, advice, recommendation = outcome.confirmation, outcome.advice, outcome.recommendation
+    tuned = outcome.tuned[0].trials[0] if outcome.tuned else None
+    chosen = {"best": outcome.best, "worst": outcome.worst, "baseline": outcome.baseline, "tuned_baseline": tuned}
+    advised: dict[str, Any] = {}
+    if recommendation is not None:
+        advised["recommendation"] = recommendation.document()
+    if advice is not None:
+        kind = {"kind": advice.spec.kind, **advice.spec.parameters()}
+        advised["advice"] = {"strategy": kind, **vars(advice.reasons[0])}
+        advised["first_generation"] = [candidate.document() for candidate in outcome.first_generation]
     return {
         "config": config.identity(),
         "config_hash": config.digest(),
@@ -508,35 +491,13 @@ def result_document(
         "trainings": outcome.trainings,
         **({"notes": outcome.notes} if outcome.notes else {}),
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
-        **_recommendation_fields(outcome),
+        **advised,
         **({"front": [trial.summary() for trial in outcome.front]} if outcome.front else {}),
-        "best": shown(outcome.best),
-        "worst": shown(outcome.worst),
-        "baseline": shown(outcome.baseline),
+        **{name: None if trial is None else trial.summary() for name, trial in chosen.items()},
         **({} if outcome.early_stopping_round is None else {"num_rounds": outcome.early_stopping_round}),
-        "tuned_baseline": shown(outcome.tuned[0].trials[0] if outcome.tuned else None),
         **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
         "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
         "timings": dict(timings),
-    }
-
-
-def _recommendation_fields(outcome: StudyOutcome) -> dict[str, Any]:
-    """Return the rules' recommendation, if there was a diagnosis, and the first generation derived from it.
-
-    For a one-shot study, also return the recommendation that was trained, with its source.
-    """
-    recommendation = outcome.recommendation
-    one_shot = {} if recommendation is None else {"recommendation": recommendation.document()}
-    advice = outcome.advice
-    if advice is None:
-        return one_shot
-    (deciding, *_) = advice.reasons
-    rule_answer = {"strategy": {"kind": advice.spec.kind, **advice.spec.parameters()}, **vars(deciding)}
-    return {
-        **one_shot,
-        "advice": rule_answer,
-        "first_generation": [candidate.document() for candidate in outcome.first_generation],
     }
 
 
@@ -583,45 +544,28 @@ class StoredFacts(_StoredPart):
 
 
 class StoredTrial(_StoredPart):
-    """The fields of a trial's summary that are read."""
+    """The fields of a trial's summary, or a candidate of a confirmation, that are read."""
 
     strategy: str
     parameters: Mapping[str, Any]
     learning_rate: float
-
-
-class StoredCandidate(StoredTrial):
-    """The fields of a confirmation's candidate that are read."""
-
-    role: str
+    role: str = ""
 
 
 class StoredConfirmation(_StoredPart):
     """The fields of a confirmation that are read, except by the HTML report, which reads all of them."""
 
-    contestants: tuple[StoredCandidate, ...] = Field(min_length=1)
+    contestants: tuple[StoredTrial, ...] = Field(min_length=1)
     reference: str
     verdict: str
-
-
-class StoredReason(_StoredPart):
-    """A reason for a recommendation."""
-
-    explanation: str
-
-
-class StoredModel(_StoredPart):
-    """The language model that made the recommendation."""
-
-    model: str
 
 
 class StoredRecommendation(_StoredPart):
     """The fields of a one-shot study's recommendation that are read."""
 
     name: str
-    language_model: StoredModel | None
-    reasons: tuple[StoredReason, ...] = Field(min_length=1)
+    language_model: ModelUse | None
+    reasons: tuple[Reason, ...] = Field(min_length=1)
     instead_of_model: str | None
 
 

@@ -72,16 +72,9 @@ class End:
 
     def with_stored_paths(self, here: Path, there: str) -> End:
         """Return the end with paths of the folder where it ran replaced by where it is stored."""
-
-        def stored(text: str) -> str:
-            return text.replace(str(here), there)
-
-        return replace(
-            self,
-            error=self.error and stored(self.error),
-            details=self.details and stored(self.details),
-            warnings=tuple(map(stored, self.warnings)),
-        )
+        error, details = (text and text.replace(str(here), there) for text in (self.error, self.details))
+        warnings = tuple(text.replace(str(here), there) for text in self.warnings)
+        return replace(self, error=error, details=details, warnings=warnings)
 
 
 class Piece(NamedTuple):
@@ -286,25 +279,26 @@ class NodeStorage:
 
     def names(self) -> Sequence[str]:
         """Return the names of all files."""
-        names: list[str] = _answer(self.actor.names.remote(self.folder))
-        return names
+        return [*self._call("names")]
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
-        content: bytes = _answer(self.actor.read.remote(self.folder, name))
-        return content
+        return bytes(self._call("read", name))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically."""
-        _answer(self.actor.write.remote(self.folder, name, content))
+        self._call("write", name, content)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
-        _answer(self.actor.remove.remote(self.folder, name))
+        self._call("remove", name)
 
     def release(self) -> None:
         """Unlock the folder."""
-        _answer(self.actor.release.remote(self.folder))
+        self._call("release")
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return _answer(getattr(self.actor, method).remote(self.folder, *arguments))
 
 
 def _answer(call: Any) -> Any:
@@ -382,12 +376,8 @@ def share_out(
         hosts, needed = num_hosts, min(num_hosts, there.cpus)  # more hosts than CPUs share them
         num_parallel = min(num_studies, parallel or max(1, min(there.cpus // needed, there.driver_cpus)))
     if num_parallel * needed > there.cpus:
-        raise ConfigurationError.of(
-            "--parallel",
-            f"be at most {max(1, there.cpus // needed)} with {hosts} "
-            f"host{('s' if hosts > 1 else '')} per study on {there.cpus} CPUs",
-            parallel,
-        )
+        must = f"be at most {max(1, there.cpus // needed)} for studies on {hosts} of {there.cpus} CPUs each"
+        raise ConfigurationError.of("--parallel", must, parallel)
     return Share(num_parallel, hosts)
 
 
@@ -451,10 +441,9 @@ class Worker:
 
     def sees(self, path: Path, content: bytes) -> bool:
         """Return whether this node sees the same file."""
-        try:
+        with suppress(OSError):
             return path.read_bytes() == content
-        except OSError:
-            return False
+        return False
 
     def versions_and_digests(self, configs: Sequence[StudyConfig]) -> list[Any]:
         """Return the versions and digests that must be equal on all nodes that drive studies."""
@@ -495,11 +484,8 @@ class WorkerPool:
         equal_nodes = matching_nodes(self._ray, self._own, workers, configs)
         kept = {node: cpus for node, cpus in self.nodes.items() if node in equal_nodes}
         if len(kept) < len(self.nodes):
-            logger.warning(
-                "no studies run on %d of %d nodes, as their data, code or versions differ from those of this node",
-                len(self.nodes) - len(kept),
-                len(self.nodes),
-            )
+            text = "no studies run on %d of %d nodes, as their data, code or versions differ from those of this node"
+            logger.warning(text, len(self.nodes) - len(kept), len(self.nodes))
         self.nodes = kept or own_node(self._ray)
         for node, worker in workers.items():
             if node in self.nodes:
@@ -542,8 +528,7 @@ class WorkerPool:
         for spare in self._idle[parallel:]:
             self._ray.kill(spare.actor)
         del self._idle[parallel:]
-        waiting = list(range(len(pieces)))
-        attempts = [0] * len(pieces)
+        waiting, attempts = [*range(len(pieces))], [0] * len(pieces)
         unfinished = {*waiting}
         while waiting or self._running:
             ready = [candidate for candidate in waiting if not after or unfinished.isdisjoint(after[candidate])]

@@ -40,41 +40,9 @@ from fedscout.experiments.config import StudyConfig, check_searchable, planned_t
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, built_study, data_digest
-from fedscout.experiments.studies.checks import (
-    check,
-    check_precision,
-    constant_answer,
-    measures_of_study,
-    metric_of,
-    objectives_of,
-    own_selection,
-    own_strategy,
-    searched_policies,
-    selection_of,
-)
+from fedscout.experiments.studies import checks, one_shot, run_folder
 from fedscout.experiments.studies.client_settings import check_alone, client_table_of
-from fedscout.experiments.studies.one_shot import NAME as ONE_SHOT_FILE
-from fedscout.experiments.studies.one_shot import (
-    RecommendationRequest,
-    Recommended,
-    asks_model,
-    check_language_model,
-    check_one_shot,
-    check_wanted,
-    choose,
-    language_model_of_study,
-    one_shot_answer,
-)
-from fedscout.experiments.studies.run_folder import (
-    RESULT_FILE,
-    RunFolder,
-    bind,
-    open_run_folder,
-    read_report,
-    read_warm_start,
-    result_document,
-    versions,
-)
+from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
 from fedscout.search.config import ONE_SHOT
@@ -84,6 +52,7 @@ from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, Re
 from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
 from fedscout.strategies import named_classes, named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
+from fedscout.strategies.specification import LAYERS
 
 Stage = Literal["data", "hosts", "detection", "search"]
 
@@ -175,7 +144,7 @@ class Pipeline:
     def cohort(self) -> Cohort:
         """The facts that strategies depend on; includes the model's layers only if a named strategy reads them."""
         cohort = cohort_of(self.config, self.federation.num_seen)
-        if not any(strategy_class.needs_layers for strategy_class in named_classes(self.config.named_strategies)):
+        if LAYERS.isdisjoint(name for each in named_classes(self.config.named_strategies) for name in each.requires):
             return cohort
         from fedscout.engine.models.flat import new_model  # torch, which others do without
 
@@ -233,14 +202,13 @@ class Pipeline:
             description=self.config.recommender.text,
             measure=facts.measure,
             data_origin=facts.data_origin,
-            selection=facts.selection_kind,
         )
 
         def diagnosis() -> Diagnosis:
             return diagnose(self.detect(runner, folder), self.federation.feature_names)
 
         with self.timed("recommendation"):
-            recommendation = one_shot_answer(self.config, folder, context, diagnosis)
+            recommendation = one_shot.one_shot_answer(self.config, folder, context, diagnosis)
         return recommendation, None if recommendation.diagnosis is None else self.detect(runner, folder)
 
     def early_stopping(self, ledger: Ledger) -> int:
@@ -275,64 +243,63 @@ def run_detection(
 ) -> tuple[Federation, HeterogeneityReport]:
     """Run the detectors, and write their report if a folder is given."""
     pipeline = Pipeline(config, display, verbose, built=federation)
-    check_precision(config.training.local(), pipeline.federation)
-    opened = _NO_FOLDER if out is None else open_run_folder(out, config, pipeline.digest)
+    checks.check_precision(config.training.local(), pipeline.federation)
+    opened = _NO_FOLDER if out is None else run_folder.open_run_folder(out, config, pipeline.digest)
     with opened as folder, pipeline.place(config.detection.num_rounds) as runner:
         return pipeline.federation, pipeline.detect(runner, folder, again=True)
 
 
 def recommend(
     config: StudyConfig,
-    wanted: RecommendationRequest,
+    wanted: one_shot.RecommendationRequest,
     out: Path | None,
     display: Display = SILENT,
     verbose: bool = False,
     federation: Federation | None = None,
-) -> Recommended:
+) -> one_shot.Recommended:
     """Recommend a strategy without a trial; write report, exchanges and recommendation to `out`, if given.
 
     Raises:
         UserError: If the request can't be fulfilled.
     """
-    check_wanted(config, wanted)
-    report = None if wanted.report is None else read_report(wanted.report)
+    one_shot.check_wanted(config, wanted)
+    report = None if wanted.report is None else run_folder.read_report(wanted.report)
     pipeline = Pipeline(config, display, verbose, built=federation)
-    by_words = wanted.text is not None and asks_model(config, wanted.source)
+    by_words = wanted.text is not None and one_shot.asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
     if report is not None:
         num_clients, config = report.num_clients, config.with_task(TENTHS in report.notes)
     elif num_clients is None or (config.federation.task is None and is_own_data(config.federation.dataset)):
         config = pipeline.with_data()
     cohort = cohort_of(config, num_clients or pipeline.federation.num_seen)
-    policy = own_selection(config)
+    policy = checks.own_selection(config)
     space = planned_space(config.search, cohort, config.training.local(), policy)
     request_context = RecommendationContext(
         space,
         config.training.num_rounds,
         config.search.view,
         description=wanted.text,
-        measure=measures_of_study(config)[0],
+        measure=checks.measures_of_study(config)[0],
         data_origin=data_origin_of(config) if wanted.report is None else None,
-        selection=None if policy is None else policy.kind,
     )
 
     def diagnosis() -> Diagnosis:
         nonlocal report
         if report is None:
-            check_precision(config.training.local(), pipeline.federation)
+            checks.check_precision(config.training.local(), pipeline.federation)
             if folder is not None:
-                bind(folder, config, pipeline.digest)
+                run_folder.bind(folder, config, pipeline.digest)
             with pipeline.place(config.detection.num_rounds) as runner:
                 report = pipeline.detect(runner, folder)
         return diagnose(report, pipeline.federation.feature_names if wanted.report is None else ())
 
     digest = pipeline.digest if pipeline.built is not None and out is not None else None
-    opened = _NO_FOLDER if out is None else open_run_folder(out, config, digest)
+    opened = _NO_FOLDER if out is None else run_folder.open_run_folder(out, config, digest)
     with opened as folder:
-        recommendation, context = choose(
+        recommendation, context = one_shot.choose(
             config, wanted, request_context, diagnosis, None if folder is None else folder.path
         )
-        recommended = Recommended(recommendation, context, report)
+        recommended = one_shot.Recommended(recommendation, context, report)
         if folder is not None:
             folder.write_json(RECOMMENDATION_FILE, recommended.document(config))
         return recommended
@@ -359,17 +326,17 @@ def run_training(
     check_alone(config)
     pipeline = Pipeline(config, display, verbose, search_path, federation)
     config = pipeline.with_data()
-    spec = own_strategy(config, pipeline.cohort)
-    policy = selection_of(config, pipeline.cohort)
+    spec = checks.own_strategy(config, pipeline.cohort)
+    policy = checks.selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
-    check(config, pipeline.federation, pipeline.cohort, [spec], policies)
+    checks.check(config, pipeline.federation, pipeline.cohort, [spec], policies)
     moved = pipeline.federation.num_moved_labels()
     notes = spec.notes(pipeline.cohort)
     for note in notes:
         logger.warning("%s", note)
     built = pipeline.federation if pipeline.federation.targets is not None else pipeline.federation.without_rows()
     keep_model = bool(built.reading) and leaves_model(spec, built)
-    opened = open_run_folder(out, config, pipeline.digest, reading_suffices=True)
+    opened = run_folder.open_run_folder(out, config, pipeline.digest, reading_suffices=True)
     with opened as folder, pipeline.place(config.training.num_rounds, folder) as runner:
         ledger = pipeline.ledger(runner, folder)
         ledger.suppress_notes(spec.label, notes)
@@ -403,8 +370,8 @@ def run_workflow(
     config = config if detection else config.without_diagnosis()
     check_searchable(config)
     check_alone(config)
-    check_language_model(config, out)
-    check_one_shot(config, detection, has_answer=(out / ONE_SHOT_FILE).is_file())
+    one_shot.check_language_model(config, out)
+    one_shot.check_one_shot(config, detection, has_answer=(out / one_shot.NAME).is_file())
     by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
     started = time.perf_counter()
     pipeline = Pipeline(config, display, verbose, search_path, federation)
@@ -414,22 +381,22 @@ def run_workflow(
         *scored_notes(pipeline.federation, config.training.scored_clients),
         *dependence_notes(pipeline.federation, config.seed, config.training.test_fraction),
     )
-    policy = selection_of(config, pipeline.cohort)
+    policy = checks.selection_of(config, pipeline.cohort)
     check_search(config.search, pipeline.cohort, config.training.local(), policy)
-    policies = [policy, *searched_policies(config, pipeline.cohort)]
+    policies = [policy, *checks.searched_policies(config, pipeline.cohort)]
     members = planned_space(config.search, pipeline.cohort, selection=policy).members.values()
-    check(config, pipeline.federation, pipeline.cohort, [FedAvgSpec(), *members], policies, detection)
+    checks.check(config, pipeline.federation, pipeline.cohort, [FedAvgSpec(), *members], policies, detection)
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
-    with open_run_folder(out, config, pipeline.digest, reading_suffices=True) as folder:
-        compare = read_warm_start(config, folder, pipeline.digest, detection)
+    with run_folder.open_run_folder(out, config, pipeline.digest, reading_suffices=True) as folder:
+        compare = run_folder.read_warm_start(config, folder, pipeline.digest, detection)
         with pipeline.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
             report = pipeline.detect(runner, folder) if detection and not by_words else None
             ledger = pipeline.ledger(runner, folder)
             start = None
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
-            with language_model_of_study(config, folder.path) as model:
+            with one_shot.language_model_of_study(config, folder.path) as model:
                 rounds = pipeline.early_stopping(ledger) if config.training.early_stopping else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
@@ -439,9 +406,10 @@ def run_workflow(
         seconds = {**pipeline.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}
-        document = result_document(config, pipeline.federation, (heterogeneity, dependence), report, outcome, timings)
+        found = (heterogeneity, dependence)
+        document = run_folder.result_document(config, pipeline.federation, found, report, outcome, timings)
         if folder.is_writable:
-            folder.write_json(RESULT_FILE, document)
+            folder.write_json(run_folder.RESULT_FILE, document)
         facts = ledger.facts
         return FinishedStudy(
             document, folder.path, pipeline.federation, report, outcome, facts.measure, facts.second_measure
@@ -473,7 +441,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return the facts that all trials of a study share."""
-    metric, measures = metric_of(config.metric_name, federation), measures_of_study(config, federation)
+    metric, measures = checks.metric_of(config.metric_name, federation), checks.measures_of_study(config, federation)
     cohort = cohort_of(config, federation.num_seen)
     return StudyFacts(
         name=federation.name,
@@ -490,12 +458,12 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         searcher=config.search.kind,
         config_hash=config.digest(),
         config=config.model_dump_json(),
-        versions=versions(),
-        guessing=constant_answer(federation, metric, config.search.objectives[0]),
+        versions=run_folder.versions(),
+        guessing=checks.constant_answer(federation, metric, config.search.objectives[0]),
         measure=measures[0],
-        objectives=objectives_of(config, federation),
+        objectives=checks.objectives_of(config, federation),
         second_measure=measures[1] if len(measures) > 1 else None,
-        selection=selection_of(config, cohort),
+        selection=checks.selection_of(config, cohort),
         data_origin=data_origin_of(config),
         repetitions=config.training.repetitions,
         same_test_rows=federation.split == "last",

@@ -24,7 +24,7 @@ With `absent_clients`, each client misses each exchange at random, as if only pa
 misses the first exchange reports no labels and is queried no further; one that misses a later exchange is left out of
 the detector that the exchange is for. An affected client that never reported its labels is not among those to detect.
 
-`WithheldLabels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
+`withheld_labels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
 classes. Label counts are drawn, passed through the clients' release (`fedscout.engine.data.client`), and decided on as
 in a detection with default settings. In one half of the federations all clients draw from one distribution; any
 detection is a false alarm, whose rate must not exceed that of one detector. In the other half they do not:
@@ -38,16 +38,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from flwr.app import Error, Message
 
 from fedscout.detectors import CalibratedFinding, Finding
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
-from fedscout.detectors.report import DetectionConfig, DetectorName
+from fedscout.detectors.report import DetectionConfig
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Release, release_counts
 from fedscout.engine.errors import ConfigurationError, UserError
@@ -57,10 +58,9 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
-from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Measured
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
-from fedscout.experiments.grids.federation_runner import IN_PROCESS
+from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure
 
@@ -103,56 +103,53 @@ class AbsentClients:
         return [client for client in range(num_clients) if drawn[client] < self.probability]
 
 
-DETECTORS: tuple[DetectorName, ...] = ("label_skew", "feature_skew", "outliers")
+FEDERATION = ("dataset", "case", "clients", "seed")
+COLUMNS = (*FEDERATION, "rule", "detector")
 RULES = ("published", "calibrated")
 MEASURES = ("recall", "false alarms", "blamed")
 ANY = "any"
 SEEDS_APART = 10_000
+LEVELS = "{levels}"
+"""Stands for the heterogeneity of each client: 1 for the first, 0 for the others."""
 
-Truth = Mapping[DetectorName, bool | None]
-"""Whether there is label skew, feature skew, and whether the affected clients are outliers; None is open."""
 
-
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A kind of federation.
 
     Attributes:
-        truth: Its ground truth.
-        arguments: The settings that create it.
+        label_skew: Whether there is any; None is open.
+        feature_skew: Likewise.
+        outliers: Whether the affected clients are outliers.
+        settings: Of `federation`, which create it.
         min_clients: With fewer, affected clients would be half of all.
     """
 
-    truth: Truth
-    arguments: tuple[str, ...]
+    label_skew: bool | None
+    feature_skew: bool | None
+    outliers: bool
+    settings: tuple[str, ...]
     min_clients: int = 3
 
 
-def _case(truth: tuple[bool | None, bool | None, bool], *arguments: str, min_clients: int = 3) -> Case:
-    label_skew, feature_skew, outliers = truth
-    names: Truth = {"label_skew": label_skew, "feature_skew": feature_skew, "outliers": outliers}
-    return Case(names, tuple(f"federation.{argument}" for argument in arguments), min_clients)
+def _attack(effect: str) -> Case:
+    return Case(False, False, True, ("partition.kind=iid", f"scenario={{kind: {effect}, clients: [2]}}"))
 
 
 def _poisoners(num_attackers: int) -> Case:
     effect = f"scenario={{kind: poisoning, clients: {list(range(num_attackers))}}}"
-    return _case((None, None, True), "partition.kind=iid", effect, min_clients=2 * num_attackers + 1)
-
-
-def _attack(effect: str) -> Case:
-    return _case((False, False, True), "partition.kind=iid", f"scenario={{kind: {effect}, clients: [2]}}")
+    return Case(None, None, True, ("partition.kind=iid", effect), 2 * num_attackers + 1)
 
 
 CASES: Mapping[str, Case] = MappingProxyType(
     {
-        "iid": _case((False, False, False), "scenario=iid"),
-        "label_skew": _case((True, False, False), "scenario=label_skew"),
-        "dirichlet": _case((True, False, False), "partition.kind=dirichlet", "partition.alpha=0.3"),
-        "feature_skew": _case((False, True, False), "scenario=feature_skew"),
-        "noisy_labels": _case((None, None, True), "scenario=noisy_labels"),
-        "label_poisoning": _case((None, None, True), "scenario=label_poisoning"),
-        "corrupted_client": _case((None, True, True), "scenario=corrupted_client"),
-        "rare_client": _case((True, None, False), "partition.kind=heterogeneity_index", "partition.levels={levels}"),
+        "iid": Case(False, False, False, ("scenario=iid",)),
+        "label_skew": Case(True, False, False, ("scenario=label_skew",)),
+        "dirichlet": Case(True, False, False, ("partition.kind=dirichlet", "partition.alpha=0.3")),
+        "feature_skew": Case(False, True, False, ("scenario=feature_skew",)),
+        "noisy_labels": Case(None, None, True, ("scenario=noisy_labels",)),
+        "label_poisoning": Case(None, None, True, ("scenario=label_poisoning",)),
+        "corrupted_client": Case(None, True, True, ("scenario=corrupted_client",)),
+        "rare_client": Case(True, None, False, ("partition.kind=heterogeneity_index", f"partition.levels={LEVELS}")),
         "two_poisoners": _poisoners(2),
         "three_poisoners": _poisoners(3),
         "sign_flip": _attack("sign_flip, factor: 4"),
@@ -163,35 +160,8 @@ CASES: Mapping[str, Case] = MappingProxyType(
 """In an order that decides their seeds: new ones come last."""
 
 
-def case_arguments(name: str, num_clients: int) -> list[str]:
-    """Return the settings that create a federation of a case."""
-    levels = [1, *[0] * (num_clients - 1)]
-    return [argument.replace("{levels}", str(levels)) for argument in CASES[name].arguments]
-
-
-Verdict = Mapping[str, bool]
+Verdict = dict[str, bool]
 """The evaluation of one rule of one detector on one federation: those of `MEASURES` that are defined."""
-
-
-@dataclass(frozen=True)
-class _Federation:
-    """The verdicts on one federation, by rule and detector."""
-
-    dataset: str
-    case: str
-    clients: int
-    verdicts: Mapping[tuple[str, str], Verdict]
-
-    def is_of(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row includes the federation."""
-        return all(getattr(self, key) == row[key] for key in ("dataset", "case", "clients") if key in row)
-
-    def value(self, detector: str, rule: str, measure_name: str) -> float | None:
-        """Return 1 or 0 for a rule's figure on a detector, or on `any`; None if it is undefined."""
-        names = [name for name in DETECTORS if detector in (ANY, name)]
-        verdicts = [self.verdicts[rule, name] for name in names]
-        defined = [verdict[measure_name] for verdict in verdicts if measure_name in verdict]
-        return float(any(defined)) if defined else None
 
 
 @dataclass(frozen=True)
@@ -215,72 +185,73 @@ class Detections:
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run detection on every federation that a row includes."""
+        import pandas as pd
+
         rows = {row: method.arguments for row, method in experiment.rows.items() if isinstance(method, Given)}
-        evaluated: list[_Federation] = []
+        verdicts: list[dict[str, Any]] = []
         missing: dict[str, str] = {}
         for dataset, case, clients in product(self.datasets, self.cases or CASES, self.clients):
             if case not in CASES:
                 raise ConfigurationError.of("cases", f"be from {', '.join(CASES)}", repr(case))
-            federation = _Federation(dataset, case, clients, {})
-            if clients < CASES[case].min_clients or not any(federation.is_of(row) for row in rows.values()):
+            facts = {"dataset": dataset, "case": case, "clients": clients}
+            is_wanted = any(all(row.get(key, value) == value for key, value in facts.items()) for row in rows.values())
+            if clients < CASES[case].min_clients or not is_wanted:
                 continue
             name = f"{dataset}, {case}, {clients} clients"
             context.note(name)
             try:
-                evaluated += self._detected(dataset, case, clients, context)
+                verdicts += [facts | one for one in self._detected(dataset, case, clients, context)]
             except UserError as error:
                 missing[name] = str(error)
-        if not evaluated and missing:
+        if not verdicts and missing:
             raise UserError([next(iter(missing.values()))])
+        table = pd.DataFrame(verdicts).reindex(columns=[*COLUMNS, *MEASURES])
         cells = {}
         for (row, selection), rule, measure_name in product(rows.items(), RULES, MEASURES):
-            of_row = [evaluation for evaluation in evaluated if evaluation.is_of(selection)]
-            values = tuple(evaluation.value(selection["detector"], rule, measure_name) for evaluation in of_row)
+            of_row = table[table["rule"] == rule]
+            for key, value in selection.items():
+                of_row = of_row if (key, value) == ("detector", ANY) else of_row[of_row[key] == value]
+            defined = of_row.dropna(subset=measure_name).groupby([*FEDERATION], sort=False)[measure_name]
+            values = tuple(float(value) for value in defined.max())  # an alarm of any of its detectors
             cells[row, f"{measure_name}, {rule}"] = CellValues(values=values)
         return Measured(cells, missing)
 
-    def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[_Federation]:
-        """Yield the evaluated federations of one data set, case and number of clients."""
+    def _detected(self, dataset: str, case: str, clients: int, context: CellContext) -> Iterator[dict[str, Any]]:
+        """Yield the verdicts on the federations of one data set, case and number of clients."""
         sample = self.datasets[dataset]
         rows = max(sample.get("max_rows", 0), sample.get("client_rows", 0) * clients)
-        first, truth = SEEDS_APART * list(CASES).index(case), CASES[case].truth
+        first, levels = SEEDS_APART * list(CASES).index(case), str([1, *[0] * (clients - 1)])
         for seed in range(first, first + context.num_seeds):
             arguments = [
                 f"federation.dataset={dataset}",
                 f"federation.num_clients={clients}",
                 f"federation.seed={seed}",
                 f"seed={seed}",
-                *IN_PROCESS,
                 *([f"federation.max_rows={rows}"] if rows else []),
-                *case_arguments(case, clients),
+                *(f"federation.{setting.replace(LEVELS, levels)}" for setting in CASES[case].settings),
             ]
-            config = load_config([*arguments, *context.settings])
+            config = read_config(arguments, context.settings)
             pipeline = Pipeline(config, Display())
             with pipeline.place(config.detection.num_rounds) as runner:
                 opens_grids: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
                 report = measure(opens_grids, config)
             replied = {facts.client for facts in report.clients}
             affected = [client for client in pipeline.federation.affected_clients if client in replied]
-            findings: dict[str, Sequence[Finding | CalibratedFinding]] = {
-                "published": report.findings,
-                "calibrated": report.calibrated,
-            }
-            verdicts: dict[tuple[str, str], Verdict] = {
-                (rule, finding.name): verdict(finding, truth, affected)
-                for rule, of_rule in findings.items()
-                for finding in of_rule
-            }
-            yield _Federation(dataset, case, clients, verdicts)
+            findings: Sequence[tuple[str, Sequence[Finding | CalibratedFinding]]]
+            findings = (("published", report.findings), ("calibrated", report.calibrated))
+            for rule, finding in ((rule, finding) for rule, of_rule in findings for finding in of_rule):
+                found = verdict(finding, CASES[case], affected)
+                yield {"seed": seed, "rule": rule, "detector": finding.name, **found}
 
 
-def verdict(finding: Finding | CalibratedFinding, truth: Truth, affected: Sequence[int]) -> Verdict:
+def verdict(finding: Finding | CalibratedFinding, truth: Case, affected: Sequence[int]) -> Verdict:
     """Return the evaluation of a finding against the truth; `affected` are the affected clients that replied."""
-    expected, flagged = truth[finding.name], set(finding.flagged_clients)
-    if truth["outliers"] and not affected:
+    expected: bool | None = getattr(truth, finding.name)
+    if truth.outliers and not affected:
         return {}
     if expected is False:
         return {"false alarms": finding.detected}
-    attackers = set(affected) if truth["outliers"] else set()
+    flagged, attackers = set(finding.flagged_clients), set(affected) if truth.outliers else set()
     blamed = {"blamed": not flagged <= attackers} if attackers else {}
     if finding.name == "outliers":
         return {"recall": attackers <= flagged, **blamed}
@@ -303,77 +274,55 @@ NUM_CLASSES: Final = 5
 Draw = Callable[[np.random.Generator, int, int], IntArray]
 """Returns label counts, `(classes,)`, of a client by its place and its number of rows."""
 
+DRAWS: Final[Mapping[str, Draw]] = {
+    **{
+        labels: partial(lambda shares, generator, _, rows: generator.multinomial(rows, shares), shares)
+        for labels, shares in SHARES.items()
+    },
+    **{
+        f"Dirichlet {value:g}": partial(
+            lambda alpha, generator, _, rows: generator.multinomial(rows, generator.dirichlet(alpha)),
+            np.full(NUM_CLASSES, value),
+        )
+        for value in CONCENTRATIONS
+    },
+    "one client": lambda generator, client, rows: generator.multinomial(rows, (0.95, 0.05) if client else (0.5, 0.5)),
+}
 
-def released_counts(table: IntArray, min_release: int) -> ReleasedCounts:
-    """Return the released label counts, `(clients, classes)`, of at least `min_release` rows each."""
-    least = np.full(len(table), min_release)
-    return ReleasedCounts(
-        tuple(range(len(table))), release_counts(table, min_release).astype(np.int64), table.sum(axis=1), least
-    )
 
-
-def found_skew(
-    labels: str, sizes: str, draw: Draw, federations: int, min_release: int, seed: int = 0
-) -> tuple[tuple[float, ...], float]:
+def found_skew(labels: str, sizes: str, federations: int, min_release: int) -> tuple[tuple[float, ...], float]:
     """Return whether label skew is detected in each federation, 1 or 0, and the mean share of withheld rows.
 
     Args:
         labels: Name of the label distribution.
         sizes: Name of the numbers of rows.
-        draw: Of a client's label counts.
         federations: Number of federations.
         min_release: Fewest rows of a class that a client reports.
-        seed: Of the draws.
     """
     settings = DetectionConfig()
     detections, withheld = [], 0.0
     for index in range(federations):
-        generator = stream(seed, f"withheld labels: {labels}, {sizes}", index)
-        table = np.stack([draw(generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
-        released = released_counts(table, min_release)
+        generator = stream(0, f"withheld labels: {labels}, {sizes}", index)
+        table = np.stack([DRAWS[labels](generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
+        counts = release_counts(table, min_release).astype(np.int64)
+        released = ReleasedCounts(tuple(range(len(table))), counts, table.sum(axis=1), np.full(len(table), min_release))
         withheld += 1 - released.share_released
         decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
         detections.append(float(decision.detected))
     return tuple(detections), withheld / federations
 
 
-def from_shares(shares: tuple[float, ...]) -> Draw:
-    """Return the draw for clients with the same distribution."""
-    return lambda generator, _, rows: generator.multinomial(rows, shares)
+def withheld_labels(
+    cell: Cell, _: Settings, context: CellContext, *, labels: str, min_release: int = Release().min_release
+) -> CellValues:
+    """Return the detected label skew of one federation per seed for equal clients, and of a quarter as many for others.
 
-
-def by_dirichlet(concentration: float) -> Draw:
-    """Return the draw for clients that each have a distribution of their own."""
-    alpha = np.full(NUM_CLASSES, concentration)
-    return lambda generator, _, rows: generator.multinomial(rows, generator.dirichlet(alpha))
-
-
-def one_client(generator: np.random.Generator, client: int, rows: int) -> IntArray:
-    """Return label counts: drawn evenly for the first client, with 95 and 5 % for all others."""
-    return np.asarray(generator.multinomial(rows, (0.95, 0.05) if client else (0.5, 0.5)))
-
-
-DRAWS: Final[Mapping[str, Draw]] = {
-    **{labels: from_shares(shares) for labels, shares in SHARES.items()},
-    **{f"Dirichlet {value:g}": by_dirichlet(value) for value in CONCENTRATIONS},
-    "one client": one_client,
-}
-
-
-class WithheldLabels(CellByCell):
-    """Detected label skew by label distribution (rows: `labels`, `min_release`) and clients' rows (columns)."""
-
-    def cell(
-        self,
-        cell: Cell,
-        settings: Settings,
-        context: CellContext,
-        *,
-        labels: str,
-        min_release: int = Release().min_release,
-    ) -> CellValues:
-        """Draw one federation per seed for equal clients, and a quarter as many for others."""
-        del settings
-        count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
-        found, withheld = found_skew(labels, cell[1], DRAWS[labels], count, min_release)
-        return CellValues(values=found, figures={"share of rows withheld": (withheld,)})
+    Args:
+        cell: Its column names the clients' rows.
+        context: With the number of seeds.
+        labels: Name of the label distribution.
+        min_release: Fewest rows of a class that a client reports.
+    """
+    count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
+    found, withheld = found_skew(labels, cell[1], count, min_release)
+    return CellValues(values=found, figures={"share of rows withheld": (withheld,)})

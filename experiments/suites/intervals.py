@@ -1,12 +1,8 @@
 """Coverage of a confirmation's intervals, and its rate of wrong "better" verdicts, in simulated studies.
 
 Each simulated study draws a federation from a population whose truth is known and runs the usual path: the ledger,
-`confirm_winner`, its sequential looks, its intervals and its verdict. There are two truths:
-
-- *new data*: the mean difference over newly drawn federations, each split and trained once;
-- *here*: the mean difference over all splits of the same rows, from many other seeds.
-
-A failed run scores as guessing in both, as it does in the confirmation.
+`confirm_winner`, its sequential looks, its intervals and its verdict. The truth is the mean difference over newly drawn
+federations, each split and trained once. A failed run scores as guessing, as it does in the confirmation.
 
 Trials are classifiers in closed form. A row has a label, 0 or 1 with equal probability, and G groups of features, each
 feature N(±δ_g/2, 1) by the label. Configuration g classifies by the nearest of two means over group g alone, estimated
@@ -34,7 +30,7 @@ from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
-from fedscout.experiments.grids.cells import CellByCell, CellContext, CellValues, Values
+from fedscout.experiments.grids.cells import CellContext, CellValues, Values
 from fedscout.experiments.grids.experiment import Cell, Settings
 from fedscout.experiments.suites.replay import NoLog
 from fedscout.search.config import SearchConfig
@@ -63,11 +59,6 @@ class Population:
     failures: tuple[float, ...]
     group_rows: int = 1
     alike: float = 0.0
-
-    @classmethod
-    def of(cls, separations: Sequence[float], failures: Sequence[float], **rest: Any) -> Population:
-        """Return a hashable population from the lists of a file."""
-        return cls(tuple(separations), tuple(failures), **rest)
 
     def draw(self, num_rows: int, generator: np.random.Generator) -> tuple[npt.NDArray[np.int64], Array]:
         """Return labels, shape `(num_rows,)`, and features, `(groups, num_rows, features)`, ordered by subject."""
@@ -143,11 +134,6 @@ class SimulatedRunner:
     sample: Sample
     specs: Sequence[StrategySpec]
 
-    @property
-    def facts(self) -> Any:
-        """Unavailable, as simulated trials have no federation."""
-        raise NotImplementedError("simulated trials have no federation")
-
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
         """Yield each trial."""
         del progress
@@ -179,63 +165,47 @@ class SimulatedRunner:
 NUM_FEDERATIONS = 4000
 """Number of federations from which a truth about new data is computed."""
 
-SPLITS_A_SEED = 20
-"""A truth about these rows uses this many times the splits of an interval, so that its own error is small."""
-
-SAME_ROWS_STUDIES = 100
-"""Largest number of studies per cell with this truth, as it takes long."""
+FIGURES = ("share better", "share wrongly", "seeds used", "half width")
+"""Of a study: whether the verdict is better; whether it is better or worse and wrong; the fresh seeds; half the width
+of the interval."""
 
 
-FIGURES = ("share here", "share better", "share wrongly", "seeds used", "half width")
-"""Of a study: whether the interval for another run contains its truth (for the first studies only); whether the
-verdict is better; whether it is better or worse and wrong; the fresh seeds; half the width of the interval."""
+def coverage(
+    cell: Cell, _: Settings, context: CellContext, *, batch: int | None = None, **population: Any
+) -> CellValues:
+    """Return whether the interval for new data holds the truth, 1 or 0 for each simulated study.
 
-
-class Coverage(CellByCell):
-    """Coverage of the interval for new data, by population (rows) and maximum number of fresh seeds (columns).
-
-    A row's arguments are those of a `Population`, FedAvg first, then the candidates, and `batch`, the seeds between
-    looks; without it there is one look. A value is 1 or 0 for one simulated study; the experiment's number of seeds is
-    that of the studies.
+    Args:
+        cell: Its column names the maximum number of fresh seeds.
+        context: Its number of seeds is that of the studies.
+        batch: Seeds between looks; None looks once.
+        population: Arguments of a `Population`, FedAvg first, then the candidates.
     """
-
-    def cell(
-        self, cell: Cell, settings: Settings, context: CellContext, *, batch: int | None = None, **population: Any
-    ) -> CellValues:
-        """Simulate the studies of a row and column."""
-        del settings
-        drawn_from, num_seeds = Population.of(**population), int(cell[1].split()[0])
-        config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
-        studies = [
-            _judged(drawn_from, *simulated_study(drawn_from, config, number), number)
-            for number in range(context.num_seeds)
-        ]
-        holds, *others = zip(*studies, strict=True)
-        figures = {"truth": (_truths(drawn_from)[1],), **dict(zip(FIGURES, others, strict=True))}
-        return CellValues(values=holds, figures=figures)
+    num_seeds = int(cell[1].split()[0])
+    lists: dict[str, Any] = {name: tuple(own) if isinstance(own, list) else own for name, own in population.items()}
+    drawn_from = Population(**lists)
+    config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
+    studies = [_judged(drawn_from, simulated_study(drawn_from, config, number)) for number in range(context.num_seeds)]
+    holds, *others = zip(*studies, strict=True)
+    figures = {"truth": (_truths(drawn_from)[1],), **dict(zip(FIGURES, others, strict=True))}
+    return CellValues(values=holds, figures=figures)
 
 
-def _judged(population: Population, sample: Sample, confirmation: Confirmation, number: int) -> Values:
+def _judged(population: Population, confirmation: Confirmation) -> Values:
     """Return whether a study's interval holds the truth about new data, and its figures in the order of `FIGURES`."""
     names = [str(spec) for spec in configurations(len(population.separations))]
-    pick = names.index(confirmation.contestants[0].name)
-    truth, difference = _truths(population)[pick], confirmation.versus["fedavg"]["own"]
-    low, high, here_low, here_high = (
-        np.nan if end is None else end
-        for end in (difference.low, difference.high, difference.here_low, difference.here_high)
-    )
-    num_seeds, here = len(confirmation.seeds), None
-    if number < SAME_ROWS_STUDIES:
-        truth_here = _truth_on_same_rows(population, sample, number, pick, num_seeds)
-        here = float(here_low <= truth_here <= here_high)
+    truth = _truths(population)[names.index(confirmation.contestants[0].name)]
+    difference = confirmation.versus["fedavg"]["own"]
+    is_inside, half_width = False, None
+    if difference.low is not None and difference.high is not None:
+        is_inside, half_width = difference.low <= truth <= difference.high, (difference.high - difference.low) / 2
     better, worse = (confirmation.verdict == verdict for verdict in ("better", "worse"))
     wrong = (better and truth <= 0) or (worse and truth >= 0)
-    half_width = None if np.isnan(high - low) else (high - low) / 2
-    return float(low <= truth <= high), here, float(better), float(wrong), float(num_seeds), half_width
+    return float(is_inside), float(better), float(wrong), float(len(confirmation.seeds)), half_width
 
 
-def simulated_study(population: Population, config: SearchConfig, number: int) -> tuple[Sample, Confirmation]:
-    """Return a drawn federation, and the confirmation of the best candidate on the study's seed."""
+def simulated_study(population: Population, config: SearchConfig, number: int) -> Confirmation:
+    """Return the confirmation of the best candidate on the study's seed, on a drawn federation."""
     sample, specs = Sample(population, number), configurations(len(population.separations))
     facts = StudyFacts(
         "simulated", 1, Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1), Session(seed=number), guessing=sample.guessing
@@ -247,35 +217,17 @@ def simulated_study(population: Population, config: SearchConfig, number: int) -
         return simulated_study(population, config, number + 10**6)
     confirmation = confirm_winner(config, ledger, scored, [])
     assert confirmation is not None
-    return sample, confirmation
-
-
-def _expected_accuracy(population: Population, group: int, accuracy: float, guessing: float) -> float:
-    """Return the expected accuracy of a configuration, with its failures counted as guessing."""
-    failing = population.failures[group]
-    return (1 - failing) * accuracy + failing * guessing
+    return confirmation
 
 
 @cache
 def _truths(population: Population) -> tuple[float, ...]:
     """Return each configuration's mean difference from FedAvg over newly drawn federations."""
-    totals = np.zeros(len(population.separations))
+    failing = np.array(population.failures)
+    totals = np.zeros(len(failing))
     for number in range(NUM_FEDERATIONS):
         sample = Sample(population, 10**9 + number)
         train, test = sample.split(number, Session().test_fraction)
-        for group in range(len(totals)):
-            totals[group] += _expected_accuracy(population, group, sample.accuracy(group, train, test), sample.guessing)
+        accuracies = np.array([sample.accuracy(group, train, test) for group in range(len(totals))])
+        totals += (1 - failing) * accuracies + failing * sample.guessing
     return tuple(((totals - totals[0]) / NUM_FEDERATIONS).tolist())
-
-
-def _truth_on_same_rows(population: Population, sample: Sample, number: int, pick: int, num_seeds: int) -> float:
-    """Return the mean difference of the pick from FedAvg over splits of the same rows."""
-    total, num_splits = 0.0, SPLITS_A_SEED * num_seeds
-    for seed in range(num_splits):
-        train, test = sample.split(2**40 + 10_000 * number + seed, Session().test_fraction)
-        pair = [
-            _expected_accuracy(population, group, sample.accuracy(group, train, test), sample.guessing)
-            for group in (pick, 0)
-        ]
-        total += pair[0] - pair[1]
-    return total / num_splits

@@ -33,16 +33,26 @@ small batches as well. Strategies that are unavailable in a federation are left 
 created from a `SearchTask` like the built-in ones. Its study is the same: FedAvg together with the first proposals,
 then further proposals until `search.budget` trials are spent, or until it ends by itself if it has its own budget. No
 warm start learns from it, so the figures of the built-in recommenders do not depend on it.
+
+Regrets are relative to the oracle:
+
+    R_t = (oracle − choice) / (oracle − tuned FedAvg)     the lost share of the gain beyond a tuned step size; only if
+                                                          that gain is at least 0.01 and more than twice its error
+    R_f = (oracle − choice) / (oracle − FedAvg)           the same relative to FedAvg with the study's settings; only
+                                                          if that gain is at least 0.02
+
+Accuracies are of seeds on which neither recommenders nor the oracle chose, so a regret may be negative. A value of a
+cell is R_t of one search seed. Rows choose by a recommender, by `oracle` or `reference` (tuned FedAvg), or by a
+searcher of the user's own.
+
+Costs are a recommender's own trials. A warm start needs the studies of other federations, too, and an informed search
+the project's priors, to which trials on all data sets but the federation's own contribute.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import traceback
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import isnan, nan
@@ -50,25 +60,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, FedscoutError, LogError, first_line
+from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.text import shown
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured
+from fedscout.experiments.grids.experiment import Cell, Experiment
 from fedscout.experiments.grids.federation_runner import Choice
-from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender
+from fedscout.experiments.grids.methods import Choose
+from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender, recommender_named
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of
-from fedscout.search.searcher import Proposal, Searcher, SearchTask
-from fedscout.search.study import planned_space, study_space
-from fedscout.strategies import ChoiceRange, Range, SearchSpace, StrategySpec, Value, given_values, parse_strategy
-from fedscout.strategies.arguments import imported_class
+from fedscout.search.confirmation.intervals import paired_difference
+from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
+from fedscout.search.objective import ACCURACY
+from fedscout.search.study import planned_space
+from fedscout.search.warm_start import EarlierStudy
+from fedscout.strategies import ChoiceRange, SearchSpace, StrategySpec, Value, given_values, parse_strategy
 
 FORMAT = b"fedscout trial table 1"
 Half = Literal["learning", "development", "held out"]
@@ -192,11 +206,6 @@ class TabledTrial:
     failed: bool
     round_accuracy: tuple[float, ...]
 
-    @classmethod
-    def of(cls, trial: Trial) -> TabledTrial:
-        """Return the tabled part of a trial."""
-        return cls(trial.spec, trial.seed, trial.status == "failed", trial.round_accuracy)
-
     def score(self, guessing: float) -> float:
         """Return the mean of the last five rounds; that of guessing if the trial failed."""
         return guessing if self.failed else late_mean(self.round_accuracy)
@@ -252,12 +261,6 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
         }
 
 
-def trial_counts(path: Path) -> dict[str, int]:
-    """Return the number of trials of each federation of a table, by its name."""
-    names = pq.read_table(path, columns=["federation"]).column("federation").to_pylist()
-    return dict(Counter(names))
-
-
 def read_table(path: Path) -> list[FederationTrials]:
     """Read a table.
 
@@ -304,91 +307,6 @@ class NoLog(TrialLog):
         return Path()
 
 
-@dataclass
-class ReplayRunner:
-    """A runner that returns the nearest trial of the table in place of training.
-
-    Attributes:
-        federation: The source of the trials.
-        space: The ranges in which distances are measured.
-    """
-
-    federation: FederationTrials
-    space: SearchSpace
-
-    def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
-        """Yield a trial for each requested one."""
-        for position, settings in enumerate(batch):
-            yield position, self._trial(settings)
-
-    def forget(self, key: str) -> None:
-        """Do nothing, as no checkpoints are kept."""
-
-    def nearest(self, spec: StrategySpec, given: Mapping[str, Value]) -> StrategySpec:
-        """Return the configuration of the table that is nearest to a strategy with these clients' settings.
-
-        Raises:
-            ConfigurationError: If the table has none of its strategy.
-        """
-        values = {**spec.search_values(), **given}
-        grid_points_of_kind = self._points_by_strategy.get(spec.label)
-        if grid_points_of_kind is None:
-            raise ConfigurationError.of("the strategy of a replay", "be in the table", spec.label)
-        ranges = self.space.parameters_of(spec.label)
-        point = np.array([_coordinate(value_range, values[name]) for name, value_range in ranges.items()])
-        return grid_points_of_kind.specs[int(np.argmin(((grid_points_of_kind.places - point) ** 2).sum(axis=1)))]
-
-    @cached_property
-    def _points_by_strategy(self) -> Mapping[str, _StrategyPoints]:
-        trained = {self.space.digest(spec): spec for spec in self.federation.specs}
-        kinds: dict[str, dict[StrategySpec, StrategySpec]] = {}
-        for spec in grid_points(self.space):
-            if (equivalent := trained.get(self.space.digest(spec))) is not None:
-                kinds.setdefault(spec.label, {})[spec] = equivalent
-        return {
-            kind: _StrategyPoints(tuple(points.values()), self._coordinates(kind, [*points]))
-            for kind, points in kinds.items()
-        }
-
-    def _coordinates(self, kind: str, specs: Sequence[StrategySpec]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        ranges = self.space.parameters_of(kind)
-        values = [spec.search_values() for spec in specs]
-        return np.array(
-            [
-                [_coordinate(value_range, spec_values[name]) for name, value_range in ranges.items()]
-                for spec_values in values
-            ]
-        )
-
-    def _trial(self, settings: TrialSettings) -> Trial:
-        spec = settings.strategy
-        assert isinstance(spec, StrategySpec)
-        tabled = self.federation.trials[
-            self.nearest(spec, given_values(settings.session.training)), settings.session.seed
-        ]
-        accuracy = tabled.round_accuracy[: settings.num_rounds]
-        failed = tabled.failed and len(accuracy) < settings.num_rounds
-        return Trial.of(
-            settings,
-            status="failed" if failed else "completed",
-            error="this training failed in the table" if failed else None,
-            round_accuracy=accuracy,
-            round_clean_accuracy=accuracy,
-        )
-
-
-@dataclass(frozen=True)
-class _StrategyPoints:
-    """The tabled configuration of each grid point of one strategy, and the points, shape `(points, parameters)`."""
-
-    specs: tuple[StrategySpec, ...]
-    places: np.ndarray[Any, np.dtype[np.float64]]
-
-
-def _coordinate(found: Range, value: Value) -> float:
-    return float(found.choices.index(value)) if isinstance(found, ChoiceRange) else found.to_unit(value)
-
-
 class ReplayedFederation:
     """One federation of the table, as a recommender's context.
 
@@ -410,7 +328,6 @@ class ReplayedFederation:
         self.space = planned_space(self.config.search, self.cohort, self.config.training.local())
         joint = load_config((*self.about.arguments, *SPACE))
         self._joint = planned_space(joint.search, self.cohort, joint.training.local())
-        self.runner = ReplayRunner(federation, self._joint)
 
     @property
     def resolution(self) -> float:
@@ -437,14 +354,69 @@ class ReplayedFederation:
             guessing=self.about.guessing,
             data_origin=data_origin_of(config),
         )
-        return Ledger(facts, self.runner, NoLog())
+        return Ledger(facts, self, NoLog())
+
+    def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
+        """Yield the nearest trial of the table for each requested one, as the runner of the ledger."""
+        for position, settings in enumerate(batch):
+            yield position, self._trial(settings)
+
+    def forget(self, key: str) -> None:
+        """Do nothing, as no checkpoints are kept."""
+
+    def nearest(self, spec: StrategySpec, given: Mapping[str, Value]) -> StrategySpec:
+        """Return the configuration of the table that is nearest to a strategy with these clients' settings.
+
+        Raises:
+            ConfigurationError: If the table has none of its strategy.
+        """
+        points = self._points_by_strategy.get(spec.label)
+        if points is None:
+            raise ConfigurationError.of("the strategy of a replay", "be in the table", spec.label)
+        place = self._coordinates(spec.label, {**spec.search_values(), **given})
+        distances = ((np.array([coordinates for _, coordinates in points]) - place) ** 2).sum(axis=1)
+        return points[int(np.argmin(distances))][0]
+
+    @cached_property
+    def _points_by_strategy(self) -> Mapping[str, list[tuple[StrategySpec, list[float]]]]:
+        """The tabled configuration of each grid point of a strategy, and the point's coordinates."""
+        trained = {self._joint.digest(spec): spec for spec in self.federation.specs}
+        points: dict[str, list[tuple[StrategySpec, list[float]]]] = {}
+        for spec in dict.fromkeys(grid_points(self._joint)):
+            if (equivalent := trained.get(self._joint.digest(spec))) is not None:
+                place = self._coordinates(spec.label, spec.search_values())
+                points.setdefault(spec.label, []).append((equivalent, place))
+        return points
+
+    def _coordinates(self, kind: str, values: Mapping[str, Value]) -> list[float]:
+        """Return the positions of parameters in their ranges."""
+        return [
+            float(own.choices.index(values[name])) if isinstance(own, ChoiceRange) else own.to_unit(values[name])
+            for name, own in self._joint.parameters_of(kind).items()
+        ]
+
+    def _trial(self, settings: TrialSettings) -> Trial:
+        spec = settings.strategy
+        assert isinstance(spec, StrategySpec)
+        tabled = self.federation.trials[
+            self.nearest(spec, given_values(settings.session.training)), settings.session.seed
+        ]
+        accuracy = tabled.round_accuracy[: settings.num_rounds]
+        failed = tabled.failed and len(accuracy) < settings.num_rounds
+        return Trial.of(
+            settings,
+            status="failed" if failed else "completed",
+            error="this training failed in the table" if failed else None,
+            round_accuracy=accuracy,
+            round_clean_accuracy=accuracy,
+        )
 
     def places(self, choice: Choice) -> int:
         """Return the index of a choice among the configurations of the table."""
         client_values = dict(given_values(choice.spec.local_training(self.config.training.local())))
         if choice.learning_rate is not None:
             client_values["client_learning_rate"] = choice.learning_rate
-        return self.federation.specs.index(self.runner.nearest(choice.spec, client_values))
+        return self.federation.specs.index(self.nearest(choice.spec, client_values))
 
     def scores_of(self, choice: Choice) -> Scores:
         """Return the scores of a choice, by seed."""
@@ -484,81 +456,116 @@ def best_elsewhere(scores: np.ndarray[Any, np.dtype[np.float64]]) -> Scores:
     return best_scores
 
 
-def own_recommender(path: str) -> Recommender:
-    """Return a recommender that uses the searcher class at an import path.
+ORACLE, REFERENCE = "oracle", "reference"
+SMALLEST_GAIN = 0.02
+SMALLEST_TUNED_GAIN = 0.01
+
+
+def regret_tuned(lost: float, gains: Sequence[float]) -> float | None:
+    """Return R_t of a choice that is `lost` below an oracle with these gains over tuned FedAvg, one per seed."""
+    mean, error = float(np.mean(gains)), float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
+    return lost / mean if mean >= SMALLEST_TUNED_GAIN and mean > 2 * error else None
+
+
+def regret_fedavg(lost: float, gain: float) -> float | None:
+    """Return R_f of a choice `lost` below an oracle with this gain over FedAvg; None if the gain is too small."""
+    return lost / gain if gain >= SMALLEST_GAIN else None
+
+
+Archive = dict[int, list[EarlierStudy]]
+"""Studies for later warm starts, by seed."""
+
+
+def choice_of(recommender: Recommender, federation: ReplayedFederation, seed: int, archive: Archive) -> Choice:
+    """Return the choice on a federation, and add its study to the archive unless it was a warm start."""
+    choice = recommender.choose(ChoiceTask(federation, seed, archive.get(seed, ()) if recommender.is_warm else ()))
+    if choice.study is not None and not recommender.is_warm:
+        archive.setdefault(seed, []).append(choice.study)
+    return choice
+
+
+def _choosers(experiment: Experiment) -> dict[str, Recommender | str]:
+    """Return the chooser of each row, those first that need no other federation.
 
     Raises:
-        StrategyError: If it can't be imported, is not a searcher or lacks a method.
+        ConfigurationError: If a name is unknown, or if a table can't hold what the recommender chooses.
     """
-    searcher: type[Searcher] = imported_class(path, {"fedscout.search.searcher.Searcher": Searcher})
-    return Recommender(path, lambda task: _choose(searcher, path, task))
+    choosers: dict[str, Recommender | str] = {}
+    for row, method in experiment.rows.items():
+        if isinstance(method, Choose):
+            choosers[row] = method.by if method.by in (ORACLE, REFERENCE) else recommender_named(method.by)
+    for row, chooser in choosers.items():
+        if isinstance(chooser, Recommender) and not chooser.in_tables:
+            raise ConfigurationError.of(f"rows.{row}", "choose from a table of trials", chooser.name)
+    return dict(sorted(choosers.items(), key=lambda item: isinstance(item[1], Recommender) and item[1].is_warm))
 
 
-def _choose(searcher: type[Searcher], path: str, task: ChoiceTask) -> Choice:
-    config = task.config()
-    ledger = task.context.ledger(config)
-    facts = ledger.facts
-    search_task = SearchTask(
-        space=study_space(config.search, facts),
-        seed=facts.session.seed,
-        settings=config.search,
-        num_rounds=facts.num_rounds,
-        references=(BASELINE,),
-        measure=facts.measure,
-    )
-    with _code_of(path):
-        instance = searcher(search_task)
-    baseline, trials = _search(instance, path, ledger, sys.maxsize if instance.has_own_budget else config.search.budget)
-    best = best_of([baseline, *trials])
-    return Choice(BASELINE if best is None else best.spec, full_trainings_of(trials, facts.num_rounds))
+@dataclass(frozen=True)
+class Replayed:
+    """Recommenders on a table of trials: each seed is the search seed in turn, scored on the others.
 
+    Warm starts learn only from the development federations, and on one of these from the others.
 
-def _search(searcher: Searcher, path: str, ledger: Ledger, budget: int) -> tuple[Trial, list[Trial]]:
-    """Return FedAvg's trial and those of the search.
-
-    FedAvg is reported to the searcher with the first proposals, as in any study.
+    Attributes:
+        table: Its file; None is the published one.
+        strategies_alone: Whether the clients' settings are fixed to the study's own; else the joint space is searched.
     """
-    facts = ledger.facts
-    reported = ledger.run([facts.trial("baseline", BASELINE)])
-    baseline, trials = reported[0], list[Trial]()
-    while budget > len(trials):
-        with _code_of(path):
-            proposals = searcher.plan(budget - len(trials))
-        _check(proposals, path, searcher, budget - len(trials))
-        if not proposals:
-            break
-        new = ledger.run(
-            [facts.trial("search", proposal.spec, num_rounds=proposal.num_rounds) for proposal in proposals]
-        )
-        with _code_of(path):
-            searcher.tell([*reported, *new])
-        reported, trials = [], [*trials, *new]
-    return baseline, trials
+
+    table: str | None = None
+    strategies_alone: bool = False
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Replay every row on every column."""
+        choosers = _choosers(experiment)
+        settings = (*(() if self.strategies_alone else SPACE), *context.settings)
+        table = read_table(PUBLISHED if self.table is None else Path(self.table))
+        is_warm = any(isinstance(chooser, Recommender) and chooser.is_warm for chooser in choosers.values())
+        needed = [
+            federation_trials
+            for federation_trials in table
+            if federation_trials.about.name in experiment.federations
+            or (is_warm and federation_trials.about.half == "development")
+        ]
+        federations = [ReplayedFederation(federation_trials, settings) for federation_trials in needed]
+        to_learn: Archive = {}
+        cells: dict[Cell, CellValues] = {}
+        for row, by in choosers.items():
+            context.note(row)
+            for federation in federations:
+                if isinstance(by, str):
+                    scores = federation.oracle if by == ORACLE else federation.tuned
+                    results = [(scores, 0.0)] * len(federation.federation.seeds)
+                else:
+                    archive = to_learn if by.is_warm or federation.about.half == "development" else {}
+                    results = []
+                    for seed in federation.federation.seeds:
+                        choice = choice_of(by, federation, seed, archive)
+                        results.append((federation.scores_of(choice), choice.cost))
+                if federation.name in experiment.federations:
+                    cells[row, federation.name] = _replayed(federation, results)
+        return Measured(cells)
 
 
-def _check(proposals: Sequence[Proposal], path: str, searcher: Searcher, left: int) -> None:
-    """Check that a study can train the proposals.
+def _replayed(federation: ReplayedFederation, results: Sequence[tuple[Scores, float]]) -> CellValues:
+    """Return a cell from the choice on each seed: its scores on all seeds, and its cost."""
+    stacked, costs = zip(*results, strict=True)
+    scores, others = np.stack(stacked), ~np.eye(len(results), dtype=bool)
 
-    Raises:
-        ConfigurationError: With the first fault.
-    """
-    if len(proposals) > left:
-        raise ConfigurationError.of(path, f"propose at most the {left} configurations requested", len(proposals))
-    for proposal in proposals:
-        if not (isinstance(proposal.spec, StrategySpec) and searcher.task.space.contains(proposal.spec)):
-            raise ConfigurationError.of(path, "propose configurations of task.space", shown(proposal.spec))
+    def on_others(numbers: npt.NDArray[np.float64]) -> list[float]:
+        """Return the mean of each row over all columns but that of its own place."""
+        return [float(row[judges].mean()) for row, judges in zip(numbers, others, strict=True)]
 
-
-@contextmanager
-def _code_of(path: str) -> Iterator[None]:
-    """Report an exception of the user's code in one line, with its location."""
-    try:
-        yield
-    except FedscoutError:
-        raise
-    except Exception as error:  # user code may raise anything
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}, line {frame.lineno}"
-        raise ConfigurationError.of(
-            path, "search without an error", f"{type(error).__name__}: {first_line(error)} ({where})"
-        ) from error
+    lost, beyond = on_others(federation.oracle - scores), scores - federation.tuned
+    gains = (federation.oracle - federation.tuned).tolist()
+    gain = float(federation.oracle.mean()) - float(federation.baseline.mean())
+    means = on_others(beyond.T)  # a seed judges the mean of what was chosen on all others
+    difference = paired_difference(means, [0.0] * len(means), resolution=federation.resolution, span=ACCURACY.span)
+    is_below = difference.mean < -SMALLEST_TUNED_GAIN and difference.verdict < 0
+    figures = {
+        "R_f": tuple(regret_fedavg(value, gain) for value in lost),
+        "beyond tuned FedAvg": tuple(on_others(beyond)),
+        "accuracy": tuple(on_others(scores)),
+        COST: costs,
+        "share below tuned FedAvg": (float(is_below),),
+    }
+    return CellValues(values=tuple(regret_tuned(value, gains) for value in lost), figures=figures)

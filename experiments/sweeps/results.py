@@ -26,7 +26,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,8 +120,19 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepS
         return SweepStudy(one, path, end, (shared,))
     one = replace(one, config=one.config.with_task(result["config"]["federation"]["task"] == "regression"))
     measure = measures_of_study(one.config)[0]
-    shared |= {"measure": measure.name, "smallest_score": measure.worst, "largest_score": measure.best}
-    shared |= _findings(result) | _effort(result, path)
+    from fedscout.engine.trials.log import read_columns
+
+    trials, _ = read_columns(path / "trials", ["trial", "status", "seconds"])
+    shared |= _findings(result) | {
+        "measure": measure.name,
+        "smallest_score": measure.worst,
+        "largest_score": measure.best,
+        "num_clients": result["federation"]["num_clients"],
+        "num_trials": len(trials),
+        "num_failed_trials": sum(trial["status"] == "failed" for trial in trials),
+        "seconds": result["timings"]["seconds"]["total"],
+        "trial_seconds": sum(trial["seconds"] for trial in trials),
+    }
     return SweepStudy(one, path, end, tuple(shared | choice for choice in _choices(result)))
 
 
@@ -141,19 +151,6 @@ def _findings(result: Mapping[str, Any]) -> Row:
         if published.name == "outliers":
             row["outlier_clients"] = json.dumps(list(verdict.decided_by.flagged_clients))
     return row
-
-
-def _effort(result: Mapping[str, Any], folder: Path) -> Row:
-    from fedscout.engine.trials.log import read_columns
-
-    trials, _ = read_columns(folder / "trials", ["trial", "status", "seconds"])
-    return {
-        "num_clients": result["federation"]["num_clients"],
-        "num_trials": len(trials),
-        "num_failed_trials": sum(trial["status"] == "failed" for trial in trials),
-        "seconds": result["timings"]["seconds"]["total"],
-        "trial_seconds": sum(trial["seconds"] for trial in trials),
-    }
 
 
 def _choices(result: Mapping[str, Any]) -> list[Row]:
@@ -176,8 +173,6 @@ def _choices(result: Mapping[str, Any]) -> list[Row]:
         row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": test_to_train}
         if role in contestants:
             row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
-            if role == "challenger":
-                row |= {"verdict": confirmation["verdict"], **_gain(confirmation)}
         rows.append(row)
     return rows
 
@@ -190,23 +185,24 @@ def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | Non
 
 
 def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
-    """Return the accuracy on the fresh seeds and its paired difference from FedAvg's, for new data."""
+    """Return the accuracy on the fresh seeds and its paired differences, for new data.
+
+    A difference is from FedAvg; a gain from the stronger of FedAvg and tuned FedAvg, on which the verdict is based.
+    """
     view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
     measure = Measure.model_validate(confirmation.get("measure", {}))
     score = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
     row: Row = {
-        "accuracy": score.mean,
-        "accuracy_low": score.low,
-        "accuracy_high": score.high,
+        **_interval("accuracy", score),
         "accuracy_own": float(np.mean(contestant["own"])),
         "accuracy_clean": float(np.mean(contestant["clean"])),
         "num_confirmation_seeds": len(contestant[view]),
     }
-    if contestant["role"] == "fedavg":
-        return row
     if contestant["role"] == "challenger":
-        difference = PairedDifference.model_validate(confirmation["versus"]["fedavg"][view])
-    else:
+        for name, against in (("difference", "fedavg"), ("gain", confirmation["reference"])):
+            row |= _interval(name, PairedDifference.model_validate(confirmation["versus"][against][view]))
+        row["verdict"] = confirmation["verdict"]
+    elif contestant["role"] != "fedavg":
         difference = paired_difference(
             contestant[view],
             fedavg[view],
@@ -214,13 +210,12 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
             test_to_train=design.test_to_train,
             span=design.span,
         )
-    return row | {"difference": difference.mean, "difference_low": difference.low, "difference_high": difference.high}
+        row |= _interval("difference", difference)
+    return row
 
 
-def _gain(confirmation: Mapping[str, Any]) -> Row:
-    """Return the difference that the verdict is based on: from the stronger of FedAvg and tuned FedAvg."""
-    gain = PairedDifference.model_validate(confirmation["versus"][confirmation["reference"]][confirmation["view"]])
-    return {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
+def _interval(name: str, difference: PairedDifference) -> Row:
+    return {name: difference.mean, f"{name}_low": difference.low, f"{name}_high": difference.high}
 
 
 def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
@@ -239,11 +234,9 @@ def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
 def axis_type(values: Sequence[Any]) -> str:
     """Return the type of an axis's column: the common type of its values, else string."""
     kinds = {type(value) for value in values if value is not None}
-    if kinds == {bool}:
-        return "bool"
-    if kinds == {int}:
-        return "int64"
-    return "float64" if kinds and kinds <= {int, float} else "string"
+    if kinds == {int, float}:
+        return "float64"
+    return {bool: "bool", int: "int64", float: "float64"}.get(kinds.pop(), "string") if len(kinds) == 1 else "string"
 
 
 def write_table(table: pa.Table, folder: SweepFolder) -> None:
@@ -331,37 +324,29 @@ def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:
 
 
 def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, choosers: Sequence[str]) -> Group:
-    rows_by_chooser = {
+    scored: dict[str, dict[str, Row]] = {
         chooser: {row["study"]: row for row in rows if row["chooser"] == chooser and row[measure] is not None}
         for chooser in choosers
     }
-    fedavg, choice = rows_by_chooser.get(FEDAVG, {}), rows_by_chooser.get(choosers[-1], {}) if choosers else {}
-    per_study = {row["study"]: row for row in rows}
-    paired = [study for study in choice if study in fedavg]
-    difference = gain = _mean_difference([(choice[study], fedavg[study]) for study in paired], measure, "difference")
-    if tuned := rows_by_chooser.get(TUNED):
-        stronger = {
-            study: max(fedavg[study], tuned.get(study, fedavg[study]), key=itemgetter(measure)) for study in paired
-        }
-        gain = _mean_difference([(choice[study], stronger[study]) for study in paired], measure, "gain")
+    fedavg, choice = scored.get(FEDAVG, {}), scored.get(choosers[-1], {}) if choosers else {}
+    tuned, studies = scored.get(TUNED, {}), {row["study"]: row for row in rows}.values()
+    paired = [(choice[study], fedavg[study], tuned.get(study, fedavg[study])) for study in choice if study in fedavg]
+    difference = _mean_difference([(ours, plain) for ours, plain, _ in paired], measure, "difference")
+    stronger = [(ours, max(references, key=itemgetter(measure))) for ours, *references in paired]
+    gain = _mean_difference(stronger, measure, "gain") if tuned else difference
     (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
-    beyond_zero = gain is not None and gain.low is not None and gain.high is not None
-    differs = beyond_zero and not gain.low <= 0 <= gain.high  # type: ignore[union-attr, operator]
+    differs = gain is not None and gain.low is not None and gain.high is not None and not gain.low <= 0 <= gain.high
     detectors = ("label_skew", "feature_skew", "outliers")
     return Group(
         values=values,
-        num_studies=len(per_study),
-        num_completed=sum(row["status"] == "completed" for row in per_study.values()),
-        accuracy={
-            chooser: _accuracy(list(rows_by_study.values()), measure)
-            for chooser, rows_by_study in rows_by_chooser.items()
-            if rows_by_study
-        },
+        num_studies=len(studies),
+        num_completed=sum(row["status"] == "completed" for row in studies),
+        accuracy={chooser: _accuracy([*of.values()], measure) for chooser, of in scored.items() if of},
         difference=difference,
         gain=gain,
-        num_better=sum(row["verdict"] == "better" for row in rows if row["chooser"] == CHALLENGER),
+        num_better=[verdict, *more].count("better"),
         is_distinguished=differs if more or verdict is None else verdict in ("better", "worse"),
-        detected={name: sum(bool(row[f"{name}_detected"]) for row in per_study.values()) for name in detectors},
+        detected={name: sum(bool(row[f"{name}_detected"]) for row in studies) for name in detectors},
     )
 
 
@@ -433,20 +418,16 @@ def points_of(groups: Sequence[Group], layout: PlotLayout, measure: Measure) -> 
     """Return the means of a panel's groups, ordered along x, with their intervals within the measure's bounds."""
     values = axis_values(groups)
     bounds = measure.worst, measure.best
-    points = []
     axes = [axis for axis in (layout.x, layout.colour) if axis is not None]
+    points = []
     for group in sorted(groups, key=lambda group: [values[axis].index(group.values[axis]) for axis in axes]):
         colour = [] if layout.colour is None else [f"{layout.colour.rpartition('.')[2]} {_text(group, layout.colour)}"]
         for chooser, mean in group.accuracy.items():
-            points.append(
-                {
-                    "step": _text(group, layout.x),
-                    "curve": ", ".join([LABELS[chooser], *colour]),
-                    "mean": mean.mean,
-                    "low": float(np.clip(mean.mean if mean.low is None else mean.low, *bounds)),
-                    "high": float(np.clip(mean.mean if mean.high is None else mean.high, *bounds)),
-                }
-            )
+            ends = [mean.mean if end is None else end for end in (mean.low, mean.high)]
+            low, high = np.clip(ends, *bounds).tolist()
+            curve = ", ".join([LABELS[chooser], *colour])
+            step = _text(group, layout.x)
+            points.append({"step": step, "curve": curve, "mean": mean.mean, "low": low, "high": high})
     return points
 
 

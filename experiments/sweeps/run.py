@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -126,14 +126,9 @@ def run_sweep(
             studies[pending[place]] = ended_study(folder, one, end)
             display.ended(pending[place])
             if time.monotonic() - last_written > TABLE_SECONDS:
-                write_table(table_of(sweep, in_order(studies)), folder)
+                write_table(table_of(sweep, [studies[place] for place in sorted(studies)]), folder)
                 last_written = time.monotonic()
-        return _conclude(folder, sweep, in_order(studies))
-
-
-def in_order(studies: Mapping[int, SweepStudy]) -> list[SweepStudy]:
-    """Return studies by their positions in the grid."""
-    return [studies[position] for position in sorted(studies)]
+        return _conclude(folder, sweep, [studies[position] for position in sorted(studies)])
 
 
 def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:

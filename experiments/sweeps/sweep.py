@@ -31,7 +31,6 @@ from typing import Any
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError
 from fedscout.engine.runtime.files import UNUSABLE
 from fedscout.engine.runtime.storage import Storage, mounted
-from fedscout.engine.trials.log import num_trials
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
 from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
@@ -110,12 +109,14 @@ def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
         except ConfigurationError as error:
             faults.update(dict.fromkeys(error.faults))
             continue
-        point = _configuration(config, axes)
+        document, digest = config.model_dump(mode="json"), config.digest()  # whose identity may lack a default
+        setting = {key: _value_at(document, key) for key in axes}
+        point = GridConfiguration(setting, config, digest, study_name(setting, digest))
         first = unique.setdefault(point.digest, point)
         if first is not point:
             faults[f"combinations must differ, got the same study twice: {first.text} and {point.text}"] = None
     if faults:
-        raise ConfigurationError(list(faults))
+        raise ConfigurationError([*faults])
     configurations = tuple(unique.values())
     single = [options[0] for options in choices if len(options) == 1]
     return Sweep(axes, configurations, _default_name(given_settings(single, file), axes, configurations[0].config))
@@ -128,22 +129,28 @@ def argument_choices(arguments: Sequence[str]) -> list[tuple[str, ...]]:
         ConfigurationError: With every fault: missing values, and keys that can't be an axis.
     """
     choices: list[tuple[str, ...]] = []
-    faults: list[str] = []
+    faults: dict[str, None] = {}
     keys = [_key(argument) for argument in arguments]
     for argument, key in zip(arguments, keys, strict=True):
         try:
             values = _split_values(key, argument.partition("=")[2])
         except ConfigurationError as error:
-            faults += error.faults
+            faults |= dict.fromkeys(error.faults)
             continue
         choices.append(tuple(f"{key}={value}" for value in values) if len(values) > 1 else (argument,))
         if len(values) > 1 and keys.count(key) > 1:
-            faults.append(Fault(key, "be given only once if it has several values", f"it {keys.count(key)} times"))
+            faults[Fault(key, "be given only once if it has several values", f"it {keys.count(key)} times")] = None
         if len(values) > 1 and key.partition(".")[0] == "engine":
-            faults.append(f"{key} must have one value, got {len(values)}: it does not change a study's result")
+            faults[f"{key} must have one value, got {len(values)}: it does not change a study's result"] = None
     if faults:
-        raise ConfigurationError(list(dict.fromkeys(faults)))
+        raise ConfigurationError([*faults])
     return choices
+
+
+def _value_at(document: Any, key: str) -> Any:
+    for part in key.split("."):
+        document = document.get(part) if isinstance(document, Mapping) else None
+    return document
 
 
 def _key(argument: str) -> str:
@@ -172,18 +179,6 @@ def _split_values(key: str, text: str) -> list[str]:
     if "" in values[1:] or re.search(r"^\s*,|,\s*$", text):
         raise ConfigurationError.of(key, "have a value before and after each comma", repr(text))
     return values
-
-
-def _configuration(config: StudyConfig, axes: Sequence[str]) -> GridConfiguration:
-    document, digest = config.model_dump(mode="json"), config.digest()  # whose identity may lack a default
-    setting = {key: _value_at(document, key) for key in axes}
-    return GridConfiguration(setting, config, digest, study_name(setting, digest))
-
-
-def _value_at(document: Any, key: str) -> Any:
-    for part in key.split("."):
-        document = document.get(part) if isinstance(document, Mapping) else None
-    return document
 
 
 def study_name(values: Mapping[str, Any], digest: str) -> str:
@@ -249,10 +244,6 @@ class SweepFolder(GridFolder):
         result = read_json(self.study(one) / "result.json")
         return result if result is not None and result.get("config_hash") == one.digest else None
 
-    def num_trials(self, one: GridConfiguration) -> int:
-        """Return the number of trials in the log of a configuration's study."""
-        return num_trials(self.study(one) / "trials")
-
 
 @contextmanager
 def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
@@ -291,40 +282,27 @@ def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
     column that would distinguish the studies.
 
     Raises:
-        LogError: If they have changed.
+        LogError: If they have changed, or if the folder holds something else.
     """
-    fixed = sweep.fixed()
-    stored = _stored(path)
-    axes = list(dict.fromkeys([*stored["axes"], *sweep.axes])) if stored else list(sweep.axes)
-    if stored:
-        old: dict[str, Any] = stored["fixed"]
-        shared = [key for key in old if key in fixed and not _is_below(key, axes)]
-        differing = [key for key in shared if old[key] != json.loads(json.dumps(fixed[key]))]
-        if differing:
-            changes = [f"{key}: {value_text(old[key])} before, {value_text(fixed[key])} now" for key in differing]
-            key = differing[0]
-            raise LogError.of(
-                path,
-                problem=f"holds another sweep; what differs: {'; '.join(changes[:6])}",
-                hint="choose another --out, or make the key an axis, such as "
-                f"{key}={value_text(old[key])},{value_text(fixed[key])}",
-            )
-        fixed = {key: fixed[key] for key in shared}
-    return {"axes": axes, "fixed": fixed}
-
-
-def _is_below(key: str, axes: list[str]) -> bool:
-    return any(key == axis or key.startswith(f"{axis}.") for axis in axes)
-
-
-def _stored(path: Path) -> dict[str, Any] | None:
-    if not path.is_dir():
-        return None
-    stored = read_json(path / BINDING)
-    if stored is not None and isinstance(stored.get("axes"), list) and isinstance(stored.get("fixed"), dict):
-        return stored
-    refuse_others(path)
-    return None
+    fixed, axes = sweep.fixed(), [*sweep.axes]
+    stored = read_json(path / BINDING) or {}
+    if not (isinstance(stored.get("axes"), list) and isinstance(stored.get("fixed"), dict)):
+        refuse_others(path)
+        return {"axes": axes, "fixed": fixed}
+    old, axes = stored["fixed"], list(dict.fromkeys([*stored["axes"], *axes]))
+    free = tuple(f"{axis}." for axis in axes)
+    shared = [key for key in old if key in fixed and not f"{key}.".startswith(free)]
+    differing = [key for key in shared if old[key] != json.loads(json.dumps(fixed[key]))]
+    if differing:
+        changes = [f"{key}: {value_text(old[key])} before, {value_text(fixed[key])} now" for key in differing]
+        key = differing[0]
+        raise LogError.of(
+            path,
+            problem=f"holds another sweep; what differs: {'; '.join(changes[:6])}",
+            hint="choose another --out, or make the key an axis, such as "
+            f"{key}={value_text(old[key])},{value_text(fixed[key])}",
+        )
+    return {"axes": axes, "fixed": {key: fixed[key] for key in shared}}
 
 
 @dataclass(frozen=True)

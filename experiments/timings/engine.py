@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense, lenet, resnet18, textcnn
+from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
@@ -126,32 +126,33 @@ class RoundTimes(BaseModel, frozen=True):
     Attributes:
         round_seconds: Duration of every round. Under other load, the minimum is the least affected.
         accuracy: After the last round, as evidence that the work was done.
+        versions: Of a peer's libraries.
+        phases: Of fedscout: mean seconds of each part of a round; `hosts` is the summed compute time of the hosts.
+        driver_seconds_per_client_round: The driver's own time per round and training client. On Ray it is the CPU time
+            of the driving thread, which excludes waiting for hosts; in one process it is all time except the host's.
     """
 
     round_seconds: tuple[float, ...] = Field(min_length=1)
     accuracy: float
+    versions: dict[str, str] = {}
+    phases: dict[str, float] = {}
+    driver_seconds_per_client_round: float | None = None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def seconds_per_round(self) -> float:
-        """Mean duration of a round."""
-        return fmean(self.round_seconds)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def median_seconds_per_round(self) -> float:
+    def median_seconds(self) -> float:
         """Median duration of a round."""
         return median(self.round_seconds)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def min_seconds_per_round(self) -> float:
+    def min_seconds(self) -> float:
         """Minimum duration of a round."""
         return min(self.round_seconds)
 
-    def times(self, other: RoundTimes) -> float:
-        """Return the ratio of the median round to that of another program."""
-        return self.median_seconds_per_round / other.median_seconds_per_round
+    def with_run(self, other: RoundTimes) -> RoundTimes:
+        """Return the times with the rounds of a later run; all else is of the first."""
+        return self.model_copy(update={"round_seconds": self.round_seconds + other.round_seconds})
 
 
 PROGRAMS = Path(__file__).parent / "peers"
@@ -172,6 +173,7 @@ ENVIRONMENT = {
 NOT_INHERITED = ("PYTHON", "RAY_", "VIRTUAL_ENV")
 """Prefixes of variables that configure this program; a peer runs with its own defaults."""
 
+PEER_SECONDS = 600.0
 LIBRARY_MISSING = ("ModuleNotFoundError:", "ImportError:")
 
 
@@ -190,23 +192,8 @@ PEERS = (
 )
 
 
-class PeerTiming(RoundTimes):
-    """A peer's round times, with the versions of its libraries."""
-
-    versions: dict[str, str]
-
-
-class MissingPeer(BaseModel, frozen=True):
-    """Why a peer has no result."""
-
-    missing: str
-
-
-PeerResult = PeerTiming | MissingPeer
-
-
-def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
-    """Return the timing of a peer, which is killed with its child processes after the time limit."""
+def run_peer(peer: Peer, task: Task, seconds: float = PEER_SECONDS) -> RoundTimes | str:
+    """Return the times of a peer, or why it has none; it is killed with its child processes after the time limit."""
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
@@ -214,42 +201,40 @@ def run_peer(peer: Peer, task: Task, seconds: float) -> PeerResult:
         out, err = folder / "out", folder / "err"
         code = _run(command, folder, out, err, seconds)
         if code is None:
-            return MissingPeer(missing=f"no result within {seconds:g} s")
+            return f"no result within {seconds:g} s"
         last_line = next((line for line in reversed(err.read_text(errors="replace").splitlines()) if line.strip()), "")
         if code != 0:
             reason = f"it exited with code {code}: {last_line or 'nothing'}"
-            is_installed = not last_line.startswith(LIBRARY_MISSING)
-            return MissingPeer(missing=reason if is_installed else f"not installed ({last_line}): {peer.install}")
+            return f"not installed ({last_line}): {peer.install}" if last_line.startswith(LIBRARY_MISSING) else reason
         lines = out.read_text(errors="replace").splitlines()
     answer = next((line for line in reversed(lines) if line.startswith("{")), "{}")
     try:
-        return PeerTiming.model_validate_json(answer)
+        return RoundTimes.model_validate_json(answer)
     except ValidationError:
-        return MissingPeer(missing=f"its output contains no round times: {answer}")
+        return f"its output contains no round times: {answer}"
 
 
 def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
     """Return a command's exit code, or None after the time limit; all its processes are killed."""
     mark = secrets.token_hex(16)
+    environment = _environment(folder, mark, on_gpu="cuda" in command)
     with out.open("wb") as output, err.open("wb") as errors:
-        process = subprocess.Popen(  # noqa: S603  # one of the programs beside this file
-            command,
-            cwd=folder,
-            env=_environment(folder, mark, on_gpu="cuda" in command),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-        )
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        end_marked(mark)  # Ray's daemons are in groups of their own
+        try:
+            return subprocess.run(  # noqa: S603  # one of the programs beside this file
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                timeout=seconds,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end_marked(mark)  # Ray's daemons are in groups of their own
 
 
 def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
@@ -259,50 +244,36 @@ def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
     return inherited | ENVIRONMENT | folders | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
-Note = Callable[[str], None]
-
-BASELINE = "fedavg"
-HEADING = "milliseconds per round"
-
-
-class EngineTiming(RoundTimes):
-    """One measurement, from one run or several.
+class EngineReport(BaseModel, frozen=True):
+    """Benchmark results.
 
     Attributes:
-        sampled: Clients that train and are scored in a round.
-        samples: Rows per client.
-        rounds: Measured rounds of a run, after the warm-up rounds.
-        strategy: Display name of the strategy; `kind` is its kind.
-        phases: Mean seconds of each part of a round; `hosts` is the summed compute time of the hosts.
-        start_seconds: Time until the hosts respond, in the first run.
-        driver_seconds_per_client_round: The driver's own time per round and training client. On Ray it is the CPU time
-            of the driving thread, which excludes waiting for hosts; in one process it is all time except the host's.
+        processor: Of fedscout and its peers.
+        hosts: Of fedscout.
+        reference: The program that others are compared with: fedscout's FedAvg, which peers run, or else the first.
+        programs: Round times by name.
+        ratios: Of the median round to that of the reference.
+        missing: Why a peer has no times.
     """
 
-    work: WorkName
-    clients: int
-    sampled: int
-    samples: int
-    rounds: int
-    strategy: str
-    kind: str
+    processor: str
     hosts: int
-    phases: dict[str, float]
-    start_seconds: float
-    driver_seconds_per_client_round: float
+    reference: str
+    programs: dict[str, RoundTimes]
+    ratios: dict[str, float]
+    missing: dict[str, str]
 
 
 def time_engine(
     task: Task, strategies: Sequence[StrategySpec], engine: EngineConfig, training: LocalTraining = TRAINING
-) -> list[EngineTiming]:
-    """Return the timings of strategies, measured one after the other on the same hosts.
+) -> tuple[int, dict[str, RoundTimes]]:
+    """Return the number of hosts, and the times of strategies, measured one after the other on these.
 
     Raises:
         RuntimeError: If a strategy's trial fails.
     """
     federation = work_federation(task.name, task.clients, task.samples)
-    rounds, num_sampled = task.rounds, task.sampled or task.clients
-    timings = []
+    num_sampled, times = task.sampled or task.clients, {}
     with open_runner(federation, engine, None, parallel=1) as runner:
         del federation  # the hosts have it
         runner.started()
@@ -311,29 +282,18 @@ def time_engine(
             run(WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
             driver_seconds = -time.thread_time()
-            result = run(rounds, lambda _: ends.append(time.perf_counter()))  # noqa: B023  # called before the next
+            result = run(task.rounds, lambda _: ends.append(time.perf_counter()))  # noqa: B023  # called before the next
             driver_seconds += time.thread_time()
             ends.append(time.perf_counter())
             if engine.grid == "local":
                 driver_seconds = ends[-1] - ends[0] - result.seconds["hosts"]
-            timings.append(
-                EngineTiming(
-                    work=task.name,
-                    clients=task.clients,
-                    sampled=num_sampled,
-                    samples=task.samples,
-                    rounds=rounds,
-                    strategy=str(strategy),
-                    kind=strategy.kind,
-                    hosts=runner.num_hosts,
-                    round_seconds=whole_rounds(ends, rounds),
-                    phases={phase: spent / rounds for phase, spent in result.seconds.items() if phase != "total"},
-                    accuracy=result.round_accuracy[-1],
-                    start_seconds=runner.start_seconds,
-                    driver_seconds_per_client_round=driver_seconds / num_sampled / rounds,
-                )
+            times[f"fedscout, {strategy}"] = RoundTimes(
+                round_seconds=whole_rounds(ends, task.rounds),
+                accuracy=result.round_accuracy[-1],
+                phases={phase: spent / task.rounds for phase, spent in result.seconds.items() if phase != "total"},
+                driver_seconds_per_client_round=driver_seconds / num_sampled / task.rounds,
             )
-    return timings
+        return runner.num_hosts, times
 
 
 def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
@@ -353,18 +313,6 @@ def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
     return (first + scoring, *others)
 
 
-def joined(runs: Sequence[EngineTiming]) -> EngineTiming:
-    """Return several runs of one measurement merged into one."""
-    first = runs[0]
-    return first.model_copy(
-        update={
-            "round_seconds": tuple(seconds for run in runs for seconds in run.round_seconds),
-            "phases": {phase: fmean(run.phases[phase] for run in runs) for phase in first.phases},
-            "driver_seconds_per_client_round": fmean(run.driver_seconds_per_client_round for run in runs),
-        }
-    )
-
-
 def processor_text() -> str:
     """Return the processor's name and the instruction set of PyTorch's kernels, such as `AMD EPYC, AVX512`."""
     import torch
@@ -375,45 +323,6 @@ def processor_text() -> str:
     return f"{names[0] if names else platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-class EngineReport(BaseModel, frozen=True):
-    """Benchmark results: timings by strategy, those of peers, if any, and the processor of both."""
-
-    timings: tuple[EngineTiming, ...]
-    peers: dict[str, PeerResult] | None = None
-    processor: str = Field(default_factory=processor_text)
-
-    @property
-    def baseline(self) -> EngineTiming | None:
-        """FedAvg's timing, or None."""
-        return next((timing for timing in self.timings if timing.kind == BASELINE), None)
-
-    @property
-    def compared(self) -> EngineTiming:
-        """The timing that peers are compared with: FedAvg, which peers run, or else the first."""
-        return self.baseline or self.timings[0]
-
-    def document(self) -> dict[str, Any]:
-        """Return the report as JSON, with the timing at the top level if there is only one."""
-        timings = [timing.model_dump(mode="json") | self._extra(timing) for timing in self.timings]
-        document = {"processor": self.processor} | (timings[0] if len(timings) == 1 else {"timings": timings})
-        if self.peers is not None:
-            document |= {"compared": self.compared.strategy}
-            document |= {"peers": {name: self._peer(result) for name, result in self.peers.items()}}
-        return document
-
-    def _extra(self, timing: EngineTiming) -> dict[str, Any]:
-        if self.baseline is None or timing is self.baseline:
-            return {}
-        return {
-            "over_fedavg_seconds": timing.median_seconds_per_round - self.baseline.median_seconds_per_round,
-            "times_fedavg": timing.times(self.baseline),
-        }
-
-    def _peer(self, result: PeerResult) -> dict[str, Any]:
-        compared = {"times_ours": result.times(self.compared)} if isinstance(result, PeerTiming) else {}
-        return result.model_dump(mode="json") | compared
-
-
 def measure_engine(
     task: Task,
     strategies: Sequence[StrategySpec],
@@ -421,8 +330,7 @@ def measure_engine(
     training: LocalTraining = TRAINING,
     repeats: int = 1,
     peers: Sequence[Peer] = (),
-    peer_seconds: float = 600.0,
-    note: Note = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> EngineReport:
     """Return the benchmark results of strategies and of peers on the same task.
 
@@ -433,68 +341,46 @@ def measure_engine(
         training: Local training of fedscout's clients; peers train in float32.
         repeats: Repetitions, each with newly started hosts.
         peers: Programs to compare with.
-        peer_seconds: Time limit of a peer.
         note: Called with a line of progress.
 
     Raises:
         RuntimeError: If a strategy's trial fails.
     """
-    runs: list[list[EngineTiming]] = []
-    results: dict[str, PeerResult] = {}
+    programs: dict[str, RoundTimes] = {}
+    missing: dict[str, str] = {}
     for turn in range(repeats):
         note(f"repetition {turn + 1} of {repeats}: fedscout")
-        runs.append(time_engine(task, strategies, engine, training))
+        hosts, times = time_engine(task, strategies, engine, training)
+        for name, run in times.items():
+            programs[name] = programs[name].with_run(run) if name in programs else run
         for peer in peers:
-            previous = results.get(peer.name)
-            if isinstance(previous, MissingPeer):
+            if peer.name in missing:
                 continue
             note(f"repetition {turn + 1} of {repeats}: {peer.name}")
-            result = run_peer(peer, replace(task, workers=runs[-1][0].hosts), peer_seconds)
-            if previous is not None and isinstance(result, PeerTiming):
-                result = result.model_copy(update={"round_seconds": previous.round_seconds + result.round_seconds})
-            results[peer.name] = result  # one that failed once has no result
+            result = run_peer(peer, replace(task, workers=hosts))
+            if isinstance(result, str):  # one that failed once has no times
+                missing[peer.name] = result
+                programs.pop(peer.name, None)
+            else:
+                programs[peer.name] = programs[peer.name].with_run(result) if peer.name in programs else result
+    reference = next((name for name in programs if name == "fedscout, fedavg"), next(iter(programs)))
     return EngineReport(
-        timings=tuple(joined(strategy_runs) for strategy_runs in zip(*runs, strict=True)),
-        peers=results if peers else None,
+        processor=processor_text(),
+        hosts=hosts,
+        reference=reference,
+        programs=programs,
+        ratios={name: times.median_seconds / programs[reference].median_seconds for name, times in programs.items()},
+        missing=missing,
     )
 
 
 def report_lines(report: EngineReport) -> list[str]:
     """Return the report as lines of text, with all times in milliseconds."""
-    first, peers = report.timings[0], report.peers or {}
-    width = max(len(name) for name in [HEADING, *peers, *(_name(timing) for timing in report.timings)]) + 2
-    sampled = "" if first.sampled == first.clients else f"{first.sampled} per round, "
-    lines = [
-        f"{first.work}, {first.clients} clients of {first.samples} rows, {sampled}{first.hosts} hosts, "
-        f"{len(first.round_seconds)} rounds each; {report.processor}",
-        "",
-        f"{HEADING:{width}}{'median':>10}{'min':>10}{'mean':>10}",
-    ]
-    for timing in report.timings:
-        remark = ""
-        if report.baseline is not None and timing is not report.baseline:
-            extra = 1000 * (timing.median_seconds_per_round - report.baseline.median_seconds_per_round)
-            ratio = timing.times(report.baseline)
-            remark = f"   FedAvg {extra:+.1f} ms, x {ratio:.2f}"
-        lines.append(f"{_name(timing):{width}}{_figures(timing)}{remark}")
-    for name, result in peers.items():
-        if isinstance(result, MissingPeer):
-            lines.append(f"{name:{width}}{result.missing}")
-            continue
-        ratio = result.times(report.compared)
-        lines.append(f"{name:{width}}{_figures(result)}   {_name(report.compared)} x {ratio:.2f}")
-    lines.append("")
-    for timing in report.timings:
-        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in timing.phases.items())
-        driver_microseconds = 1e6 * timing.driver_seconds_per_client_round
-        lines.append(f"{timing.strategy}: {parts}; driver {driver_microseconds:.1f} µs per client and round")
-    return lines
-
-
-def _name(timing: EngineTiming) -> str:
-    return f"fedscout, {timing.strategy}"
-
-
-def _figures(times: RoundTimes) -> str:
-    figures = (times.median_seconds_per_round, times.min_seconds_per_round, times.seconds_per_round)
-    return "".join(f"{1000 * seconds:10.2f}" for seconds in figures)
+    rows = []
+    for name, times in report.programs.items():
+        parts = ", ".join(f"{phase} {1000 * spent:.1f}" for phase, spent in times.phases.items())
+        figures = (f"{1000 * seconds:.2f}" for seconds in (times.median_seconds, times.min_seconds))
+        rows.append([name, *figures, f"{report.ratios[name]:.2f}", parts])
+    headings = ("milliseconds per round", "median", "minimum", f"times {report.reference}", "parts")
+    missing = [f"{name}: {reason}" for name, reason in report.missing.items()]
+    return [f"{report.hosts} hosts; {report.processor}", "", *markdown_table(headings, rows), *missing]

@@ -4,8 +4,8 @@ For the larger models of the model table, operations are those of the model's la
 addition counted as two, forward and backward without the gradient with respect to the rows. A step includes everything
 a client does: gathering rows, forward, backward, update.
 
-For a block of small dense networks, the products have the block's own shapes: a batch of 32 rows per client and step,
-and 128 rows of scoring, much smaller than those at which a library reaches its peak rate.
+For a block of small dense networks, operations are those of the matrix products: every weight once forward, once for
+its gradient, and once for the gradient with respect to the rows except in the first layer.
 
 Times are the minimum over repetitions, as other load only lengthens them.
 """
@@ -18,7 +18,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from fedscout.engine.contracts.algorithm import TrainRequest
@@ -26,14 +25,12 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import new_model
-from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.processes import keep_freed_memory
 from fedscout.engine.training.algorithm_runs import train_block
-from fedscout.engine.training.backends import BLOCK_ROWS, SLAB_ROWS, score_clients
+from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.loop import RowsWork, descend, score_client
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import MODELS
-from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.timings.engine import TRAINING, work_federation
 
 BATCH_ROWS = 32
@@ -41,6 +38,12 @@ NUM_CLASSES = 10
 VOCABULARY_SIZE = 5000
 PRODUCT_SIDE = 512
 CONVOLVED_CHANNELS = 128
+
+NUM_BATCHES = 4
+STEPS = LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
+
+Row = dict[str, str | float]
+"""A row of a printed table, by heading."""
 
 REQUESTS = (
     ModelRequest((3, 32, 32), NUM_CLASSES, ModelSettings(kind="lenet"), "image"),
@@ -51,28 +54,8 @@ REQUESTS = (
 )
 
 
-class KernelTiming(BaseModel, frozen=True):
-    """Timing of one model on one core.
-
-    Attributes:
-        step_seconds: Time of a step on a batch of 32 rows.
-        scored_row_seconds: Scoring time per row.
-        step_operations: Operations of the layers, forward and backward.
-    """
-
-    model: str
-    step_seconds: float
-    scored_row_seconds: float
-    step_operations: int
-
-    @property
-    def operations_per_second(self) -> float:
-        """Rate reached in a step."""
-        return self.step_operations / self.step_seconds
-
-
-def product_rates(turns: int) -> dict[str, float]:
-    """Return the rate, in operations per second, of a large matrix product and a large convolution."""
+def product_rates(turns: int) -> list[Row]:
+    """Return the rate of a large matrix product and a large convolution."""
     torch.set_num_threads(1)
     side, channels = PRODUCT_SIDE, CONVOLVED_CHANNELS
     left, right, product = torch.ones(side, side), torch.ones(side, side), torch.empty(side, side)
@@ -80,37 +63,35 @@ def product_rates(turns: int) -> dict[str, float]:
     kernel = torch.ones(channels, channels, 3, 3)
     multiplied = shortest(lambda: torch.mm(left, right, out=product), 10 * turns)
     convolved = shortest(lambda: nn.functional.conv2d(images, kernel, padding=1), 10 * turns)
-    return {
-        f"matrix product of side {side}": 2 * side**3 / multiplied,
-        f"3 x 3 convolution of {channels} channels": 2 * images.numel() * kernel[0].numel() / convolved,
-    }
+    operations = 2 * images.numel() * kernel[0].numel()
+    return [
+        {"library": f"matrix product of side {side}", "GFLOP/s": 2 * side**3 / multiplied / 1e9},
+        {"library": f"3 x 3 convolution of {channels} channels", "GFLOP/s": operations / convolved / 1e9},
+    ]
 
 
-def kernel_timings(turns: int) -> Iterator[KernelTiming]:
-    """Yield the timing of each model, the minimum over `turns` repetitions."""
+def kernel_timings(turns: int) -> Iterator[Row]:
+    """Yield the times of each model on one core, and the operations of its layers in a step, forward and backward."""
     torch.set_num_threads(1)
     keep_freed_memory()
     for request in REQUESTS:
         factory = MODELS[request.settings.kind](request)
         model, data = new_model(factory, seed=0), rows_of(request)
-        yield KernelTiming(
-            model=str(factory),
-            step_seconds=step_seconds(factory, data, turns),
-            scored_row_seconds=shortest(lambda: score_client(model, data), turns) / len(data),  # noqa: B023
-            step_operations=_operations(factory(), data),
-        )
-
-
-def step_seconds(factory: ModelFactory, data: Samples, turns: int) -> float:
-    """Return the time of a client's training step, the minimum over `turns` repetitions."""
-    model, training = new_model(factory, seed=0), LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
-    epoch = shortest(lambda: descend(model, data, training, np.random.default_rng(0)), turns)
-    return epoch / (len(data) // BATCH_ROWS)
+        scored = shortest(partial(score_client, model, data), turns)
+        epoch = shortest(partial(descend, new_model(factory, seed=0), data, STEPS, np.random.default_rng(0)), turns)
+        step_seconds, operations = epoch / NUM_BATCHES, _operations(factory(), data)
+        yield {
+            "model": str(factory),
+            "step of 32 rows, ms": 1e3 * step_seconds,
+            "GFLOP": operations / 1e9,
+            "GFLOP/s": operations / step_seconds / 1e9,
+            "scoring, µs per row": 1e6 * scored / len(data),
+        }
 
 
 def rows_of(request: ModelRequest) -> Samples:
-    """Return four batches of random rows for a model."""
-    generator, num_rows = np.random.default_rng(0), 4 * BATCH_ROWS
+    """Return some batches of random rows for a model."""
+    generator, num_rows = np.random.default_rng(0), NUM_BATCHES * BATCH_ROWS
     size = (num_rows, *request.feature_shape)
     features = generator.integers(1, VOCABULARY_SIZE, size) if request.vocabulary_size else generator.normal(size=size)
     labels = generator.integers(0, NUM_CLASSES, num_rows)
@@ -135,43 +116,11 @@ def shortest(work: Callable[[], object], turns: int) -> float:
     return min(seconds[1:])
 
 
-def table_lines(rates: dict[str, float], timings: list[KernelTiming]) -> list[str]:
-    """Return rates and timings as lines of text."""
-    header = ("model", f"step of {BATCH_ROWS} rows, ms", "GFLOP", "GFLOP/s", "scoring, µs per row")
-    rows = [
-        (
-            timing.model,
-            f"{1e3 * timing.step_seconds:.2f}",
-            f"{timing.step_operations / 1e9:.3f}",
-            f"{timing.operations_per_second / 1e9:.0f}",
-            f"{1e6 * timing.scored_row_seconds:.1f}",
-        )
-        for timing in timings
-    ]
-    return [*(f"{name}: {rate / 1e9:.0f} GFLOP/s" for name, rate in rates.items()), "", *markdown_table(header, rows)]
-
-
 CLIENTS, ROWS = 20, 256
 
 
-class BlockTiming(BaseModel, frozen=True):
-    """Timing of one training epoch or one scoring of a block of clients, and of its matrix products alone.
-
-    Attributes:
-        what: Training or scoring.
-        seconds: Total time.
-        products_seconds: Time of its matrix products alone.
-        operations: Operations of these products.
-    """
-
-    what: str
-    seconds: float
-    products_seconds: float
-    operations: int
-
-
-def block_timings(turns: int) -> list[BlockTiming]:
-    """Return the timings of 20 clients of 256 rows of the dense task, the minimum over `turns` repetitions."""
+def block_timings(turns: int) -> list[Row]:
+    """Return the times of an epoch and of a scoring of 20 dense clients of 256 rows."""
     torch.set_num_threads(1)
     keep_freed_memory()
     federation = work_federation("dense", CLIENTS, ROWS)
@@ -188,68 +137,11 @@ def block_timings(turns: int) -> list[BlockTiming]:
     def score() -> None:
         score_clients(model, stack, request.received[None], rows)
 
-    num_steps, num_slabs = ROWS // TRAINING.batch_size, CLIENTS * ROWS // SLAB_ROWS
-    steps = _Products(stack, CLIENTS, TRAINING.batch_size)
-    slabs = _Products(stack, SLAB_ROWS // BLOCK_ROWS, BLOCK_ROWS)
-    parts = (
-        ("training", train, partial(steps.run, num_steps, backward=True), num_steps * steps.operations(backward=True)),
-        ("scoring", score, partial(slabs.run, num_slabs, backward=False), num_slabs * slabs.operations(backward=False)),
-    )
-    return [
-        BlockTiming(
-            what=what, seconds=shortest(whole, turns), products_seconds=shortest(products, turns), operations=operations
-        )
-        for what, whole, products, operations in parts
-    ]
-
-
-class _Products:
-    """The matrix products of the layers of several clients.
-
-    Args:
-        stack: The layers.
-        num_clients: Products per batch.
-        num_rows: Rows of each product.
-    """
-
-    def __init__(self, stack: DenseStack, num_clients: int, num_rows: int) -> None:
-        shapes = [
-            ((num_rows, layer.num_inputs), (num_rows, layer.num_outputs), (layer.num_outputs, layer.num_inputs))
-            for layer in stack.layers
-        ]
-        self._layers = [[torch.ones(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
-        self._results = [[torch.empty(num_clients, *shape) for shape in of_layer] for of_layer in shapes]
-
-    def run(self, times: int, backward: bool) -> None:
-        """Compute the products of a pass; a backward pass omits the gradient with respect to the rows."""
-        for _ in range(times):
-            for number, (layer, results) in enumerate(zip(self._layers, self._results, strict=True)):
-                below, above, weights = layer
-                torch.bmm(below, weights.mT, out=results[1])
-                if backward:
-                    torch.bmm(above.mT, below, out=results[2])
-                if backward and number:
-                    torch.bmm(above, weights, out=results[0])
-
-    def operations(self, backward: bool) -> int:
-        """Return the operations of a pass, with a multiplication and an addition counted as two."""
-        return sum(
-            2 * weights.numel() * below.shape[1] * (1 + backward * (1 + bool(number)))
-            for number, (below, _, weights) in enumerate(self._layers)
-        )
-
-
-def block_lines(timings: list[BlockTiming]) -> list[str]:
-    """Return the block timings as lines of text."""
-    header = ("dense, 20 clients of 256 rows", "ms", "its matrix products, ms", "ratio", "GFLOP/s of products")
-    rows = [
-        (
-            timing.what,
-            f"{1e3 * timing.seconds:.2f}",
-            f"{1e3 * timing.products_seconds:.2f}",
-            f"{timing.seconds / timing.products_seconds:.2f}",
-            f"{timing.operations / timing.products_seconds / 1e9:.0f}",
-        )
-        for timing in timings
-    ]
-    return markdown_table(header, rows)
+    weights = [layer.num_inputs * layer.num_outputs for layer in stack.layers]
+    products = {"training": 3 * sum(weights) - weights[0], "scoring": sum(weights)}
+    rows_of_table: list[Row] = []
+    for name, work in (("training", train), ("scoring", score)):
+        seconds, operations = shortest(work, turns), 2 * CLIENTS * ROWS * products[name]
+        figures = {"ms": 1e3 * seconds, "GFLOP": operations / 1e9, "GFLOP/s": operations / seconds / 1e9}
+        rows_of_table.append({"20 dense clients of 256 rows": name, **figures})
+    return rows_of_table

@@ -8,8 +8,8 @@ machine, so work that nodes of a real cluster do in parallel is serialized. Henc
 - `driver`: CPU time of the driver, which does not shrink with more nodes.
 - `hosts`: CPU time of all hosts together, which is parallel on real nodes.
 
-CPU times hardly depend on other load. A round on real nodes is estimated as the driver's CPU time plus that of one host
-plus the network's time, which is computed (see `Network`), not measured.
+CPU times hardly depend on other load. A round on real nodes is estimated as the driver's CPU time plus that of one
+host. The network adds its round trip, and the time of all megabytes over the driver's link in the worst case.
 
 A round's cost is fitted as a linear function of hosts, clients and bytes:
 
@@ -32,22 +32,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from pydantic import BaseModel, Field
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.messages.calls import DoubleArray
 from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense
-from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.timings.engine import run_rounds
 from fedscout.strategies import FedAvgSpec
 
@@ -63,175 +61,54 @@ WARM_UP_ROUNDS = 3
 PASSES = 3
 """Repetitions of all tasks of a size, so that a temporary disturbance does not affect all measurements of one."""
 
-
 BYTES_PER_PARAMETER = 12
 """Sent by and to a host in a round: the model (4), which is evaluated and trained, and the partial sum (8)."""
 
-ROUND_TRIPS = 1
-"""Of a round: the evaluation of its model travels with the next round's training."""
-
-TERMS = 4
+TERMS = ("constant", "per host", "per client", "per megabyte")
+QUANTITIES = ("wall", "driver", "hosts")
 
 
-class RoundSize(BaseModel, frozen=True):
+class RoundSize(NamedTuple):
     """The variables of a round's cost: hosts (one per node), training and scored clients, model parameters."""
 
-    hosts: int = Field(ge=1)
-    clients: int = Field(ge=1)
-    parameters: int = Field(ge=1)
+    hosts: int
+    clients: int
+    parameters: int
 
     @property
     def megabytes(self) -> float:
         """Traffic to and from all hosts in a round, in 10^6 bytes."""
         return self.hosts * self.parameters * BYTES_PER_PARAMETER / 1e6
 
-
-class Network(BaseModel, frozen=True):
-    """A network between the driver's node and the others.
-
-    All traffic is counted as if it passed through the driver's link sequentially, host by host. This is the worst case:
-    a model that is too large for a call is forwarded between nodes, and sent only once to a node with several hosts.
-
-    Attributes:
-        gigabits_per_second: Bandwidth of the driver's link.
-        latency_seconds: Round-trip time of a call, without the work.
-    """
-
-    gigabits_per_second: float = Field(default=10.0, gt=0)
-    latency_seconds: float = Field(default=0.0005, ge=0)
-
-    def seconds(self, size: RoundSize) -> float:
-        """Return the network time of a round."""
-        return size.megabytes * 8e-3 / self.gigabits_per_second + ROUND_TRIPS * self.latency_seconds
-
-
-class CostModel(BaseModel, frozen=True):
-    """Linear model of the seconds of a round; see the module."""
-
-    constant: float
-    per_host: float
-    per_client: float
-    per_megabyte: float
-
-    def seconds(self, size: RoundSize) -> float:
-        """Return the predicted time of a round."""
-        return float(np.dot(_terms(size), list(self.model_dump().values())))
-
-
-class Prediction(BaseModel, frozen=True):
-    """Predicted and measured seconds of a round that was left out of the fit."""
-
-    size: RoundSize
-    predicted: float
-    measured: float
-
     @property
-    def error(self) -> float:
-        """Relative error; 0.1 is 10 % too much."""
-        return self.predicted / self.measured - 1.0
+    def terms(self) -> list[float]:
+        """The factors of the coefficients, in the order of `TERMS`."""
+        return [1.0, self.hosts, self.clients, self.megabytes]
 
 
-def _terms(size: RoundSize) -> list[float]:
-    return [1.0, size.hosts, size.clients, size.megabytes]
-
-
-def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> CostModel:
-    """Return the cost model fitted to measured rounds, whose seconds must be > 0.
-
-    Raises:
-        ConfigurationError: If the sizes do not determine all coefficients.
-    """
+def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> DoubleArray:
+    """Return the coefficients, in the order of `TERMS`, fitted to measured rounds, whose seconds must be > 0."""
     from scipy.optimize import nnls
 
-    matrix = np.array([_terms(size) for size in sizes], dtype=np.float64).reshape(-1, TERMS)
-    scaled = matrix / np.abs(matrix).max(axis=0, initial=1e-300)
-    rank = int(np.linalg.matrix_rank(scaled)) if len(sizes) else 0
-    if rank < TERMS:
-        raise ConfigurationError.of(
-            "the sizes",
-            f"determine the costs of hosts, clients, bytes and a constant (rank {TERMS})",
-            f"{len(sizes)} of rank {rank}",
-            "name at least two numbers of nodes",
-        )
-    times = np.asarray(seconds, dtype=np.float64)
+    matrix = np.array([size.terms for size in sizes], dtype=np.float64)
     largest = matrix.max(axis=0)
-    solution, _ = nnls(matrix / largest / times[:, None], np.ones(len(times)))
-    return CostModel(**dict(zip(CostModel.model_fields, (solution / largest).tolist(), strict=True)))
+    solution, _ = nnls(matrix / largest / np.asarray(seconds)[:, None], np.ones(len(seconds)))
+    return np.asarray(solution / largest)
 
 
-def check(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> list[Prediction]:
-    """Return predictions for the largest number of hosts, fitted without it; empty below three numbers."""
+def held_out_errors(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> list[float]:
+    """Return the relative errors for the largest number of hosts, fitted without it; empty below three numbers."""
     largest = max(size.hosts for size in sizes)
     if len({size.hosts for size in sizes}) < 3:
         return []
-    smaller = [index for index, size in enumerate(sizes) if size.hosts < largest]
-    model = fit([sizes[index] for index in smaller], [seconds[index] for index in smaller])
-    return [
-        Prediction(size=size, predicted=model.seconds(size), measured=measured)
-        for size, measured in zip(sizes, seconds, strict=True)
-        if size.hosts == largest
-    ]
+    rounds = [*zip(sizes, seconds, strict=True)]
+    model = fit(*zip(*(one for one in rounds if one[0].hosts < largest), strict=True))
+    return [float(model @ size.terms) / measured - 1 for size, measured in rounds if size.hosts == largest]
 
 
 FEATURES, CLASSES, CLIENT_ROWS = 8, 2, 4
 SMALL, LARGE = (4,), (512, 512)
 """Hidden layers: 46 parameters, or 268,290 (1.07 MB), which go through the object store."""
-
-Note = Callable[[str], None]
-Quantity = Literal["wall", "driver", "hosts"]
-QUANTITIES: tuple[Quantity, ...] = ("wall", "driver", "hosts")
-
-
-class MeasuredRounds(BaseModel, frozen=True):
-    """Measured seconds of a round of one size, by quantity; see the module."""
-
-    size: RoundSize
-    seconds: dict[Quantity, float]
-
-
-class Forecast(BaseModel, frozen=True):
-    """Estimated seconds of a round that was not measured.
-
-    Attributes:
-        size: Size of the round.
-        shared_cores: Wall time if all nodes shared the cores of this machine: an upper bound without a network.
-        driver: CPU time of the driver.
-        host: CPU time of one host, as hosts work in parallel.
-        network: Network time.
-    """
-
-    size: RoundSize
-    shared_cores: float
-    driver: float
-    host: float
-    network: float
-
-    @property
-    def own_cores(self) -> float:
-        """The estimate for nodes with their own cores."""
-        return self.driver + self.host + self.network
-
-
-class ScalingReport(BaseModel, frozen=True):
-    """Measurements, fitted models and forecasts.
-
-    Attributes:
-        measurements: One per task and number of nodes.
-        stopped: Why requested sizes are missing, or None.
-        cores: Cores of this machine, shared by all nodes.
-        models: By quantity; empty with fewer than two numbers of nodes.
-        checked: By quantity, predictions of the largest number of nodes from the others; empty with fewer than three.
-        network: Network of the forecasts.
-        forecasts: For the target number of nodes, over this network.
-    """
-
-    measurements: tuple[MeasuredRounds, ...]
-    stopped: str | None
-    cores: int
-    models: dict[Quantity, CostModel]
-    checked: dict[Quantity, tuple[Prediction, ...]]
-    network: Network
-    forecasts: tuple[Forecast, ...]
 
 
 @dataclass(frozen=True)
@@ -241,11 +118,10 @@ class _Work:
     clients: int
     hidden: tuple[int, ...]
 
-    @property
-    def parameters(self) -> int:
-        """Weights and biases of all layers."""
+    def size(self, num_hosts: int) -> RoundSize:
+        """Return the size of a round, with the weights and biases of all layers."""
         widths = (FEATURES, *self.hidden, CLASSES)
-        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))
+        return RoundSize(num_hosts, self.clients, sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths)))
 
     def federation(self) -> Federation:
         generator = np.random.default_rng(0)
@@ -275,38 +151,70 @@ def memory_fault(more_nodes: int, available_bytes: int) -> str | None:
     )
 
 
+Row = dict[str, Any]
+"""A row of a printed table, by heading."""
+
+
 def measure_scaling(
-    nodes: Sequence[int], clients: int, rounds: int, target: int, network: Network, note: Note = lambda _: None
-) -> ScalingReport:
-    """Return measurements of rounds on growing clusters and a forecast for a larger one.
+    nodes: Sequence[int], clients: int, rounds: int, target: int, note: Callable[[str], None] = lambda _: None
+) -> dict[str, list[Row]]:
+    """Return tables of measured rounds on growing clusters, fitted costs, and estimates for a larger cluster.
+
+    Costs and estimates need two numbers of nodes. Sizes for which memory is missing are left out with a note.
 
     Args:
         nodes: Numbers of raylets, ascending.
         clients: Clients of the task with many clients.
         rounds: Measured rounds per size.
-        target: Number of nodes of the forecast.
-        network: Assumed network of the forecast.
+        target: Number of nodes of the estimates.
         note: Called with a line of progress.
     """
-    measurements: list[MeasuredRounds] = []
-    stopped = None
+    measured: list[tuple[RoundSize, DoubleArray]] = []
     with _growing_hosts() as grow:
         for current, num_nodes in zip([0, *nodes], nodes, strict=False):
             used, total = memory_in_use()
-            fault = memory_fault(num_nodes - current, total - used)
-            if fault is not None:
-                stopped = f"stopped before {num_nodes} nodes: {fault}"
-                note(stopped)
+            if fault := memory_fault(num_nodes - current, total - used):
+                note(f"stopped before {num_nodes} nodes: {fault}")
                 break
             note(f"starting {num_nodes} nodes")
-            actors = grow(num_nodes)
-            passes = [[_measured(work, actors, rounds) for work in works(num_nodes, clients)] for _ in range(PASSES)]
-            measurements += [_minimum_times(repeated) for repeated in zip(*passes, strict=True)]
-            walls = ", ".join(
-                f"{1000 * measurement.seconds['wall']:.1f}" for measurement in measurements[-len(passes[0]) :]
-            )
-            note(f"{num_nodes} nodes: {walls} ms per round")
-    return _report(measurements, stopped, clients, target, network)
+            actors, tasks = grow(num_nodes), works(num_nodes, clients)
+            passes = [[_measured(work, actors, rounds) for work in tasks] for _ in range(PASSES)]
+            least = np.min(passes, axis=0)
+            measured += zip([work.size(num_nodes) for work in tasks], least, strict=True)
+            note(f"{num_nodes} nodes: {', '.join(f'{1000 * wall:.1f}' for wall in least[:, 0])} ms per round")
+    return tables_of(measured, works(target, clients), target)
+
+
+def tables_of(
+    measured: Sequence[tuple[RoundSize, DoubleArray]], larger: Sequence[_Work], target: int
+) -> dict[str, Any]:
+    """Return the measured rounds, fitted costs and estimates for larger ones, as rows of tables in milliseconds."""
+    sizes = [size for size, _ in measured]
+    rounds = [_row(size, **dict(zip(QUANTITIES, 1000 * seconds, strict=True))) for size, seconds in measured]
+    if len({size.hosts for size in sizes}) < 2:
+        return {"rounds": rounds, "costs": [], "estimates": []}
+    times = {quantity: [float(seconds[place]) for _, seconds in measured] for place, quantity in enumerate(QUANTITIES)}
+    models = {quantity: fit(sizes, seconds) for quantity, seconds in times.items()}
+    costs = [
+        {
+            "cost": quantity,
+            **dict(zip(TERMS, (1000 * model).tolist(), strict=True)),
+            "errors of the largest number of nodes if left out, %": ", ".join(
+                f"{100 * error:+.0f}" for error in held_out_errors(sizes, times[quantity])
+            ),
+        }
+        for quantity, model in models.items()
+    ]
+    estimates = []
+    for size in (work.size(target) for work in larger):
+        wall, driver, hosts = (1000 * float(models[quantity] @ size.terms) for quantity in QUANTITIES)
+        parts = {"driver": driver, "one host": hosts / target, "megabytes": size.megabytes}
+        estimates.append(_row(size, estimate=driver + hosts / target, **parts, **{"all on these cores": wall}))
+    return {"rounds": rounds, "costs": costs, "estimates": estimates}
+
+
+def _row(size: RoundSize, **figures: float) -> Row:
+    return {"nodes": size.hosts, "clients": size.clients, "parameters": size.parameters} | figures
 
 
 @contextmanager
@@ -344,8 +252,8 @@ def _growing_hosts() -> Iterator[Callable[[int], list[Any]]]:
         yield grow
 
 
-def _measured(work: _Work, actors: list[Any], rounds: int) -> MeasuredRounds:
-    """Return the round times of one trial, after assigning a federation to the hosts."""
+def _measured(work: _Work, actors: list[Any], rounds: int) -> list[float]:
+    """Return the seconds of a round of one trial by quantity, after assigning a federation to the hosts."""
     import ray
 
     from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
@@ -365,20 +273,7 @@ def _measured(work: _Work, actors: list[Any], rounds: int) -> MeasuredRounds:
     )
     hosts_seconds = _cpu_seconds(actors) - before
     times = np.diff(ends[WARM_UP_ROUNDS - 1 :], axis=0)
-    return MeasuredRounds(
-        size=RoundSize(hosts=len(actors), clients=work.clients, parameters=hosts.facts.layout.size),
-        seconds={
-            "wall": float(times[:, 0].min()),
-            "driver": float(np.median(times[:, 1])),
-            "hosts": hosts_seconds / (WARM_UP_ROUNDS + rounds),
-        },
-    )
-
-
-def _minimum_times(measurements: Sequence[MeasuredRounds]) -> MeasuredRounds:
-    """Return the minimum of each quantity over the measurements of one size."""
-    minimum = {quantity: min(measurement.seconds[quantity] for measurement in measurements) for quantity in QUANTITIES}
-    return MeasuredRounds(size=measurements[0].size, seconds=minimum)
+    return [float(times[:, 0].min()), float(np.median(times[:, 1])), hosts_seconds / (WARM_UP_ROUNDS + rounds)]
 
 
 def _cpu_seconds(actors: list[Any]) -> float:
@@ -391,92 +286,3 @@ def _cpu_seconds(actors: list[Any]) -> float:
 def _reinitialize(host: Any, federation: list[Any]) -> None:
     """Reinitialize a running host with another federation."""
     type(host).__init__(host, federation, {})
-
-
-def _report(
-    measurements: list[MeasuredRounds], stopped: str | None, clients: int, target: int, network: Network
-) -> ScalingReport:
-    sizes = [measurement.size for measurement in measurements]
-    models: dict[Quantity, CostModel] = {}
-    checked: dict[Quantity, tuple[Prediction, ...]] = {}
-    if len({size.hosts for size in sizes}) > 1:
-        for quantity in QUANTITIES:
-            times = [measurement.seconds[quantity] for measurement in measurements]
-            models[quantity] = fit(sizes, times)
-            checked[quantity] = tuple(check(sizes, times))
-    larger = [
-        RoundSize(hosts=target, clients=work.clients, parameters=work.parameters) for work in works(target, clients)
-    ]
-    forecasts = tuple(
-        Forecast(
-            size=size,
-            shared_cores=models["wall"].seconds(size),
-            driver=models["driver"].seconds(size),
-            host=models["hosts"].seconds(size) / target,
-            network=network.seconds(size),
-        )
-        for size in (larger if models else ())
-    )
-    return ScalingReport(
-        measurements=tuple(measurements),
-        stopped=stopped,
-        cores=os.cpu_count() or 1,
-        models=models,
-        checked=checked,
-        network=network,
-        forecasts=forecasts,
-    )
-
-
-def report_lines(report: ScalingReport) -> list[str]:
-    """Return the report as lines of text, with all times in milliseconds."""
-    headings = ("nodes", "clients", "parameters")
-    rows = [
-        (*_variables(each.size), *(_times(report, each, quantity) for quantity in QUANTITIES))
-        for each in report.measurements
-    ]
-    title = "milliseconds per round: wall time, CPU time of the driver, CPU time of all hosts; (predicted by the model)"
-    lines = [title, "", *markdown_table([*headings, *QUANTITIES], rows)]
-    if report.stopped:
-        lines += ["", report.stopped]
-    if not report.models:
-        return [*lines, "", "a model needs at least two numbers of nodes"]
-    lines += ["", *(f"{quantity} = {_formula(model)}" for quantity, model in report.models.items())]
-    for quantity, predictions in report.checked.items():
-        if predictions:
-            errors = ", ".join(f"{100 * prediction.error:+.0f} %" for prediction in predictions)
-            hosts = predictions[0].size.hosts
-            lines.append(f"check of {quantity}: a fit without {hosts} nodes has errors of {errors} there")
-    link = f"{report.network.gigabits_per_second:g} Gbit/s, {1000 * report.network.latency_seconds:g} ms"
-    parts = ("own_cores", "driver", "host", "network", "shared_cores")
-    forecasts = [
-        (*_variables(forecast.size), *(_ms(getattr(forecast, part)) for part in parts)) for forecast in report.forecasts
-    ]
-    part_headings = ("estimate", "driver", "one host", "network", "all on these cores")
-    return [
-        *lines,
-        "",
-        f"Estimate for nodes with cores of their own = driver + one host + network ({link}):",
-        "",
-        *markdown_table([*headings, *part_headings], forecasts),
-        "",
-        f"Measured with all nodes on the {report.cores} cores of this machine, without a network.",
-    ]
-
-
-def _variables(size: RoundSize) -> tuple[int, int, int]:
-    return size.hosts, size.clients, size.parameters
-
-
-def _times(report: ScalingReport, measurement: MeasuredRounds, quantity: Quantity) -> str:
-    predicted = f" ({_ms(report.models[quantity].seconds(measurement.size))})" if report.models else ""
-    return f"{_ms(measurement.seconds[quantity])}{predicted}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.1f}"
-
-
-def _formula(model: CostModel) -> str:
-    constant, *slopes = (f"{1000 * value:.3g}" for value in model.model_dump().values())
-    return " + ".join([constant, *map(" ".join, zip(slopes, ("per host", "per client", "per MB"), strict=True))])

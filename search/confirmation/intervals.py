@@ -193,9 +193,9 @@ def half_width(
     differences: Sequence[float],
     count: int,
     error: float,
-    resolution: float = 0.0,
-    test_to_train: float = 0.0,
-    num_tried: int = 1,
+    resolution: float,
+    test_to_train: float,
+    num_tried: int,
 ) -> float:
     """Return how far below the mean the interval of `count` seeds ends if their differences have the same spread, >= 0.
 

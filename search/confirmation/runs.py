@@ -101,18 +101,12 @@ def tune(config: SearchConfig, ledger: Ledger, baseline: Trial) -> list[TunedRat
     finalists = [rate for rate in tried if not rate.num_failures][:NUM_FINALISTS]
     if len(finalists) < NUM_FINALISTS:
         return tried
-    retrained = _on_further_seeds(config, ledger, finalists)
-    return sorted(retrained, key=lambda rate: _sort_key(rate, study_rate)) + tried[NUM_FINALISTS:]
-
-
-def _on_further_seeds(config: SearchConfig, ledger: Ledger, finalists: Sequence[TunedRate]) -> list[TunedRate]:
-    """Return the finalists with the trials of all their seeds."""
-    facts = ledger.facts
     seeds = fresh_seeds("tuning-seed", facts.session.seed, config.tuning_seeds - 1)
     rates = [rate.learning_rate for rate in finalists]
     plans = [facts.trial("tuned-baseline", BASELINE, seed, learning_rate=rate) for rate in rates for seed in seeds]
     further = iter(ledger.run(plans))
-    return [_rate(ledger, [*rate.trials, *(next(further) for _ in seeds)]) for rate in finalists]
+    retrained = [_rate(ledger, [*rate.trials, *(next(further) for _ in seeds)]) for rate in finalists]
+    return sorted(retrained, key=lambda rate: _sort_key(rate, study_rate)) + tried[NUM_FINALISTS:]
 
 
 def num_tuning_trials(config: SearchConfig) -> int:
@@ -324,7 +318,7 @@ def _train_until_decided(
             trials[index] += new[offset :: len(active)]
         num_done = look
         design = design.model_copy(update={"resolution": resolution(trials, ledger.facts.measure)})
-        scores = {index: _scores(trials[index], view, guessing) for index in active}
+        scores = {index: [score_of(trial, view, guessing) for trial in trials[index]] for index in active}
         reference = baselines[strongest([scores[index] for index in baselines])]
         decision = assess(design, {index: scores[index] for index in remaining}, scores[reference])
         remaining, pick = decision.remaining, decision.pick
@@ -340,10 +334,6 @@ def _train_until_decided(
         candidate.role: trials[index] for candidate, index in zip(contestants, in_order, strict=True)
     }
     return judged(confirmation, by_role, guessing)
-
-
-def _scores(trials: Sequence[Trial], view: View, guessing: float) -> list[float]:
-    return [score_of(trial, view, guessing) for trial in trials]
 
 
 def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:

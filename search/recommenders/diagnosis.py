@@ -109,8 +109,8 @@ def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> 
     outlier_finding = report.calibrated_finding("outliers")
     is_tested = outlier_finding is not None and outlier_finding.measured
     stands_out = is_tested or (score is not None and score >= OUTLIER_Z_SCORE)
-    values = report.metrics.model_dump(exclude={"model_distances", "distances_from_average"})
-    if model_distances:  # these two do not identify a client
+    values = report.metrics.model_dump(exclude={"model_distances"})
+    if model_distances:  # which do not identify a client
         values["median_model_distance"] = statistics.median(model_distances)
         values["largest_model_distance"] = max(model_distances)
     labels, features = report.label_skew, report.feature_skew
@@ -192,7 +192,6 @@ class RecommendationContext:
         description: Description by a person; None without one.
         measure: What the fitness measures.
         data_origin: Data set and partition; None if unknown.
-        selection: Kind of the selection policy; None if the strategy samples clients itself.
     """
 
     space: SearchSpace
@@ -202,7 +201,6 @@ class RecommendationContext:
     description: str | None = None
     measure: Measure = ACCURACY
     data_origin: DataOrigin | None = None
-    selection: str | None = None
 
     @property
     def cohort(self) -> Cohort:

@@ -78,14 +78,6 @@ class Conversation:
     faults: tuple[str, ...] = ()
     num_refused: int = 0
 
-    @property
-    def last_answer(self) -> str:
-        """The last answer for an error message: one line, truncated."""
-        if not self.replies:
-            return ""
-        last = self.replies[-1]
-        return one_line(last.refusal or last.text)
-
 
 def converse(
     model: LanguageModel,
@@ -132,13 +124,11 @@ def converse(
 
 def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
     """Return whether most words of a reason are from the corrections, other than from the answers returned in them."""
-    words = _words(reason)
-    sent = _words(" ".join(message.content for message in corrections if message.role == "user"))
+    corrections_text = " ".join(message.content for message in corrections if message.role == "user")
+    words, sent = (
+        {word for word in re.findall(r"\w+", text.lower()) if not word.isdigit()} for text in (reason, corrections_text)
+    )
     return len(words & sent) > QUOTED_SHARE * len(words)
-
-
-def _words(text: str) -> set[str]:
-    return {word for word in re.findall(r"\w+", text.lower()) if not word.isdigit()}
 
 
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:
@@ -187,9 +177,9 @@ def _sum(values: Sequence[Number | None]) -> Number | None:
 
 def no_valid_answer(settings: RecommenderConfig, conversation: Conversation) -> str:
     """Return the error message for a model without a valid answer: its last one, and its faults."""
-    count = len(conversation.replies)
+    count, last = len(conversation.replies), conversation.replies[-1]
     faults = one_line("; ".join(conversation.faults), 600)
     return (
         f"the language model {settings.model} must name a valid strategy, but gave {count} "
-        f"invalid answer{'' if count == 1 else 's'}; the last was {conversation.last_answer!r}: {faults}"
+        f"invalid answer{'' if count == 1 else 's'}; the last was {one_line(last.refusal or last.text)!r}: {faults}"
     )

@@ -434,8 +434,10 @@ def system_message(situation: RecommendationContext, shape: PromptShape, searchi
         _form(situation.space) if shape.show_schema else _BARE_FORM,
         *(["\n".join([_MEASURED, *measured])] if measured else []),
         _DATA,
-        *([_shown_examples(situation, shape.format)] if shape.few_shot and of_classes else []),
     ]
+    if shape.few_shot and of_classes:
+        lines = [f"{as_json(shown)} -> {as_json(answer)}" for shown, answer in examples(situation, shape.format)]
+        parts.append("\n".join([f"Examples, a federation's {_heading(shape.format)} and a valid answer each:", *lines]))
     return Message(role="system", content="\n\n".join(parts))
 
 
@@ -448,11 +450,6 @@ def _form(space: SearchSpace) -> str:
         if row.unavailable is None
     ]
     return _FORM.format(longest=LONGEST_REASON, strategies="\n".join(lines))
-
-
-def _shown_examples(situation: RecommendationContext, prompt_format: PromptFormat) -> str:
-    lines = [f"{as_json(each.shown)} -> {as_json(each.answer)}" for each in examples(situation, prompt_format)]
-    return "\n".join([f"Examples, a federation's {_heading(prompt_format)} and a valid answer each:", *lines])
 
 
 def _heading(prompt_format: PromptFormat) -> str:
@@ -523,22 +520,21 @@ def as_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("\x7f", "\\u007f")
 
 
-@dataclass(frozen=True)
-class Example:
-    """A rendered diagnosis and its answer."""
-
-    shown: dict[str, Any]
-    answer: dict[str, Any]
-
-
 NUM_EXAMPLES = 4
 
 
-@dataclass(frozen=True)
-class _Other:
-    """A federation that is shown as an example.
+def _other(
+    num_clients: int,
+    num_classes: int,
+    median_rows: int,
+    divergence: float = 0.02,
+    centroid_distance: float = 0.6,
+    num_outliers: int = 0,
+    z_score: float = 1.2,
+) -> Diagnosis:
+    """Return the consistent diagnosis of a federation that is shown as an example.
 
-    Attributes:
+    Args:
         num_clients: Number of clients.
         num_classes: Number of classes.
         median_rows: Median number of rows of a client.
@@ -548,59 +544,48 @@ class _Other:
         z_score: Largest modified z-score of the models' distances.
     """
 
-    num_clients: int
-    num_classes: int
-    median_rows: int
-    divergence: float = 0.02
-    centroid_distance: float = 0.6
-    num_outliers: int = 0
-    z_score: float = 1.2
+    def finding(severity: Severity, value: float, threshold: float, clients: tuple[int, ...] = ()) -> SkewFinding:
+        shown = severity if value > threshold else "none"
+        return SkewFinding(severity=shown, value=value, threshold=threshold, clients=clients)
 
-    def diagnosis(self) -> Diagnosis:
-        """Return its diagnosis, with consistent values."""
-        labels: Severity = "high" if self.divergence >= HIGH_LABEL_DIVERGENCE else "low"
-        return Diagnosis(
-            num_clients=self.num_clients,
-            num_classes=self.num_classes,
-            num_features=None,
-            median_rows=float(self.median_rows),
-            label_skew=_finding(labels, self.divergence, 0.1),
-            feature_skew=_finding("high", self.centroid_distance, 2.0),
-            outlier=_finding("high", float(self.num_outliers), 0.5, tuple(range(self.num_outliers))),
-            outlier_z_score=self.z_score,
-            metrics={},
-        )
-
-
-def _finding(severity: Severity, value: float, threshold: float, clients: tuple[int, ...] = ()) -> SkewFinding:
-    return SkewFinding(
-        severity=severity if value > threshold else "none", value=value, threshold=threshold, clients=clients
+    return Diagnosis(
+        num_clients=num_clients,
+        num_classes=num_classes,
+        num_features=None,
+        median_rows=float(median_rows),
+        label_skew=finding("high" if divergence >= HIGH_LABEL_DIVERGENCE else "low", divergence, 0.1),
+        feature_skew=finding("high", centroid_distance, 2.0),
+        outlier=finding("high", float(num_outliers), 0.5, tuple(range(num_outliers))),
+        outlier_z_score=z_score,
+        metrics={},
     )
 
 
-OTHERS: tuple[_Other, ...] = (
-    _Other(12, 2, 340),
-    _Other(40, 62, 1200),
-    _Other(25, 4, 90, divergence=0.27),
-    _Other(15, 3, 210, num_outliers=4, z_score=6.3),
-    _Other(30, 7, 800, divergence=0.58),
-    _Other(18, 4, 150, num_outliers=2, z_score=8.1),
-    _Other(50, 26, 35, divergence=0.19),
-    _Other(14, 3, 460, centroid_distance=5.3, num_outliers=1, z_score=4.4),
-    _Other(22, 2, 75, centroid_distance=3.1),
+OTHERS: tuple[Diagnosis, ...] = (
+    _other(12, 2, 340),
+    _other(40, 62, 1200),
+    _other(25, 4, 90, divergence=0.27),
+    _other(15, 3, 210, num_outliers=4, z_score=6.3),
+    _other(30, 7, 800, divergence=0.58),
+    _other(18, 4, 150, num_outliers=2, z_score=8.1),
+    _other(50, 26, 35, divergence=0.19),
+    _other(14, 3, 460, centroid_distance=5.3, num_outliers=1, z_score=4.4),
+    _other(22, 2, 75, centroid_distance=3.1),
 )
 """Federations of all kinds of heterogeneity, few and many classes and rows."""
 
 
-def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> list[Example]:
-    """Return examples of other federations than the given one, each with another answer.
+def examples(
+    situation: RecommendationContext, prompt_format: PromptFormat
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return examples of other federations than the given one: a rendered diagnosis and its answer, each another.
 
     None has its number of classes or its kinds of heterogeneity, and the order depends on its diagnosis and size: a
     small model repeats an example that resembles its federation, or stands at a certain place.
     """
     own = situation.diagnosis
-    chosen: dict[str, Example] = {}
-    for diagnosis in (other.diagnosis() for other in OTHERS):
+    chosen: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for diagnosis in OTHERS:
         if own is not None and (diagnosis.num_classes == own.num_classes or _detected(diagnosis) == _detected(own)):
             continue
         advice = recommend_by_rules(situation.diagnosed(diagnosis))
@@ -609,7 +594,7 @@ def examples(situation: RecommendationContext, prompt_format: PromptFormat) -> l
         paper, _, _ = why.source.partition(",")
         answer = answer_document(advice.spec, f"{figures}: {paper if prompt_format == 'A' else why.rule}")
         assert read_answer(ChatReply(text=json.dumps(answer)), situation.space).spec == advice.spec
-        chosen.setdefault(situation.space.digest(advice.spec), Example(render(diagnosis, prompt_format), answer))
+        chosen.setdefault(situation.space.digest(advice.spec), (render(diagnosis, prompt_format), answer))
     first = list(chosen.values())[:NUM_EXAMPLES]
     return [first[index] for index in stream(_digest(situation), "examples").permutation(len(first))]
 

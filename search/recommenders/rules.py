@@ -123,30 +123,25 @@ from fedscout.search.recommenders.diagnosis import (
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.strategies import (
     BulyanSpec,
-    CenteredClippingSpec,
     ChoiceRange,
     FedAdamSpec,
     FedAvgMSpec,
     FedAvgSpec,
-    FedBNSpec,
     FedMedianSpec,
     FedProxSpec,
     FedTrimmedAvgSpec,
     FedYogiSpec,
     KrumSpec,
     MultiKrumSpec,
-    RfaSpec,
     StrategySpec,
 )
 from fedscout.strategies.methods.communities import CommunitiesSpec
-from fedscout.strategies.methods.personal import FedRepSpec
+from fedscout.strategies.methods.personal import FedBNSpec, FedRepSpec
+from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0
 """Speed counts from this ratio of the slowest client's time to the median client's. The measured federation has 8."""
-
-QUICK = ("oort", "pyramidfl")
-"""Policies that spare slow clients, and gain most where devices are slow for good."""
 
 
 def selection_notes(situation: RecommendationContext) -> Iterator[str]:
@@ -157,19 +152,12 @@ def selection_notes(situation: RecommendationContext) -> Iterator[str]:
     ratio = None if diagnosis is None else diagnosis.speed_ratio
     few = f"{cohort.num_sampled} of {cohort.num_clients} clients train in a round"
     if ratio is not None and ratio >= SLOW_RATIO:
-        is_set = situation.selection in QUICK
-        quick = f"selection.kind={situation.selection}, as set," if is_set else "selection.kind=oort or pyramidfl"
         yield (
-            f"{few}, and the slowest takes {ratio:.3g} times as long as the median one. If time matters, {quick} helps "
-            "more than another aggregation; random selection reached the highest final accuracy "
-            "(docs/selection.md)."
+            f"{few}, and the slowest takes {ratio:.3g} times as long as the median one. If time matters, "
+            "selection.kind=oort or pyramidfl helps more than another aggregation (docs/selection.md)."
         )
     else:
-        yield (
-            f"{few}. In `fedscout bench selection` the client learning rate mattered more than aggregation or "
-            "selection policy. Only random, oort and flash were tested over learning rates, with FedAvg: at their best "
-            "rates, neither oort nor flash beat random beyond noise (docs/selection.md)."
-        )
+        yield f"{few}. The client learning rate matters more than the selection policy (docs/selection.md)."
 
 
 SOURCE = "FedPilot's table of advice; FedProx: Li et al. 2020, arXiv:1812.06127"
@@ -189,21 +177,8 @@ BY_SEVERITY: Mapping[Severity, tuple[StrategySpec, ...]] = {
 
 _WORDS: Mapping[Severity, str] = {"none": "no or mild", "low": "moderate", "high": "severe"}
 
-MILD_ALPHA, MODERATE_ALPHA = 1.0, 0.5
+MODERATE_ALPHA = 0.5
 MILD_SHARE, SEVERE_SHARE = 0.9, 0.2
-
-
-@dataclass(frozen=True)
-class Advice:
-    """One row of the published table.
-
-    Attributes:
-        applies_to: Description of the federations.
-        specs: The advised configurations.
-    """
-
-    applies_to: str
-    specs: tuple[StrategySpec, ...]
 
 
 def alternatives(situation: RecommendationContext, recommended: StrategySpec) -> Iterator[Alternative]:
@@ -211,42 +186,31 @@ def alternatives(situation: RecommendationContext, recommended: StrategySpec) ->
     if situation.measure.task != "classification":
         return
     severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
-    if (advice := advice_for(situation.data_origin, severity)) is None:
+    if (row := advised_row(situation.data_origin, severity)) is None:
         return
-    for spec in map(situation.space.nearest, advice.specs):
+    for spec in map(situation.space.nearest, BY_SEVERITY[row[1]]):
         if spec is not None and situation.space.digest(spec) != situation.space.digest(recommended):
-            yield Alternative(spec, f"The table's advice for {advice.applies_to}.", SOURCE)
+            yield Alternative(spec, f"The table's advice for {row[0]}.", SOURCE)
 
 
-def advice_for(data_origin: DataOrigin | None, severity: Severity | None) -> Advice | None:
-    """Return the table's advice for a federation; None if nothing is known of it.
+def advised_row(data_origin: DataOrigin | None, severity: Severity | None) -> tuple[str, Severity] | None:
+    """Return the row of the published table for a federation, described, and its severity; None if nothing is known.
 
     Args:
         data_origin: Data set and partition, if known.
         severity: Severity of the label skew, if measured.
     """
-    advice = None if data_origin is None else _advice_for_partition(data_origin)
-    if advice is not None or severity is None:
-        return advice
-    return Advice(f"{_WORDS[severity]} label skew, as measured", BY_SEVERITY[severity])
-
-
-def _advice_for_partition(data_origin: DataOrigin) -> Advice | None:
-    """Return the table's advice for a partition; None if it covers none like it."""
-    if data_origin.partition == NATURAL and data_origin.dataset in NATURALLY_SKEWED:
-        return Advice(f"the natural clients of {data_origin.dataset}", PROXIMAL)
-    if data_origin.partition == "iid":
-        return Advice("rows partitioned at random", AVERAGE)
-    if data_origin.alpha is not None:
-        is_moderate = data_origin.alpha >= MODERATE_ALPHA
-        degree = "mild" if data_origin.alpha >= MILD_ALPHA else "moderate" if is_moderate else "severe"
-        description = f"a Dirichlet partition, α {data_origin.alpha:g}, {degree}"
-        return Advice(description, BY_SEVERITY["low" if is_moderate else "high"])
-    if data_origin.class_share is not None:
-        share = data_origin.class_share
-        severity: Severity = "none" if share >= MILD_SHARE else "high" if share <= SEVERE_SHARE else "low"
-        return Advice(f"clients that have {share:.0%} of the classes each, {_WORDS[severity]}", BY_SEVERITY[severity])
-    return None
+    if data_origin is not None:
+        if data_origin.partition == NATURAL and data_origin.dataset in NATURALLY_SKEWED:
+            return f"the natural clients of {data_origin.dataset}", "high"
+        if data_origin.partition == "iid":
+            return "rows partitioned at random", "none"
+        if (alpha := data_origin.alpha) is not None:
+            return f"a Dirichlet partition, α {alpha:g}", "low" if alpha >= MODERATE_ALPHA else "high"
+        if (share := data_origin.class_share) is not None:
+            by_share: Severity = "none" if share >= MILD_SHARE else "high" if share <= SEVERE_SHARE else "low"
+            return f"clients that have {share:.0%} of the classes each, {_WORDS[by_share]}", by_share
+    return None if severity is None else (f"{_WORDS[severity]} label skew, as measured", severity)
 
 
 LARGE_SHARE = 0.2
@@ -543,12 +507,8 @@ def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _nothing_to_mend(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    detected_skews = [name for name in ("label_skew", "feature_skew", "outlier") if getattr(diagnosis, name).detected]
-    if not detected_skews:
-        return "The clients are alike, as far as was measured."
-    skew_names = ", ".join(name.replace("_", " ") for name in detected_skews)
-    return f"Of what was found ({skew_names}) none calls for more than the mean with {diagnosis.num_classes} classes."
+def _nothing_to_mend(_: RecommendationContext, __: Diagnosis) -> str:
+    return "As far as was measured, clients do not differ in a way that calls for more than the mean."
 
 
 def _skewed(diagnosis: Diagnosis) -> str:

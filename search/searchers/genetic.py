@@ -117,14 +117,6 @@ class GenerationalSearcher(Searcher):
                 return spec
         return None
 
-    def in_generations(self, evaluations: Sequence[Trial]) -> list[list[Trial]]:
-        """Return complete generations of evaluations, each sorted by digest, independent of the order of results."""
-        size = self.population
-        return [
-            sorted(evaluations[start : start + size], key=lambda evaluation: self.space.digest(evaluation.spec))
-            for start in range(0, len(evaluations) - size + 1, size)
-        ]
-
     def _answer(self, number: int, earlier: Sequence[Trial]) -> list[StrategySpec]:
         """Return all proposals of a generation; the last answer is cached, as its computation may take seconds."""
         if self._answered is None or self._answered[0] != earlier:

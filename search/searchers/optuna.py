@@ -212,6 +212,13 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
+def in_generations(searcher: GenerationalSearcher, evaluations: Sequence[Trial]) -> list[list[Trial]]:
+    """Return complete generations of evaluations, each sorted by digest, independent of the order of results."""
+    size, digest = searcher.population, searcher.space.digest
+    starts = range(0, len(evaluations) - size + 1, size)
+    return [sorted(evaluations[start : start + size], key=lambda trial: digest(trial.spec)) for start in starts]
+
+
 class OptunaSearcher(GenerationalSearcher):
     """A searcher based on one of Optuna's samplers.
 
@@ -260,7 +267,7 @@ class OptunaSearcher(GenerationalSearcher):
         directions = [optuna.study.StudyDirection.MAXIMIZE] * len(self.task.settings.objectives)
         study = optuna.create_study(directions=directions, sampler=self.sampler(seed, earlier, taken))
         worst = [min(0.0, *objective_values) for objective_values in zip(*map(values_of, earlier), strict=True)]
-        for generation in self.in_generations(earlier):
+        for generation in in_generations(self, earlier):
             for evaluation in generation:
                 self._add(study, evaluation.spec, worst if evaluation.status == "failed" else values_of(evaluation))
         for reference in self.task.references:
@@ -363,14 +370,18 @@ REDRAWS = 100
 
 def cma_faults(space: SearchSpace, population: int) -> list[str]:
     """Return why CMA-ES can't search a space with this population size, each fault a sentence; empty if it can."""
+    ranges = {name: found for kind in space.kinds for name, found in space.parameters_of(kind).items()}
+    are_real = all(isinstance(parameter_range, RealRange) for parameter_range in ranges.values())
+    is_free = any(parameter_range.num_values != 1 for parameter_range in ranges.values())
     faults: list[str] = []
-    if reason := _space_fault(space):
+    if len(space.kinds) != 1 or not (are_real and is_free):
         faults.append(
             Fault(
                 "search.kind=cmaes",
-                problem=f"needs a space of {reason}",
-                hint=f"name such a strategy in search.strategies, as [fedadam], {_exclusion_hint(space)}or choose "
-                "search.kind=tpe, which takes any space",
+                "search one strategy whose parameters are real, at least one of them free",
+                f"{', '.join(space.kinds)} with {', '.join(ranges) or 'no parameter'}",
+                "name such a strategy in search.strategies, as [fedadam], search no client settings other than the "
+                "learning rate, or choose search.kind=tpe",
             )
         )
     if population < SMALLEST_POPULATION:
@@ -378,25 +389,6 @@ def cma_faults(space: SearchSpace, population: int) -> list[str]:
             Fault("search.generation_size", f"be at least {SMALLEST_POPULATION} for search.kind=cmaes", population)
         )
     return faults
-
-
-def _space_fault(space: SearchSpace) -> str | None:
-    if len(space.kinds) != 1:
-        return f"one strategy, got {len(space.kinds)}: {', '.join(space.kinds)}"
-    (kind,) = space.kinds
-    ranges = space.parameters_of(kind)
-    not_real = [name for name, parameter_range in ranges.items() if not isinstance(parameter_range, RealRange)]
-    if not_real:
-        return f"real parameters only, got {', '.join(not_real)} of {kind}"
-    if all(parameter_range.num_values == 1 for parameter_range in ranges.values()):
-        return f"at least one free parameter, got none of {kind}"
-    return None
-
-
-def _exclusion_hint(space: SearchSpace) -> str:
-    """Return the advice to exclude client settings that CMA-ES can't search; empty if there are none."""
-    other = [name for name, limits in space.client_ranges.items() if not isinstance(limits, RealRange)]
-    return f"and search for no {' or '.join(other)}, " if other else ""
 
 
 class CmaEsSearcher(GenerationalSearcher):
@@ -437,7 +429,7 @@ class CmaEsSearcher(GenerationalSearcher):
         cube = np.tile([0.0, 1.0], (n, 1))
         with np.errstate(divide="ignore"):  # of a single parent the rank-μ update has rate 0, by which it divides
             optimizer = CMA(np.full(n, 0.5), FIRST_STEP, cube, REDRAWS, seed, self.population)
-        for generation in self.in_generations(earlier):
+        for generation in in_generations(self, earlier):
             if all(evaluation.spec.label == self._kind for evaluation in generation):
                 ranked = ranking(generation, self.space)
                 optimizer.tell([(self._point(trial.spec), float(rank)) for rank, trial in enumerate(ranked)])

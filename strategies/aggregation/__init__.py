@@ -10,21 +10,3 @@ interleaved with Flower's own classes: FedMedian 9.3 ms instead of 11.4, QFedAvg
 the same. With a hundred dense clients of 250 rows: FedMedian 59 ms instead of 85, Bulyan 92 instead of 151,
 FedTrimmedAvg 85 instead of 104, QFedAvg 83 instead of 102.
 """
-
-from fedscout.strategies.aggregation.robust import Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum, QFedAvg
-from fedscout.strategies.aggregation.rules import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
-
-__all__ = [
-    "Bulyan",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedMedian",
-    "FedProx",
-    "FedTrimmedAvg",
-    "FedYogi",
-    "Krum",
-    "MultiKrum",
-    "QFedAvg",
-]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
@@ -41,7 +41,7 @@ from fedscout.engine.messages.contents import (
 from fedscout.engine.messages.keys import FLAT_KEY
 from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.trials.checkpoint import PlainState
-from fedscout.strategies.aggregation.rules import Aggregate
+from fedscout.strategies.aggregation.rules import Aggregate, Unevaluated
 
 
 @dataclass
@@ -68,7 +68,7 @@ class _Kept(NamedTuple):
     plain: PlainState
 
 
-class GroupedRule(flower.Strategy):
+class GroupedRule(Unevaluated):
     """A strategy for each group of clients.
 
     Args:
@@ -152,16 +152,6 @@ class GroupedRule(flower.Strategy):
             return None, None
         self._kept = entries
         return self.record(vectors), None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: the trial evaluates the clients itself."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing."""
-        return None
 
     def _dealt(self, replies: Iterable[Message]) -> list[list[Message]]:
         """Return the replies by group; a merged reply has the address of a client of its group."""

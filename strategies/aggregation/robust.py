@@ -23,6 +23,7 @@ Reference:
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -196,44 +197,43 @@ def _aggregated(contents: list[RecordDict], statistic: Callable[[Values], npt.ND
     return view_record({name: statistic(values) for name, values in arrays_by_name(contents).items()})
 
 
-class FedMedian(QuickMessages, flower.FedMedian):
-    """Flower's FedMedian."""
+class ComparedReplies(QuickMessages):
+    """Base class of strategies whose new model is a function of all replies."""
+
+    @abstractmethod
+    def _model(self, contents: list[RecordDict]) -> tuple[ArrayRecord, list[RecordDict]]:
+        """Return the new model, and the replies whose metrics are averaged, given at least one reply."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the median of every parameter and the mean metrics."""
+        """Return the new model and the mean metrics; nothing without a reply."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         if not valid_replies:
             return None, None
-        contents = [reply.content for reply in valid_replies]
-        return _aggregated(contents, median), self._train_metrics(contents)
+        arrays, selected = self._model([reply.content for reply in valid_replies])
+        return arrays, self._train_metrics(selected)
 
 
-class FedTrimmedAvg(QuickMessages, flower.FedTrimmedAvg):
-    """Flower's FedTrimmedAvg."""
+class FedMedian(ComparedReplies, flower.FedMedian):
+    """Flower's FedMedian: the median of every parameter."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the trimmed mean of every parameter and the mean metrics."""
-        valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
-        if not valid_replies:
-            return None, None
-        contents = [reply.content for reply in valid_replies]
+    def _model(self, contents: list[RecordDict]) -> tuple[ArrayRecord, list[RecordDict]]:
+        return _aggregated(contents, median), contents
+
+
+class FedTrimmedAvg(ComparedReplies, flower.FedTrimmedAvg):
+    """Flower's FedTrimmedAvg: the trimmed mean of every parameter."""
+
+    def _model(self, contents: list[RecordDict]) -> tuple[ArrayRecord, list[RecordDict]]:
         num_trimmed = int(self.beta * len(contents))
-        arrays = _aggregated(contents, lambda values: trimmed_mean(values, num_trimmed))
-        return arrays, self._train_metrics(contents)
+        return _aggregated(contents, lambda values: trimmed_mean(values, num_trimmed)), contents
 
 
-class MultiKrum(QuickMessages, flower.MultiKrum):
-    """Flower's MultiKrum."""
+class MultiKrum(ComparedReplies, flower.MultiKrum):
+    """Flower's MultiKrum: the weighted mean of the replies with the best scores."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the weighted mean of the replies with the best scores, and their mean metrics."""
-        valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
-        if not valid_replies:
-            return None, None
-        contents = [reply.content for reply in valid_replies]
+    def _model(self, contents: list[RecordDict]) -> tuple[ArrayRecord, list[RecordDict]]:
         selected = select_multikrum(contents, self.num_malicious_nodes, self.num_nodes_to_select)
-        metrics = self._train_metrics(selected)
-        return aggregate_arrayrecords(selected, self.weighted_by_key), metrics
+        return aggregate_arrayrecords(selected, self.weighted_by_key), selected
 
 
 class Krum(MultiKrum, flower.Krum):

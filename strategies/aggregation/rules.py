@@ -142,6 +142,20 @@ class QuickMessages(flower.FedAvg):
         return aggregate(contents, self.weighted_by_key)
 
 
+class Unevaluated(flower.Strategy):
+    """Base class of strategies whose models the trial evaluates itself."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return no messages."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return nothing."""
+        return None
+
+
 Vector = npt.NDArray[np.float64]
 ClientModel = npt.NDArray[np.float32]
 

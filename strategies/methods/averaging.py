@@ -97,33 +97,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
-from fedscout.engine.errors import Fault
 from fedscout.engine.grid.selection import ChosenNodes
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.strategies import aggregation as quick
-from fedscout.strategies.aggregation.rules import (
-    Aggregate,
-    ClientModel,
-    QuickMessages,
-    ServerRule,
-    Vector,
-    array_record,
-    flat,
-    metric_record,
-    shaped,
-)
-from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, node_counts
+from fedscout.strategies.aggregation import robust, rules
+from fedscout.strategies.aggregation.rules import ClientModel, Vector
+from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,9 +192,9 @@ class MeanSpec(StrategySpec):
 
     fedavg_at: ClassVar[Mapping[str, float]] = {}
 
-    sample_scaling: Annotated[
-        SampleScaling, Field(description="p_i, a client's weight in the mean: by its number of examples, or equal")
-    ] = "num-examples"
+    sample_scaling: SampleScaling = parameter(
+        "num-examples", "p_i, a client's weight in the mean: by its number of examples, or equal"
+    )
 
     @property
     def weighted_by(self) -> Literal["num-examples", "num-clients"]:
@@ -230,7 +218,11 @@ class MeanSpec(StrategySpec):
         return self.client_algorithm()
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.FedAvg(**node_counts(cohort), weighted_by_key=self.weighted_by)
+        return self._rule(cohort, rules.FedAvg)
+
+    def _rule(self, cohort: Cohort, rule: Callable[..., flower.Strategy], *own: Any, **others: Any) -> flower.Strategy:
+        """Construct a server rule that samples a cohort's clients and weights them by `weighted_by`."""
+        return rule(*own, **node_counts(cohort), weighted_by_key=self.weighted_by, **others)
 
 
 class FedAvgSpec(MeanSpec):
@@ -248,16 +240,11 @@ class FedProxSpec(FlowerSpec, MeanSpec):
 
     fedavg_at: ClassVar[Mapping[str, float]] = {"proximal_mu": 0}
     kind: Literal["fedprox"] = "fedprox"
-    flower_class = quick.FedProx
-    proximal_mu: Annotated[
-        float,
-        Field(ge=0, description="μ, weight of the proximal term (μ/2)‖w − x‖²; 0 is FedAvg"),
-        SearchRange(RealRange(1e-4, 1.0, log=True)),
-    ] = 0.01
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return local training with the proximal term."""
-        return ProximalTerm()
+    algorithm = ProximalTerm
+    flower_class = rules.FedProx
+    proximal_mu: float = parameter(
+        0.01, "μ, weight of the proximal term (μ/2)‖w − x‖²; 0 is FedAvg", RealRange(1e-4, 1.0, log=True), ge=0
+    )
 
     def paired_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm with μ as an attribute instead of a message value."""
@@ -271,15 +258,11 @@ class FedAvgMSpec(FlowerSpec, MeanSpec):
 
     fedavg_at: ClassVar[Mapping[str, float]] = {"server_learning_rate": 1, "server_momentum": 0}
     kind: Literal["fedavgm"] = "fedavgm"
-    flower_class = quick.FedAvgM
-    server_learning_rate: Annotated[
-        float, Field(gt=0, description="η, the server's step along the momentum"), SearchRange(RealRange(0.1, 1.5))
-    ] = 1.0
-    server_momentum: Annotated[
-        float,
-        Field(ge=0, lt=1, description="β, the share of the last step that is kept; 0 is none"),
-        SearchRange(RealRange(0.0, 0.99)),
-    ] = 0.9
+    flower_class = rules.FedAvgM
+    server_learning_rate: float = parameter(1.0, "η, the server's step along the momentum", RealRange(0.1, 1.5), gt=0)
+    server_momentum: float = parameter(
+        0.9, "β, the share of the last step that is kept; 0 is none", RealRange(0.0, 0.99), ge=0, lt=1
+    )
 
 
 class AdaptiveSpec(FlowerSpec, MeanSpec):
@@ -288,16 +271,16 @@ class AdaptiveSpec(FlowerSpec, MeanSpec):
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295"
     bound: ClassVar[Mapping[str, str]] = {"eta_l": "the clients' learning rate"}
 
-    eta: Annotated[
-        float,
-        Field(gt=0, description="η, the server's learning rate"),
-        SearchRange(RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True)),
-    ] = 0.1
-    tau: Annotated[
-        float,
-        Field(gt=0, description="τ, the degree of adaptivity: added to √v, so a small one adapts more"),
-        SearchRange(RealRange(1e-5, 1e-1, log=True), wide=RealRange(1e-9, 1e-1, log=True)),
-    ] = 1e-3
+    eta: float = parameter(
+        0.1, "η, the server's learning rate", RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True), gt=0
+    )
+    tau: float = parameter(
+        1e-3,
+        "τ, the degree of adaptivity: added to √v, so a small one adapts more",
+        RealRange(1e-5, 1e-1, log=True),
+        wide=RealRange(1e-9, 1e-1, log=True),
+        gt=0,
+    )
 
     def _construct(self, cohort: Cohort, **others: Any) -> flower.Strategy:
         return super()._construct(cohort, eta_l=cohort.client_learning_rate, **others)
@@ -306,33 +289,29 @@ class AdaptiveSpec(FlowerSpec, MeanSpec):
 class MomentSpec(AdaptiveSpec):
     """Base class of FedAdam and FedYogi, with moving averages of both moments."""
 
-    beta_1: Annotated[
-        float, Field(ge=0, lt=1, description="β₁, decay of the first moment m"), SearchRange(RealRange(0.0, 0.99))
-    ] = 0.9
-    beta_2: Annotated[
-        float, Field(ge=0, lt=1, description="β₂, decay of the second moment v"), SearchRange(RealRange(0.9, 0.999))
-    ] = 0.99
+    beta_1: float = parameter(0.9, "β₁, decay of the first moment m", RealRange(0.0, 0.99), ge=0, lt=1)
+    beta_2: float = parameter(0.99, "β₂, decay of the second moment v", RealRange(0.9, 0.999), ge=0, lt=1)
 
 
 class FedAdagradSpec(AdaptiveSpec):
     """FedAdagrad: server steps divided by the root of the summed squared changes."""
 
     kind: Literal["fedadagrad"] = "fedadagrad"
-    flower_class = quick.FedAdagrad
+    flower_class = rules.FedAdagrad
 
 
 class FedAdamSpec(MomentSpec):
     """FedAdam: Adam on the server, with the clients' mean change as its gradient."""
 
     kind: Literal["fedadam"] = "fedadam"
-    flower_class = quick.FedAdam
+    flower_class = rules.FedAdam
 
 
 class FedYogiSpec(MomentSpec):
     """FedYogi: as FedAdam, with additive updates of the second moment."""
 
     kind: Literal["fedyogi"] = "fedyogi"
-    flower_class = quick.FedYogi
+    flower_class = rules.FedYogi
 
 
 class QFedAvgSpec(FlowerSpec):
@@ -341,12 +320,10 @@ class QFedAvgSpec(FlowerSpec):
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
 
     kind: Literal["qfedavg"] = "qfedavg"
-    flower_class = quick.QFedAvg
-    q: Annotated[
-        float,
-        Field(ge=0, description="q, how much fairness counts; 0 is the mean with equal weights"),
-        SearchRange(RealRange(0.0, 5.0)),
-    ] = 0.1
+    flower_class = robust.QFedAvg
+    q: float = parameter(
+        0.1, "q, how much fairness counts; 0 is the mean with equal weights", RealRange(0.0, 5.0), ge=0
+    )
 
     def needs(self) -> EngineNeeds:
         """Return the engine features needed: one reply per client, with the loss before training."""
@@ -383,7 +360,7 @@ def extrapolated_change(
     return rate, mean
 
 
-class FedExP(ServerRule):
+class FedExP(rules.ServerRule):
     """Server rule of FedExP.
 
     Args:
@@ -403,7 +380,7 @@ class FedExP(ServerRule):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return Flower's messages with x instead of the mean of the last two iterates."""
-        sent = arrays if self.iterate is None else shaped(self.iterate, arrays)
+        sent = arrays if self.iterate is None else rules.shaped(self.iterate, arrays)
         return super().configure_train(server_round, sent, config, grid)
 
     def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
@@ -420,14 +397,13 @@ class FedExPSpec(FlowerSpec):
 
     kind: Literal["fedexp"] = "fedexp"
     flower_class = FedExP
-    epsilon: Annotated[
-        float,
-        Field(gt=0, description="ε, added to the squared mean change: a larger one shortens the server's steps"),
-        SearchRange(RealRange(1e-4, 1.0, log=True)),
-    ] = 1e-3
-    sample_scaling: Annotated[
-        SampleScaling, Field(description="p_i, a client's weight: equal, or by its number of examples")
-    ] = "uniform"
+    epsilon: float = parameter(
+        1e-3,
+        "ε, added to the squared mean change: a larger one shortens the server's steps",
+        RealRange(1e-4, 1.0, log=True),
+        gt=0,
+    )
+    sample_scaling: SampleScaling = parameter("uniform", "p_i, a client's weight: equal, or by its number of examples")
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: with one client the weight does not matter."""
@@ -453,7 +429,7 @@ def buffered_change(changes: Sequence[ClientModel], staleness: Sequence[int]) ->
     return total / len(changes)
 
 
-class FedBuff(QuickMessages):
+class FedBuff(rules.QuickMessages):
     """Server rule of FedBuff.
 
     Args:
@@ -492,7 +468,7 @@ class FedBuff(QuickMessages):
         free = ChosenNodes(grid, [client_of(node) for node in grid.get_node_ids() if node not in busy])
         return super().configure_train(server_round, arrays, config, cast(Grid, free))
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> rules.Aggregate:
         """Return the model of the K updates that arrive first, and the duration of the round."""
         sent, self.received = self.received, None
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
@@ -503,8 +479,8 @@ class FedBuff(QuickMessages):
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
             staleness = [self.num_models - version for _, version, _, _ in arrived]
             change = buffered_change([update[-1] for update in arrived], staleness)
-            moved = flat(sent, sent) + self.server_learning_rate * change
-            arrays = shaped(moved.astype(np.float32), sent)
+            moved = rules.flat(sent, sent) + self.server_learning_rate * change
+            arrays = rules.shaped(moved.astype(np.float32), sent)
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
         end = max(self.seconds, arrived[-1][0])
         metrics[SIMULATED_SECONDS_KEY] = end - self.seconds
@@ -513,10 +489,10 @@ class FedBuff(QuickMessages):
 
     def _take_in(self, replies: Sequence[Message], sent: ArrayRecord) -> None:
         """Add the updates of a round to the queue, ordered by arrival."""
-        received = flat(sent, sent)
+        received = rules.flat(sent, sent)
         for reply in replies:
-            duration = metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
-            change = flat(array_record(reply.content), sent) - received
+            duration = rules.metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
+            change = rules.flat(rules.array_record(reply.content), sent) - received
             node = reply.metadata.src_node_id
             self.in_training.append([self.seconds + float(cast(float, duration)), self.num_models, node, change])
         self.in_training.sort(key=lambda one: one[:3])
@@ -526,36 +502,21 @@ class FedBuffSpec(FlowerSpec):
     """FedBuff: a new model for every K updates, with less weight for stale ones; needs a simulated clock."""
 
     paper: ClassVar[str] = "Nguyen et al. 2022, arXiv:2106.06639"
-    least_sampled: ClassVar[int] = 2
+    requires = ("clock", "no selection", "2 clients")
 
     kind: Literal["fedbuff"] = "fedbuff"
     flower_class = FedBuff
-    buffer_size: Annotated[
-        int,
-        Field(ge=1, description="K, buffer size: number of updates per server step, 1 to n of n clients in training"),
-        SearchRange(lambda cohort, _: IntegerRange(1, cohort.num_sampled)),
-    ] = 2
-    server_learning_rate: Annotated[
-        float, Field(gt=0, description="η_g, the server's step size"), SearchRange(RealRange(0.1, 1.5))
-    ] = 1.0
+    buffer_size: int = parameter(
+        2,
+        "K, buffer size: number of updates per server step, 1 to n of n clients in training",
+        lambda cohort, _: IntegerRange(1, cohort.num_sampled),
+        ge=1,
+    )
+    server_learning_rate: float = parameter(1.0, "η_g, the server's step size", RealRange(0.1, 1.5), gt=0)
 
     def needs(self) -> EngineNeeds:
         """Return the engine features needed: one reply per client, with its duration."""
         return EngineNeeds(arrays="flat", replies="individual", durations=True)
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters work: no simulated clock, a single client, or a selection policy."""
-        if cohort.has_clock is False:
-            return Fault(
-                "fedbuff",
-                "have a simulated clock (federation.scenario with devices or latency, such as "
-                "{kind: latency, clients: all, mean_seconds: 10})",
-                "none",
-            )
-        if cohort.chosen:
-            return Fault("fedbuff", "be without a selection policy, as it selects the idle clients")
-        return super().unavailable(cohort)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: waiting for all clients is FedAvg with equal weights."""

@@ -59,7 +59,7 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_serializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
@@ -70,12 +70,12 @@ from fedscout.engine.messages.contents import client_of, metrics_of, read_array
 from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.messages.keys import FLAT_KEY, NUM_EXAMPLES_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
-from fedscout.engine.text import details, fault_of, shown
+from fedscout.engine.text import shown
 from fedscout.strategies.aggregation.groups import Group, GroupedRule, clusterings
 from fedscout.strategies.aggregation.robust import SLAB
 from fedscout.strategies.aggregation.rules import MeanRule, array_record
 from fedscout.strategies.methods.averaging import FedAvgSpec
-from fedscout.strategies.specification import StrategySpec, clients_text
+from fedscout.strategies.specification import StrategySpec, clients_text, parameter
 
 Matrix = npt.NDArray[np.float64]
 
@@ -275,12 +275,9 @@ def _inner_strategy(given: Any) -> StrategySpec:
             f"{', '.join(_EXCLUDED_KINDS)}"
         )
     try:
-        spec = given if isinstance(given, StrategySpec) else CommunitiesSpec.named(kind).model_validate(document)
+        spec = given if isinstance(given, StrategySpec) else CommunitiesSpec.parsed(document)
     except StrategyError as error:
-        raise ValueError(f"must be a strategy: {error}") from error
-    except ValidationError as error:
-        faults = (fault_of(".".join(map(str, detail["loc"])) or kind, detail) for detail in details(error))
-        raise ValueError(f"must be a valid {kind}: {'; '.join(faults)}") from error
+        raise ValueError(f"must be a valid strategy: {'; '.join(error.faults)}") from error
     if settings := spec.client_values():
         raise ValueError(f"must leave {', '.join(settings)} to communities itself, got {shown(dict(settings))}")
     return spec
@@ -289,6 +286,7 @@ def _inner_strategy(given: Any) -> StrategySpec:
 Inside = Annotated[
     StrategySpec,
     BeforeValidator(_inner_strategy),
+    PlainSerializer(lambda inside: {"kind": inside.kind, **inside.parameters()}),
     WithJsonSchema({"type": "object", "required": ["kind"]}),
     Field(description="the strategy of each community, by kind or with parameters; pairs included"),
 ]
@@ -301,49 +299,29 @@ class CommunitiesSpec(StrategySpec):
     grouped: ClassVar[bool] = True
 
     unpaired: ClassVar[str] = "it wraps a strategy, which strategy.inside names"
-    named: ClassVar[Callable[[object], type[StrategySpec]]]
-    """From a name to what it means; given by `strategies/table.py`, which knows them all."""
+    parsed: ClassVar[Callable[[Mapping[str, Any]], StrategySpec]]
+    """From a document to a strategy; given by `strategies/table.py`, which knows them all."""
 
     kind: Literal["communities"] = "communities"
     inside: Inside = FedAvgSpec()
-    grouped_by: Annotated[
-        Literal["labels", "updates"],
-        Field(description="similarity that groups clients: label counts or updates"),
-    ] = "labels"
-    num_communities: Annotated[
-        int | None,
-        Field(
-            ge=1, description="number of communities, by updates the largest number; chosen from the data by default"
-        ),
-    ] = None
-    preference: Annotated[
-        float,
-        Field(ge=-1, lt=1, description="by labels, cosine similarity below which a client starts a new community"),
-    ] = 0.5
-    max_mean_update_norm: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="ε_1: by updates, a mean update shorter than this fraction of the longest one has converged",
-        ),
-    ] = 0.5
-    min_update_norm: Annotated[
-        float,
-        Field(
-            ge=0,
-            description=(
-                "ε_2: by updates, a client's update longer than this fraction of the longest one has not converged"
-            ),
-        ),
-    ] = 1.0
-    separation: Annotated[
-        float,
-        Field(ge=0, le=1, description="γ_max: by updates, required separation of the halves, sqrt((1 − cosine) / 2)"),
-    ] = 0.75
-
-    @field_serializer("inside")
-    def _document_of(self, inside: StrategySpec) -> Mapping[str, Any]:
-        return {"kind": inside.kind, **inside.parameters()}
+    grouped_by: Literal["labels", "updates"] = parameter(
+        "labels", "similarity that groups clients: label counts or updates"
+    )
+    num_communities: int | None = parameter(
+        None, "number of communities, by updates the largest number; chosen from the data by default", ge=1
+    )
+    preference: float = parameter(
+        0.5, "by labels, cosine similarity below which a client starts a new community", ge=-1, lt=1
+    )
+    max_mean_update_norm: float = parameter(
+        0.5, "ε_1: by updates, a mean update shorter than this fraction of the longest one has converged", gt=0
+    )
+    min_update_norm: float = parameter(
+        1.0, "ε_2: by updates, a client's update longer than this fraction of the longest one has not converged", ge=0
+    )
+    separation: float = parameter(
+        0.75, "γ_max: by updates, required separation of the halves, sqrt((1 − cosine) / 2)", ge=0, le=1
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -389,10 +367,6 @@ class CommunitiesSpec(StrategySpec):
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: one community is the inner strategy."""
         return self.inside if self.num_communities == 1 else self
-
-    def _text(self, name: str, value: Any) -> str:
-        """Return the display text of a parameter; the inner strategy by its own text."""
-        return super()._text(name, self.inside if name == "inside" else value)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         if self.grouped_by == "labels":

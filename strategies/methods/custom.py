@@ -24,25 +24,17 @@ class is imported when it is checked against a cohort or built, never when a doc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
+from flwr.serverapp.strategy import Strategy
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
-from pydantic_core import ErrorDetails
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.text import details, fault_of, shown
+from fedscout.engine.text import shown
 from fedscout.engine.user_code import code_digests
-from fedscout.strategies.arguments import (
-    Argument,
-    ImportPath,
-    accepted,
-    constructed,
-    converted,
-    imported_class,
-    name_faults,
-)
+from fedscout.strategies import arguments
 from fedscout.strategies.methods.averaging import ProximalTerm
 from fedscout.strategies.specification import (
     SHARED_PARAMETERS,
@@ -54,10 +46,8 @@ from fedscout.strategies.specification import (
     StrategySpec,
     Value,
     node_counts,
+    parameter_faults,
 )
-
-if TYPE_CHECKING:
-    from flwr.serverapp.strategy import Strategy
 
 
 def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any]) -> StrategySpec:
@@ -74,27 +64,7 @@ def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, An
     try:
         return spec_class.model_validate(values)
     except ValidationError as error:
-        raise StrategyError([_sentence(path, spec_class, detail) for detail in details(error)]) from error
-
-
-def _sentence(path: str, spec_class: type[StrategySpec], detail: ErrorDetails) -> str:
-    where = ".".join(map(str, detail["loc"]))
-    if detail["type"] != "extra_forbidden":
-        return fault_of(f"{where} of {path}", detail)
-    allowed = [name for name in spec_class.model_fields if name not in ("kind", *SHARED_PARAMETERS)]
-    hint = f"it takes {', '.join(allowed) or 'none'}"
-    return Fault(where, hint=hint, problem=f"is no parameter of {path}")
-
-
-def class_faults(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any], cohort: Cohort) -> list[str]:
-    """Return why no values work in a cohort, or the faults of the given values."""
-    if reason := spec_class.unavailable(cohort):
-        return [reason]
-    try:
-        specified(path, spec_class, values)
-    except StrategyError as error:
-        return [*error.faults]
-    return []
+        raise StrategyError(parameter_faults(error, spec_class, path)) from error
 
 
 class Interval(BaseModel):
@@ -161,8 +131,8 @@ class CustomSpec(StrategySpec):
     unpaired: ClassVar[str] = "its server rule and its clients are not known separately"
 
     kind: Literal["custom"] = "custom"
-    path: Annotated[ImportPath, Field(description="module:Class of a Flower strategy")]
-    values: Annotated[Mapping[str, Argument], Field(description="arguments of its constructor")] = {}
+    path: Annotated[arguments.ImportPath, Field(description="module:Class of a Flower strategy")]
+    values: Annotated[Mapping[str, arguments.Argument], Field(description="arguments of its constructor")] = {}
     ranges: Annotated[Mapping[str, Declared], Field(description="search ranges of the arguments")] = {}
     arrays: Annotated[Literal["flat", "named"], Field(description="one vector, or an array per tensor")] = "named"
     replies: Annotated[Literal["merged", "individual"], Field(description="one mean, or one per client")] = "individual"
@@ -219,17 +189,15 @@ class CustomSpec(StrategySpec):
         """Return the specification with other arguments or client parameters."""
         searched = self.search_names()
         client_values = {name: values[name] for name in values if name in SHARED_PARAMETERS and name not in searched}
-        arguments = {name: value for name, value in values.items() if name not in client_values}
-        return self.model_copy(update={"values": {**self.values, **arguments}, **client_values})
+        own_values = {name: value for name, value in values.items() if name not in client_values}
+        return self.model_copy(update={"values": {**self.values, **own_values}, **client_values})
 
     def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON schema of each entry; arguments are under `values`."""
         schemas = {name: schema for name, schema in searched.items() if name in self.search_names()}
-        arguments = {
-            **{name: {"const": value} for name, value in self.values.items() if name not in schemas},
-            **schemas,
-        }
-        values = {"type": "object", "properties": arguments, "required": [*arguments], "additionalProperties": False}
+        constants = {name: {"const": value} for name, value in self.values.items() if name not in schemas}
+        by_name = {**constants, **schemas}
+        values = {"type": "object", "properties": by_name, "required": [*by_name], "additionalProperties": False}
         fixed = {name: {"const": value} for name, value in self.parameters().items() if name not in ("path", "values")}
         client_schemas = {name: schema for name, schema in searched.items() if name not in schemas}
         return {"kind": {"const": self.kind}, "path": {"const": self.path}, "values": values, **fixed, **client_schemas}
@@ -253,16 +221,21 @@ class CustomSpec(StrategySpec):
         """Return the faults of the class and of the argument names, independent of searched values."""
         try:
             strategy_class = self._imported()
+            if issubclass(strategy_class, StrategySpec):
+                if reason := strategy_class.unavailable(cohort):
+                    return [reason]
+                specified(self.path, strategy_class, self.values)
+                return []
         except StrategyError as error:
             return list(error.faults)
-        if issubclass(strategy_class, StrategySpec):
-            return class_faults(self.path, strategy_class, self.values, cohort)
-        faults = [] if not cohort.chosen else _start_faults(self.path, strategy_class)
-        faults += name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
+        faults: list[str] = []
+        if cohort.chosen and strategy_class.start is not Strategy.start:
+            faults.append(Fault(self.path, problem="overrides `start`, so no selection policy can choose its clients"))
+        faults += arguments.name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
         declared = [(name, entry) for name, entry in self.ranges.items() if isinstance(entry, Choices)]
         for values in (self.values, *({name: choice} for name, entry in declared for choice in entry.choices)):
             try:
-                converted(self.path, strategy_class, values)
+                arguments.converted(self.path, strategy_class, values)
             except StrategyError as error:
                 faults += error.faults
         return faults
@@ -298,32 +271,21 @@ class CustomSpec(StrategySpec):
         return None if spec_class is None else specified(self.path, spec_class, {**self.values, **self.client_values()})
 
     def _imported(self) -> type[Strategy | StrategySpec]:
-        from flwr.serverapp.strategy import Strategy
-
         bases = {"flwr.serverapp.strategy.Strategy": Strategy, "fedscout.strategies.StrategySpec": StrategySpec}
-        return imported_class(self.path, bases)
+        return arguments.imported_class(self.path, bases)
 
     def _arguments(self, cohort: Cohort) -> dict[str, Any]:
-        named, takes_any = accepted(self._imported())
+        named, takes_any = arguments.accepted(self._imported())
         counts = {name: count for name, count in node_counts(cohort).items() if takes_any or name in named}
         return {**counts, **self.values}
 
     def _construct(self, cohort: Cohort) -> Strategy:
         if (spec := self._specification()) is not None:
             return spec.build(cohort)
-        strategy_class = cast("type[Strategy]", self._imported())
-        arguments = converted(self.path, strategy_class, self._arguments(cohort))
-        return cast("Strategy", constructed(self.path, strategy_class, arguments, self.values))
+        strategy_class = cast(type[Strategy], self._imported())
+        given = arguments.converted(self.path, strategy_class, self._arguments(cohort))
+        return cast(Strategy, arguments.constructed(self.path, strategy_class, given, self.values))
 
     def _identity(self) -> Mapping[str, Any]:
         """Return the fields that determine the model, without the declared ranges."""
         return {name: value for name, value in super()._identity().items() if name != "ranges"}
-
-
-def _start_faults(path: str, strategy_class: type[Strategy]) -> list[str]:
-    """Return the fault that a strategy with its own `start` can't use a selection policy."""
-    from flwr.serverapp.strategy import Strategy
-
-    if strategy_class.start is Strategy.start:
-        return []
-    return [Fault(path, problem="overrides `start`, so no selection policy can choose its clients")]

@@ -75,17 +75,16 @@ References:
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, TrialError
@@ -93,8 +92,8 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.keys import ARRAYS_KEY, METRICS_KEY
 from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.text import shown
-from fedscout.strategies import aggregation as quick
-from fedscout.strategies.aggregation.rules import Aggregate
+from fedscout.strategies.aggregation import rules
+from fedscout.strategies.aggregation.rules import Aggregate, Unevaluated
 from fedscout.strategies.methods.averaging import (
     FedAdagradSpec,
     FedAdamSpec,
@@ -104,7 +103,7 @@ from fedscout.strategies.methods.averaging import (
     FedYogiSpec,
     MeanSpec,
 )
-from fedscout.strategies.specification import RealRange, SearchRange, StrategySpec, clients_text, node_counts
+from fedscout.strategies.specification import RealRange, StrategySpec, clients_text, node_counts, parameter
 
 
 class AdaptiveClipping(flower.DifferentialPrivacyServerSideAdaptiveClipping):
@@ -126,7 +125,7 @@ class AdaptiveClipping(flower.DifferentialPrivacyServerSideAdaptiveClipping):
         self._next_clipping_norm = self.clipping_norm * math.exp(self.clip_norm_lr * excess)
 
 
-class PrivateMean(flower.Strategy):
+class PrivateMean(Unevaluated):
     """A server rule applied to the noisy mean of clipped updates.
 
     Args:
@@ -176,16 +175,6 @@ class PrivateMean(flower.Strategy):
         mean.content = RecordDict({ARRAYS_KEY: arrays, METRICS_KEY: MetricRecord({**dict(metrics or {}), **weight})})
         return self.strategy.aggregate_train(server_round, [mean])
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the server rule's messages."""
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the server rule's mean metrics."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
-
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e3
 """Noise multipliers among which one is sought."""
@@ -214,13 +203,6 @@ class Sampling:
     def __str__(self) -> str:
         rounds = "1 round" if self.num_rounds == 1 else f"{self.num_rounds} rounds"
         return f"{rounds} with {self.num_sampled} of {self.num_clients} clients each"
-
-
-def library_missing() -> str | None:
-    """Return an installation hint if the accounting library is missing; None otherwise."""
-    if importlib.util.find_spec("dp_accounting") is not None:
-        return None
-    return Fault("dp-accounting", "be installed, which computes (ε, δ)", hint="pip install 'fedscout[privacy]'")
 
 
 def default_delta(num_clients: int) -> float:
@@ -301,9 +283,6 @@ def _rounds(noise_multiplier: float, sampling: Sampling) -> Any:
     return library.SelfComposedDpEvent(sampled, sampling.num_rounds)
 
 
-AVERAGING: tuple[type[MeanSpec], ...] = (FedAvgSpec, FedProxSpec, FedAvgMSpec, FedAdagradSpec, FedAdamSpec, FedYogiSpec)
-"""Strategies that may be wrapped."""
-
 DEFAULT_NOISE = 1.0
 _ADAPTIVE_CLIPPING_PARAMETERS = ("target_clipped_quantile", "clip_norm_lr", "clipped_count_stddev")
 
@@ -314,7 +293,7 @@ def _averaging(given: Any) -> Any:
         return given
     document = {"kind": given} if isinstance(given, str) else given
     kind = document.get("kind") if isinstance(document, Mapping) else None
-    kinds = [spec_class.model_fields["kind"].default for spec_class in AVERAGING]
+    kinds = [spec_class.model_fields["kind"].default for spec_class in get_args(Averaged)]
     if kind not in kinds:
         raise ValueError(
             f"must be a strategy that averages ({', '.join(kinds)}), got {shown(kind or given)}: the noise "
@@ -334,11 +313,15 @@ def _wrappable(spec: MeanSpec) -> MeanSpec:
     return spec
 
 
+Averaged: TypeAlias = FedAvgSpec | FedProxSpec | FedAvgMSpec | FedAdagradSpec | FedAdamSpec | FedYogiSpec
+"""Strategies that may be wrapped."""
+
 Averaging = Annotated[
-    FedAvgSpec | FedProxSpec | FedAvgMSpec | FedAdagradSpec | FedAdamSpec | FedYogiSpec,
+    Averaged,
     Field(discriminator="kind", description="the server rule: a strategy that averages, by kind or with parameters"),
     BeforeValidator(_averaging),
     AfterValidator(_wrappable),
+    PlainSerializer(lambda around: {"kind": around.kind, **around.parameters()}),
 ]
 
 
@@ -347,37 +330,28 @@ class DPFedAvgSpec(StrategySpec):
 
     paper: ClassVar[str] = "McMahan et al. 2018, arXiv:1710.06963; Andrew et al. 2021, arXiv:1905.03871"
     unpaired: ClassVar[str] = "it wraps a strategy, which strategy.around names"
+    requires = ("no selection", "dp-accounting")
 
     kind: Literal["dp_fedavg"] = "dp_fedavg"
     around: Averaging = FedAvgSpec(sample_scaling="uniform")
-    clipping_norm: Annotated[
-        float,
-        Field(gt=0, description="C, norm to which updates are clipped; the initial one if adaptive"),
-        SearchRange(RealRange(0.01, 10.0, log=True)),
-    ] = 1.0
-    noise_multiplier: Annotated[
-        float | None,
-        Field(ge=0, le=MOST_NOISE, description="z, noise on the sum over C; 1 by default, or what epsilon needs"),
-    ] = None
-    epsilon: Annotated[
-        float | None, Field(gt=0, description="ε of the whole training, from which the noise follows")
-    ] = None
-    delta: Annotated[float | None, Field(gt=0, lt=1, description="δ, below 1/clients; clients^-1.1 by default")] = None
-    clipping: Annotated[
-        Literal["fixed", "adaptive"], Field(description="whether C is fixed or follows a quantile of the update norms")
-    ] = "fixed"
-    target_clipped_quantile: Annotated[
-        float, Field(ge=0, le=1, description="1 − γ, target fraction of clients that adaptive clipping clips")
-    ] = 0.5
-    clip_norm_lr: Annotated[float, Field(gt=0, le=10, description="η_C, the step of adaptive clipping")] = 0.2
-    clipped_count_stddev: Annotated[
-        float | None,
-        Field(gt=0, description="σ_b, noise on the count of clipped clients; clients per round / 20 by default"),
-    ] = None
-
-    @field_serializer("around")
-    def _document_of(self, around: MeanSpec) -> Mapping[str, Any]:
-        return {"kind": around.kind, **around.parameters()}
+    clipping_norm: float = parameter(
+        1.0, "C, norm to which updates are clipped; the initial one if adaptive", RealRange(0.01, 10.0, log=True), gt=0
+    )
+    noise_multiplier: float | None = parameter(
+        None, "z, noise on the sum over C; 1 by default, or what epsilon needs", ge=0, le=MOST_NOISE
+    )
+    epsilon: float | None = parameter(None, "ε of the whole training, from which the noise follows", gt=0)
+    delta: float | None = parameter(None, "δ, below 1/clients; clients^-1.1 by default", gt=0, lt=1)
+    clipping: Literal["fixed", "adaptive"] = parameter(
+        "fixed", "whether C is fixed or follows a quantile of the update norms"
+    )
+    target_clipped_quantile: float = parameter(
+        0.5, "1 − γ, target fraction of clients that adaptive clipping clips", ge=0, le=1
+    )
+    clip_norm_lr: float = parameter(0.2, "η_C, the step of adaptive clipping", gt=0, le=10)
+    clipped_count_stddev: float | None = parameter(
+        None, "σ_b, noise on the count of clipped clients; clients per round / 20 by default", gt=0
+    )
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> Self:
@@ -407,22 +381,19 @@ class DPFedAvgSpec(StrategySpec):
         assert cohort.num_rounds is not None, "faults() comes first"
         return noise_for(self.epsilon, _sampling(cohort, cohort.num_rounds), self.delta_of(cohort))
 
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters work: clients are not sampled uniformly, or the accountant is missing."""
-        if cohort.chosen:
-            return Fault("dp_fedavg", "draw its clients uniformly to account for them", "a selection policy")
-        missing = library_missing()
-        return f"for dp_fedavg {missing}" if missing else None
-
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults: an unreachable ε, or too little noise on the count of clipped clients."""
         if faults := super().faults(cohort):
             return faults
-        if self.epsilon is not None and cohort.num_rounds is None:
-            return [Fault("epsilon of dp_fedavg", "be left out if the number of rounds is not known")]
-        if self.epsilon is not None and (fault := self._epsilon_fault(self.epsilon, cohort)):
-            return [fault]
+        if self.epsilon is not None:
+            if cohort.num_rounds is None:
+                return [Fault("epsilon of dp_fedavg", "be left out if the number of rounds is not known")]
+            sampling, delta = _sampling(cohort, cohort.num_rounds), self.delta_of(cohort)
+            least, most = (epsilon_of(noise, sampling, delta) for noise in (MOST_NOISE, LEAST_NOISE))
+            if self.epsilon > most or math.isinf(self.noise(cohort)):
+                must = f"be from {least:.3g} to {most:.3g} in {sampling} and delta={delta:.3g}"
+                hint = f"noise_multiplier is then in [{LEAST_NOISE:g}, {MOST_NOISE:g}]; for less noise, set it directly"
+                return [Fault("epsilon of dp_fedavg", must, f"{self.epsilon:g}", hint)]
         noise = self.noise(cohort)
         if self.clipping == "adaptive" and noise >= 2 * self._count_deviation(cohort):
             where = f"with {clients_text(cohort.num_sampled)} and noise_multiplier={noise:.4g}"
@@ -434,26 +405,6 @@ class DPFedAvgSpec(StrategySpec):
                 )
             ]
         return []
-
-    def _epsilon_fault(self, epsilon: float, cohort: Cohort) -> str | None:
-        """Return the fault that no noise multiplier reaches ε; None if one does."""
-        assert cohort.num_rounds is not None
-        sampling, delta = _sampling(cohort, cohort.num_rounds), self.delta_of(cohort)
-        least, most = (epsilon_of(noise, sampling, delta) for noise in (MOST_NOISE, LEAST_NOISE))
-        where = f"in {sampling} and delta={delta:.3g}, got {epsilon:g}"
-        if epsilon > most:
-            return Fault(
-                "epsilon of dp_fedavg",
-                f"be at most {most:.3g} {where}",
-                hint=f"that needs a noise_multiplier of {LEAST_NOISE:g}; for less noise, set it directly",
-            )
-        if math.isinf(self.noise(cohort)):
-            return Fault(
-                "epsilon of dp_fedavg",
-                f"be at least {least:.3g} {where}",
-                hint=f"that needs a noise_multiplier of {MOST_NOISE:g}, the largest allowed",
-            )
-        return None
 
     def _count_deviation(self, cohort: Cohort) -> float:
         """Return σ_b, with Flower's default."""
@@ -484,12 +435,8 @@ class DPFedAvgSpec(StrategySpec):
             return [cost]
         return [cost, f"delta should be below 1/{cohort.num_clients}, one over the number of clients; it is {delta}"]
 
-    def _text(self, name: str, value: Any) -> str:
-        """Return the display text of a parameter; the wrapped strategy by its own text."""
-        return super()._text(name, self.around if name == "around" else value)
-
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        plain_mean = quick.FedAvg(**node_counts(cohort), weighted_by_key=self.around.weighted_by)
+        plain_mean = rules.FedAvg(**node_counts(cohort), weighted_by_key=self.around.weighted_by)
         noise, sampled = self.noise(cohort), cohort.num_sampled
         private: flower.DifferentialPrivacyServerSideFixedClipping | AdaptiveClipping
         if self.clipping == "fixed":

@@ -54,10 +54,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.serverapp import strategy as flower
-from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
@@ -65,44 +64,12 @@ from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans, with_share
 from fedscout.strategies.methods.averaging import MeanSpec, SampleScaling, pull_towards
-from fedscout.strategies.specification import RealRange, SearchRange, node_counts
+from fedscout.strategies.specification import RealRange, node_counts, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CONTROL, CONTROL_CHANGE = "control", "control-change"
-
-
-class ScaffoldSpec(MeanSpec):
-    """SCAFFOLD: control variates correct the drift of the clients' gradients."""
-
-    paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
-
-    kind: Literal["scaffold"] = "scaffold"
-    sample_scaling: Annotated[
-        SampleScaling, Field(description="p_i, a client's weight in both means: equal, or by its number of examples")
-    ] = "uniform"
-    server_learning_rate: Annotated[
-        float, Field(gt=0, description="η_g, the server's step along the mean change"), SearchRange(RealRange(0.1, 1.5))
-    ] = 1.0
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that the clients' optimizer is not plain SGD."""
-        if cohort.client_optimizer == "sgd" and not cohort.client_momentum:
-            return None
-        optimizer = cohort.client_optimizer
-        given = f"momentum {cohort.client_momentum:g}" if optimizer == "sgd" else f"optimizer {optimizer}"
-        return Fault("scaffold", "have clients with plain SGD (training.optimizer=sgd, training.momentum=0)", given)
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return ControlledDescent(self.weighted_by)
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return Scaffold(
-            self.server_learning_rate, cohort.num_clients, **node_counts(cohort), weighted_by_key=self.weighted_by
-        )
 
 
 @dataclass(frozen=True)
@@ -129,6 +96,25 @@ class ControlledDescent(ClientAlgorithm):
         drift[:, run.layout.num_trainable :] = 0
         change = drift - control  # eq. 4 without c_i, which is on both sides
         return ClientResults(trained, trained.vectors, {CONTROL: client_control + change}, {CONTROL_CHANGE: change})
+
+
+class ScaffoldSpec(MeanSpec):
+    """SCAFFOLD: control variates correct the drift of the clients' gradients."""
+
+    paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
+    requires = ("SGD", "no momentum")
+
+    kind: Literal["scaffold"] = "scaffold"
+    algorithm = ControlledDescent
+    sample_scaling: SampleScaling = parameter(
+        "uniform", "p_i, a client's weight in both means: equal, or by its number of examples"
+    )
+    server_learning_rate: float = parameter(
+        1.0, "η_g, the server's step along the mean change", RealRange(0.1, 1.5), gt=0
+    )
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return self._rule(cohort, Scaffold, self.server_learning_rate, cohort.num_clients)
 
 
 def add_shift(weights: Tensor, gradient: Tensor, shift: Tensor) -> None:
@@ -165,41 +151,18 @@ class Scaffold(MeanRule):
 LOCAL_GRADIENT, MODEL_CHANGE = "local-gradient", "model-change"
 
 
-class FedDynSpec(MeanSpec):
-    """FedDyn: FedAvg with dynamic regularisation of the clients' losses."""
-
-    paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
-
-    kind: Literal["feddyn"] = "feddyn"
-    sample_scaling: Annotated[
-        SampleScaling, Field(description="a client's weight in both means: equal, or by its number of examples")
-    ] = "uniform"
-    dynamic_alpha: Annotated[
-        float,
-        Field(gt=0, description="α, weight of the dynamic regulariser"),
-        SearchRange(RealRange(1e-3, 1.0, log=True)),
-    ] = 0.1
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return RegularisedDescent(self.dynamic_alpha, self.weighted_by)
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return FedDyn(cohort.num_clients, **node_counts(cohort), weighted_by_key=self.weighted_by)
-
-
 @dataclass(frozen=True)
 class RegularisedDescent(ClientAlgorithm):
     """Client algorithm of FedDyn.
 
     Attributes:
-        alpha: α.
+        dynamic_alpha: α.
         weighted_by: Name of the metric that weights the mean of the changes.
     """
 
     auxiliary_is_determined: ClassVar[bool] = True
 
-    alpha: float
+    dynamic_alpha: float
     weighted_by: str = "num-clients"
 
     @property
@@ -210,12 +173,28 @@ class RegularisedDescent(ClientAlgorithm):
     def train(self, run: LocalRun) -> ClientResults:
         """Train on the regularised loss."""
         stored = run.kept(LOCAL_GRADIENT, run.received.new_zeros(run.layout.size))
-        trained = run.descend(run.received, partial(regularise, self.alpha), [run.received, stored])
+        trained = run.descend(run.received, partial(regularise, self.dynamic_alpha), [run.received, stored])
         change = trained.vectors - run.received
         change[:, run.layout.num_trainable :] = 0
         return ClientResults(
-            trained, trained.vectors, {LOCAL_GRADIENT: stored - self.alpha * change}, {MODEL_CHANGE: change}
+            trained, trained.vectors, {LOCAL_GRADIENT: stored - self.dynamic_alpha * change}, {MODEL_CHANGE: change}
         )
+
+
+class FedDynSpec(MeanSpec):
+    """FedDyn: FedAvg with dynamic regularisation of the clients' losses."""
+
+    paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
+
+    kind: Literal["feddyn"] = "feddyn"
+    algorithm = RegularisedDescent
+    sample_scaling: SampleScaling = parameter(
+        "uniform", "a client's weight in both means: equal, or by its number of examples"
+    )
+    dynamic_alpha: float = parameter(0.1, "α, weight of the dynamic regulariser", RealRange(1e-3, 1.0, log=True), gt=0)
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return self._rule(cohort, FedDyn, cohort.num_clients)
 
 
 def regularise(alpha: float, weights: Tensor, gradient: Tensor, received: Tensor, own: Tensor) -> None:
@@ -246,30 +225,44 @@ class FedDyn(MeanRule):
 MODEL_WEIGHT, EFFECTIVE_STEPS = "model-weight", "effective-steps"
 
 
+@dataclass(frozen=True)
+class NormalizedDescent(ClientAlgorithm):
+    """Client algorithm of FedNova.
+
+    Attributes:
+        proximal_mu: μ.
+        weighted_by: Name of the metric for p_i.
+    """
+
+    proximal_mu: float = 0.0
+    weighted_by: str = "num-examples"
+
+    def train(self, run: LocalRun) -> ClientResults:
+        """Train, and report the normalised weight and the effective steps."""
+        mu, training = self.proximal_mu, run.training
+        trained = run.descend(run.received, partial(pull_towards, mu) if mu else None, [run.received] if mu else [])
+        lengths = path_lengths(trained.num_steps, training.momentum, training.learning_rate * mu)
+        shares = run.counts_as.double() if self.weighted_by == "num-examples" else lengths.new_ones(lengths.shape)
+        effective = trained.num_steps if mu else lengths
+        sums = {MODEL_WEIGHT: shares / lengths, EFFECTIVE_STEPS: shares * effective}
+        return ClientResults(trained, trained.vectors, sums=sums)
+
+
 class FedNovaSpec(MeanSpec):
     """FedNova: the mean of the clients' changes, each divided by the length of its path."""
 
     paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"
+    requires = ("SGD",)
 
     kind: Literal["fednova"] = "fednova"
-    proximal_mu: Annotated[
-        float,
-        Field(ge=0, description="μ, weight of the clients' proximal term (μ/2)‖w − x‖²; 0 is none"),
-        SearchRange(RealRange(0.0, 0.1)),
-    ] = 0.0
+    algorithm = NormalizedDescent
+    proximal_mu: float = parameter(
+        0.0, "μ, weight of the clients' proximal term (μ/2)‖w − x‖²; 0 is none", RealRange(0.0, 0.1), ge=0
+    )
 
     def needs(self) -> EngineNeeds:
         """Return the engine features needed: one mean, weighted by a metric that clients report."""
         return EngineNeeds(arrays="flat", replies="merged", weighted_by=MODEL_WEIGHT)
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that the clients' optimizer has no defined path length."""
-        if cohort.client_optimizer == "sgd":
-            return None
-        return Fault(
-            "fednova", "have clients with SGD (training.optimizer=sgd)", f"optimizer {cohort.client_optimizer}"
-        )
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults: with too large a proximal weight the path length is undefined as well."""
@@ -279,35 +272,8 @@ class FedNovaSpec(MeanSpec):
             faults.append(Fault("proximal_mu of fednova", must, f"{self.proximal_mu:g}"))
         return faults
 
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return NormalizedDescent(self.proximal_mu, self.weighted_by)
-
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         return FedNova(self.weighted_by, **node_counts(cohort), weighted_by_key=MODEL_WEIGHT)
-
-
-@dataclass(frozen=True)
-class NormalizedDescent(ClientAlgorithm):
-    """Client algorithm of FedNova.
-
-    Attributes:
-        proximal_mu: μ.
-        shares_by: Name of the metric for p_i.
-    """
-
-    proximal_mu: float = 0.0
-    shares_by: str = "num-examples"
-
-    def train(self, run: LocalRun) -> ClientResults:
-        """Train, and report the normalised weight and the effective steps."""
-        mu, training = self.proximal_mu, run.training
-        trained = run.descend(run.received, partial(pull_towards, mu) if mu else None, [run.received] if mu else [])
-        lengths = path_lengths(trained.num_steps, training.momentum, training.learning_rate * mu)
-        shares = run.counts_as.double() if self.shares_by == "num-examples" else lengths.new_ones(lengths.shape)
-        effective = trained.num_steps if mu else lengths
-        sums = {MODEL_WEIGHT: shares / lengths, EFFECTIVE_STEPS: shares * effective}
-        return ClientResults(trained, trained.vectors, sums=sums)
 
 
 def path_lengths(num_steps: Tensor, momentum: float, pull: float) -> Tensor:

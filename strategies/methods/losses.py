@@ -39,36 +39,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ContrastiveLoss, LocalRun
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, RowLoss
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import RealRange, SearchRange
+from fedscout.strategies.specification import RealRange, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class FedLCSpec(MeanSpec):
-    """FedLC: FedAvg with client logits calibrated by the number of rows of each class."""
-
-    paper: ClassVar[str] = "Zhang et al. 2022, arXiv:2209.00189"
-    needs_classes: ClassVar[bool] = True
-
-    fedavg_at: ClassVar[Mapping[str, float]] = {"calibration": 0}
-    kind: Literal["fedlc"] = "fedlc"
-    calibration: Annotated[
-        float,
-        Field(ge=0, description="τ, weight of the calibration; 0 is FedAvg"),
-        SearchRange(RealRange(0.1, 2.0, log=True)),
-    ] = 1.0
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return CalibratedDescent(self.calibration)
 
 
 @dataclass(frozen=True)
@@ -91,23 +70,18 @@ class CalibratedDescent(ClientAlgorithm):
         return ClientResults(trained, trained.vectors)
 
 
-class FedRSSpec(MeanSpec):
-    """FedRS: FedAvg whose clients hardly change the logits of classes that they lack."""
+class FedLCSpec(MeanSpec):
+    """FedLC: FedAvg with client logits calibrated by the number of rows of each class."""
 
-    paper: ClassVar[str] = "Li and Zhan 2021, doi:10.1145/3447548.3467254"
-    needs_classes: ClassVar[bool] = True
+    paper: ClassVar[str] = "Zhang et al. 2022, arXiv:2209.00189"
+    requires = ("classes",)
 
-    fedavg_at: ClassVar[Mapping[str, float]] = {"missing_scale": 1}
-    kind: Literal["fedrs"] = "fedrs"
-    missing_scale: Annotated[
-        float,
-        Field(ge=0, le=1, description="α, scale of the outputs of classes that a client does not hold; 1 is FedAvg"),
-        SearchRange(RealRange(0.0, 0.9)),
-    ] = 0.5
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return RestrictedSoftmax(self.missing_scale)
+    fedavg_at: ClassVar[Mapping[str, float]] = {"calibration": 0}
+    kind: Literal["fedlc"] = "fedlc"
+    algorithm = CalibratedDescent
+    calibration: float = parameter(
+        1.0, "τ, weight of the calibration; 0 is FedAvg", RealRange(0.1, 2.0, log=True), ge=0
+    )
 
 
 @dataclass(frozen=True)
@@ -115,39 +89,37 @@ class RestrictedSoftmax(ClientAlgorithm):
     """Client algorithm of FedRS.
 
     Attributes:
-        scale: α.
+        missing_scale: α.
     """
 
-    scale: float
+    missing_scale: float
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train on the restricted loss."""
-        scales = run.label_counts().clamp(max=1) * (1 - self.scale) + self.scale
+        scales = run.label_counts().clamp(max=1) * (1 - self.missing_scale) + self.missing_scale
         trained = run.descend(run.received, adjusted=Adjusted(scale=scales))
         return ClientResults(trained, trained.vectors)
 
 
+class FedRSSpec(MeanSpec):
+    """FedRS: FedAvg whose clients hardly change the logits of classes that they lack."""
+
+    paper: ClassVar[str] = "Li and Zhan 2021, doi:10.1145/3447548.3467254"
+    requires = ("classes",)
+
+    fedavg_at: ClassVar[Mapping[str, float]] = {"missing_scale": 1}
+    kind: Literal["fedrs"] = "fedrs"
+    algorithm = RestrictedSoftmax
+    missing_scale: float = parameter(
+        0.5,
+        "α, scale of the outputs of classes that a client does not hold; 1 is FedAvg",
+        RealRange(0.0, 0.9),
+        ge=0,
+        le=1,
+    )
+
+
 LOG_OF_NOTHING = math.log(1e-4)
-
-
-class SymmetricLossSpec(MeanSpec):
-    """FedAvg with the symmetric cross-entropy, which is robust to label noise."""
-
-    paper: ClassVar[str] = "Wang et al. 2019, arXiv:1908.06112"
-    needs_classes: ClassVar[bool] = True
-
-    fedavg_at: ClassVar[Mapping[str, float]] = {"cross_entropy_weight": 1, "reverse_weight": 0}
-    kind: Literal["symmetric_loss"] = "symmetric_loss"
-    cross_entropy_weight: Annotated[
-        float,
-        Field(ge=0, le=1000, description="α, weight of the cross-entropy; 1 without the reverse term is FedAvg"),
-        SearchRange(RealRange(0.01, 1.0, log=True)),
-    ] = 0.1
-    reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return SymmetricDescent(self.cross_entropy_weight, self.reverse_weight)
 
 
 @dataclass(frozen=True)
@@ -169,27 +141,26 @@ class SymmetricDescent(ClientAlgorithm):
         return ClientResults(trained, trained.vectors)
 
 
+class SymmetricLossSpec(MeanSpec):
+    """FedAvg with the symmetric cross-entropy, which is robust to label noise."""
+
+    paper: ClassVar[str] = "Wang et al. 2019, arXiv:1908.06112"
+    requires = ("classes",)
+
+    fedavg_at: ClassVar[Mapping[str, float]] = {"cross_entropy_weight": 1, "reverse_weight": 0}
+    kind: Literal["symmetric_loss"] = "symmetric_loss"
+    algorithm = SymmetricDescent
+    cross_entropy_weight: float = parameter(
+        0.1,
+        "α, weight of the cross-entropy; 1 without the reverse term is FedAvg",
+        RealRange(0.01, 1.0, log=True),
+        ge=0,
+        le=1000,
+    )
+    reverse_weight: float = parameter(1.0, "β, weight of the reverse cross-entropy", ge=0, le=1000)
+
+
 PREVIOUS = "previous-model"
-
-
-class MoonSpec(MeanSpec):
-    """MOON: FedAvg with a contrastive loss that keeps representations near the global model's."""
-
-    paper: ClassVar[str] = "Li et al. 2021, arXiv:2103.16257"
-    needs_layers: ClassVar[tuple[str, ...]] = ("a linear layer", "Linear")
-
-    fedavg_at: ClassVar[Mapping[str, float]] = {"contrast": 0}
-    kind: Literal["moon"] = "moon"
-    contrast: Annotated[
-        float,
-        Field(ge=0, description="μ, weight of the contrastive term; 0 is FedAvg"),
-        SearchRange(RealRange(0.1, 10.0, log=True)),
-    ] = 1.0
-    temperature: Annotated[float, Field(gt=0, description="τ, of the contrastive term")] = 0.5
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return ContrastiveDescent(self.contrast, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -218,22 +189,19 @@ class ContrastiveDescent(ClientAlgorithm):
         return self.contrast * ((far - near) / self.temperature).exp().log1p()
 
 
-class FedSAMSpec(MeanSpec):
-    """FedSAM: FedAvg with sharpness-aware minimization on the clients."""
+class MoonSpec(MeanSpec):
+    """MOON: FedAvg with a contrastive loss that keeps representations near the global model's."""
 
-    paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
+    paper: ClassVar[str] = "Li et al. 2021, arXiv:2103.16257"
+    requires = ("linear layer",)
 
-    fedavg_at: ClassVar[Mapping[str, float]] = {"sharpness_radius": 0}
-    kind: Literal["fedsam"] = "fedsam"
-    sharpness_radius: Annotated[
-        float,
-        Field(ge=0, description="ρ, radius of the perturbation; 0 is FedAvg"),
-        SearchRange(RealRange(1e-3, 0.5, log=True)),
-    ] = 0.05
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return SharpnessAware(self.sharpness_radius)
+    fedavg_at: ClassVar[Mapping[str, float]] = {"contrast": 0}
+    kind: Literal["moon"] = "moon"
+    algorithm = ContrastiveDescent
+    contrast: float = parameter(
+        1.0, "μ, weight of the contrastive term; 0 is FedAvg", RealRange(0.1, 10.0, log=True), ge=0
+    )
+    temperature: float = parameter(0.5, "τ, of the contrastive term", gt=0)
 
 
 @dataclass(frozen=True)
@@ -241,10 +209,10 @@ class SharpnessAware(ClientAlgorithm):
     """Client algorithm of FedSAM.
 
     Attributes:
-        radius: ρ.
+        sharpness_radius: ρ.
     """
 
-    radius: float
+    sharpness_radius: float
     one_by_one: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> ClientResults:
@@ -256,4 +224,19 @@ class SharpnessAware(ClientAlgorithm):
         import torch
 
         length = gradient.norm()
-        return weights + gradient * torch.where(length > 0, self.radius / length, 0)  # on a GPU nobody waits for it
+        return weights + gradient * torch.where(
+            length > 0, self.sharpness_radius / length, 0
+        )  # on a GPU nobody waits for it
+
+
+class FedSAMSpec(MeanSpec):
+    """FedSAM: FedAvg with sharpness-aware minimization on the clients."""
+
+    paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
+
+    fedavg_at: ClassVar[Mapping[str, float]] = {"sharpness_radius": 0}
+    kind: Literal["fedsam"] = "fedsam"
+    algorithm = SharpnessAware
+    sharpness_radius: float = parameter(
+        0.05, "ρ, radius of the perturbation; 0 is FedAvg", RealRange(1e-3, 0.5, log=True), ge=0
+    )

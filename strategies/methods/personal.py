@@ -70,42 +70,24 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from flwr.serverapp import strategy as flower
-from pydantic import Field
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, Descent, LocalRun
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, ParameterLayout
-from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation import rules
 from fedscout.strategies.methods.averaging import MeanSpec, pull_towards
-from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, node_counts
+from fedscout.strategies.specification import BATCH_NORMS, IntegerRange, RealRange, StrategySpec, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 OWN_MODEL = "own-model"
-
-
-class DittoSpec(MeanSpec):
-    """Ditto: FedAvg, and a personal model per client that is regularised towards the global one."""
-
-    paper: ClassVar[str] = "Li et al. 2021, arXiv:2012.04221"
-
-    kind: Literal["ditto"] = "ditto"
-    personal_pull: Annotated[
-        float,
-        Field(ge=0, description="λ, weight of the pull (λ/2)‖v − x‖² on a client's own model; 0 is local training"),
-        SearchRange(RealRange(1e-2, 10.0, log=True)),
-    ] = 0.1
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return TwoModels(self.personal_pull)
 
 
 @dataclass(frozen=True)
@@ -124,16 +106,54 @@ class TwoModels(OwnModels):
     """Client algorithm of Ditto.
 
     Attributes:
-        pull: λ.
+        personal_pull: λ.
     """
 
-    pull: float
+    personal_pull: float
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train the global model, then the personal one."""
         trained = run.descend(run.received)
-        personal = run.descend(run.kept(OWN_MODEL, run.received), partial(pull_towards, self.pull), [run.received])
+        personal = run.descend(
+            run.kept(OWN_MODEL, run.received), partial(pull_towards, self.personal_pull), [run.received]
+        )
         return ClientResults(trained, trained.vectors, {OWN_MODEL: personal.vectors})
+
+
+class DittoSpec(MeanSpec):
+    """Ditto: FedAvg, and a personal model per client that is regularised towards the global one."""
+
+    paper: ClassVar[str] = "Li et al. 2021, arXiv:2012.04221"
+
+    kind: Literal["ditto"] = "ditto"
+    algorithm = TwoModels
+    personal_pull: float = parameter(
+        0.1,
+        "λ, weight of the pull (λ/2)‖v − x‖² on a client's own model; 0 is local training",
+        RealRange(1e-2, 10.0, log=True),
+        ge=0,
+    )
+
+
+@dataclass(frozen=True)
+class MoreauEnvelope(OwnModels):
+    """Client algorithm of pFedMe.
+
+    Attributes:
+        personal_pull: λ.
+        local_rounds: R.
+    """
+
+    personal_pull: float
+    local_rounds: int
+
+    def train(self, run: LocalRun) -> ClientResults:
+        """Alternate between updates of θ and w."""
+        shared, step = run.received.repeat(len(run.states), 1), run.training.learning_rate * self.personal_pull
+        for _ in range(self.local_rounds):
+            personal = run.descend(shared, partial(pull_towards, self.personal_pull), [shared])  # eq. 7
+            shared = shared.lerp(personal.vectors, step)  # eq. 8
+        return ClientResults(personal, shared, {OWN_MODEL: personal.vectors})
 
 
 class PFedMeSpec(MeanSpec):
@@ -142,41 +162,29 @@ class PFedMeSpec(MeanSpec):
     paper: ClassVar[str] = "T. Dinh et al. 2020, arXiv:2006.08848"
 
     kind: Literal["pfedme"] = "pfedme"
-    personal_pull: Annotated[
-        float,
-        Field(gt=0, description="λ, weight of the pull (λ/2)‖θ − w‖² on a client's own model"),
-        SearchRange(RealRange(0.1, 10.0, log=True)),
-    ] = 1.0
-    local_rounds: Annotated[
-        int,
-        Field(ge=1, le=100, description="R, number of alternations between θ and w"),
-        SearchRange(IntegerRange(1, 5)),
-    ] = 2
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return MoreauEnvelope(self.personal_pull, self.local_rounds)
+    algorithm = MoreauEnvelope
+    personal_pull: float = parameter(
+        1.0, "λ, weight of the pull (λ/2)‖θ − w‖² on a client's own model", RealRange(0.1, 10.0, log=True), gt=0
+    )
+    local_rounds: int = parameter(2, "R, number of alternations between θ and w", IntegerRange(1, 5), ge=1, le=100)
 
 
 @dataclass(frozen=True)
-class MoreauEnvelope(OwnModels):
-    """Client algorithm of pFedMe.
+class FineTuned(ClientAlgorithm):
+    """FedAvg's client algorithm with fine-tuning before scoring.
 
     Attributes:
-        pull: λ.
-        local_rounds: R.
+        tuning_epochs: Epochs of fine-tuning.
     """
 
-    pull: float
-    local_rounds: int
+    tuning_epochs: int
+    tunes: ClassVar[bool] = True
 
-    def train(self, run: LocalRun) -> ClientResults:
-        """Alternate between updates of θ and w."""
-        shared, step = run.received.repeat(len(run.states), 1), run.training.learning_rate * self.pull
-        for _ in range(self.local_rounds):
-            personal = run.descend(shared, partial(pull_towards, self.pull), [shared])  # eq. 7
-            shared = shared.lerp(personal.vectors, step)  # eq. 8
-        return ClientResults(personal, shared, {OWN_MODEL: personal.vectors})
+    def tuned(self, run: LocalRun) -> Tensor:
+        """Return the fine-tuned global model of each client."""
+        if self.tuning_epochs == 0:
+            return run.received.repeat(len(run.states), 1)
+        return run.descend(run.received, epochs=self.tuning_epochs).vectors
 
 
 class FineTuningSpec(MeanSpec):
@@ -186,33 +194,14 @@ class FineTuningSpec(MeanSpec):
 
     fedavg_at: ClassVar[Mapping[str, float]] = {"tuning_epochs": 0}
     kind: Literal["fine_tuning"] = "fine_tuning"
-    tuning_epochs: Annotated[
-        int,
-        Field(ge=0, le=1000, description="number of fine-tuning epochs before a client uses the model; 0 is FedAvg"),
-        SearchRange(IntegerRange(1, 10)),
-    ] = 1
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return FineTuned(self.tuning_epochs)
-
-
-@dataclass(frozen=True)
-class FineTuned(ClientAlgorithm):
-    """FedAvg's client algorithm with fine-tuning before scoring.
-
-    Attributes:
-        epochs: Epochs of fine-tuning.
-    """
-
-    epochs: int
-    tunes: ClassVar[bool] = True
-
-    def tuned(self, run: LocalRun) -> Tensor:
-        """Return the fine-tuned global model of each client."""
-        if self.epochs == 0:
-            return run.received.repeat(len(run.states), 1)
-        return run.descend(run.received, epochs=self.epochs).vectors
+    algorithm = FineTuned
+    tuning_epochs: int = parameter(
+        1,
+        "number of fine-tuning epochs before a client uses the model; 0 is FedAvg",
+        IntegerRange(1, 10),
+        ge=0,
+        le=1000,
+    )
 
 
 OWN = "own-parameters"
@@ -261,58 +250,31 @@ def _positions(algorithm: PersonalParameters, layout: ParameterLayout, layers: t
     return torch.from_numpy(np.flatnonzero(algorithm.private_mask(layout)))
 
 
+@dataclass(frozen=True)
+class OwnLastLayers(PersonalParameters):
+    """Client algorithm with personal last layers.
+
+    Attributes:
+        personal_layers: Number of personal layers.
+    """
+
+    personal_layers: int
+
+    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
+        """Return the mask of their parameters and buffers."""
+        return layout.of_last_layers(self.personal_layers)
+
+
 class FedPerSpec(MeanSpec):
     """FedPer: FedAvg of all but the last layers, which stay on the clients."""
 
     paper: ClassVar[str] = "Arivazhagan et al. 2019, arXiv:1912.00818"
 
     kind: Literal["fedper"] = "fedper"
-    personal_layers: Annotated[
-        int,
-        Field(ge=1, le=1000, description="K_P, number of last layers with parameters that stay personal"),
-        SearchRange(IntegerRange(1, 3)),
-    ] = 1
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return OwnLastLayers(self.personal_layers)
-
-
-@dataclass(frozen=True)
-class OwnLastLayers(PersonalParameters):
-    """Client algorithm with personal last layers.
-
-    Attributes:
-        num_layers: Number of personal layers.
-    """
-
-    num_layers: int
-
-    def private_mask(self, layout: ParameterLayout) -> npt.NDArray[np.bool_]:
-        """Return the mask of their parameters and buffers."""
-        return layout.of_last_layers(self.num_layers)
-
-
-class FedRepSpec(MeanSpec):
-    """FedRep: as FedPer, with head and body trained one after the other."""
-
-    paper: ClassVar[str] = "Collins et al. 2021, arXiv:2102.07078"
-
-    kind: Literal["fedrep"] = "fedrep"
-    personal_layers: Annotated[
-        int,
-        Field(ge=1, le=1000, description="number of last layers with parameters that form the head"),
-        SearchRange(IntegerRange(1, 3)),
-    ] = 1
-    head_epochs: Annotated[
-        int,
-        Field(ge=1, le=1000, description="number of epochs that train the head, before the body's"),
-        SearchRange(IntegerRange(1, 10)),
-    ] = 5
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return HeadThenBody(self.personal_layers, self.head_epochs)
+    algorithm = OwnLastLayers
+    personal_layers: int = parameter(
+        1, "K_P, number of last layers with parameters that stay personal", IntegerRange(1, 3), ge=1, le=1000
+    )
 
 
 @dataclass(frozen=True)
@@ -332,21 +294,19 @@ class HeadThenBody(OwnLastLayers):
         return self.finished(run, run.descend(with_head.vectors, trainable=~head))
 
 
-class FedBABUSpec(MeanSpec):
-    """FedBABU: FedAvg of the body alone; each client fine-tunes body and head before use."""
+class FedRepSpec(MeanSpec):
+    """FedRep: as FedPer, with head and body trained one after the other."""
 
-    paper: ClassVar[str] = "Oh et al. 2022, arXiv:2106.06042"
+    paper: ClassVar[str] = "Collins et al. 2021, arXiv:2102.07078"
 
-    kind: Literal["fedbabu"] = "fedbabu"
-    tuning_epochs: Annotated[
-        int,
-        Field(ge=0, le=1000, description="number of fine-tuning epochs before a client uses the model"),
-        SearchRange(IntegerRange(1, 10)),
-    ] = 5
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return FrozenHead(self.tuning_epochs)
+    kind: Literal["fedrep"] = "fedrep"
+    algorithm = HeadThenBody
+    personal_layers: int = parameter(
+        1, "number of last layers with parameters that form the head", IntegerRange(1, 3), ge=1, le=1000
+    )
+    head_epochs: int = parameter(
+        5, "number of epochs that train the head, before the body's", IntegerRange(1, 10), ge=1, le=1000
+    )
 
 
 @dataclass(frozen=True)
@@ -359,20 +319,19 @@ class FrozenHead(FineTuned):
         return ClientResults(trained, trained.vectors)
 
 
+class FedBABUSpec(MeanSpec):
+    """FedBABU: FedAvg of the body alone; each client fine-tunes body and head before use."""
+
+    paper: ClassVar[str] = "Oh et al. 2022, arXiv:2106.06042"
+
+    kind: Literal["fedbabu"] = "fedbabu"
+    algorithm = FrozenHead
+    tuning_epochs: int = parameter(
+        5, "number of fine-tuning epochs before a client uses the model", IntegerRange(1, 10), ge=0, le=1000
+    )
+
+
 HEAD = "personal-head"
-
-
-class FedRoDSpec(MeanSpec):
-    """FedRoD: FedAvg with a class-balanced loss, and a second, personal head per client."""
-
-    paper: ClassVar[str] = "Chen and Chao 2022, arXiv:2107.00778"
-    needs_classes: ClassVar[bool] = True
-
-    kind: Literal["fedrod"] = "fedrod"
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return TwoHeads()
 
 
 @dataclass(frozen=True)
@@ -397,17 +356,14 @@ class TwoHeads(ClientAlgorithm):
         return clients.received + clients.kept(HEAD, clients.received.new_zeros(clients.layout.size))
 
 
-class LocalOnlySpec(MeanSpec):
-    """Local training alone: every client keeps its own model, nothing is averaged."""
+class FedRoDSpec(MeanSpec):
+    """FedRoD: FedAvg with a class-balanced loss, and a second, personal head per client."""
 
-    paper: ClassVar[str] = "no federation: the usual control"
-    unpaired: ClassVar[str] = "nothing is shared, so a server rule has nothing to do"
+    paper: ClassVar[str] = "Chen and Chao 2022, arXiv:2107.00778"
+    requires = ("classes",)
 
-    kind: Literal["local"] = "local"
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return OwnModel()
+    kind: Literal["fedrod"] = "fedrod"
+    algorithm = TwoHeads
 
 
 @dataclass(frozen=True)
@@ -419,20 +375,14 @@ class OwnModel(PersonalParameters):
         return layout.elements(lambda _: True)
 
 
-BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+class LocalOnlySpec(MeanSpec):
+    """Local training alone: every client keeps its own model, nothing is averaged."""
 
+    paper: ClassVar[str] = "no federation: the usual control"
+    unpaired: ClassVar[str] = "nothing is shared, so a server rule has nothing to do"
 
-class FedBNSpec(MeanSpec):
-    """FedBN: FedAvg of all parameters except batch normalisation, which stays on the clients."""
-
-    paper: ClassVar[str] = "Li et al. 2021, arXiv:2102.07623"
-    needs_layers: ClassVar[tuple[str, ...]] = ("batch normalisation", *BATCH_NORMS)
-
-    kind: Literal["fedbn"] = "fedbn"
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return OwnBatchNorm()
+    kind: Literal["local"] = "local"
+    algorithm = OwnModel
 
 
 @dataclass(frozen=True)
@@ -444,23 +394,34 @@ class OwnBatchNorm(PersonalParameters):
         return layout.of_kind(*BATCH_NORMS)
 
 
+class FedBNSpec(MeanSpec):
+    """FedBN: FedAvg of all parameters except batch normalisation, which stays on the clients."""
+
+    paper: ClassVar[str] = "Li et al. 2021, arXiv:2102.07623"
+    requires = ("batch normalisation",)
+
+    kind: Literal["fedbn"] = "fedbn"
+    algorithm = OwnBatchNorm
+
+
 class MFedBNSpec(MeanSpec):
     """MFedBN: FedBN with a server step size."""
 
     paper: ClassVar[str] = "after Li et al. 2021, arXiv:2102.07623"
-    needs_layers: ClassVar[tuple[str, ...]] = ("batch normalisation", *BATCH_NORMS)
+    requires = ("batch normalisation",)
     unpaired: ClassVar[str] = "it already combines FedBN's clients with a server rule; pair others with fedbn"
 
     kind: Literal["mfedbn"] = "mfedbn"
-    server_learning_rate: Annotated[
-        float,
-        Field(gt=0, description="η, the server's step along the mean change; 1 is FedBN"),
-        SearchRange(RealRange(1e-3, 1.0, log=True), wide=RealRange(1e-5, 1.0, log=True)),
-    ] = 0.5
-    batch_norm: Annotated[
-        Literal["own", "overwritten"],
-        Field(description="what a client's round begins with: its own, or the global one"),
-    ] = "own"
+    server_learning_rate: float = parameter(
+        0.5,
+        "η, the server's step along the mean change; 1 is FedBN",
+        RealRange(1e-3, 1.0, log=True),
+        wide=RealRange(1e-5, 1.0, log=True),
+        gt=0,
+    )
+    batch_norm: Literal["own", "overwritten"] = parameter(
+        "own", "what a client's round begins with: its own, or the global one"
+    )
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
@@ -473,12 +434,8 @@ class MFedBNSpec(MeanSpec):
         return super().equivalent(cohort)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return quick.FedAvgM(
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
-            server_learning_rate=self.server_learning_rate,
-            server_momentum=0.0,
-        )
+        step = self.server_learning_rate
+        return self._rule(cohort, rules.FedAvgM, server_learning_rate=step, server_momentum=0.0)
 
 
 @dataclass(frozen=True)

@@ -66,16 +66,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation import robust
 from fedscout.strategies.aggregation.rules import ClientModel, ServerRule, Vector
 from fedscout.strategies.methods.averaging import FedAvgSpec, FlowerSpec, SampleScaling
-from fedscout.strategies.specification import IntegerRange, RealRange, SearchRange, StrategySpec, clients_text
+from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, clients_text, parameter
 
 NUM_MALICIOUS = "num_malicious_nodes"
 
@@ -86,7 +85,7 @@ class FedMedianSpec(FlowerSpec):
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
 
     kind: Literal["fedmedian"] = "fedmedian"
-    flower_class = quick.FedMedian
+    flower_class = robust.FedMedian
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: the median of one or two models is their mean."""
@@ -99,12 +98,10 @@ class FedTrimmedAvgSpec(FlowerSpec):
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
 
     kind: Literal["fedtrimmedavg"] = "fedtrimmedavg"
-    flower_class = quick.FedTrimmedAvg
-    beta: Annotated[
-        float,
-        Field(ge=0, lt=0.5, description="β, fraction of the values trimmed at either end; ⌊βn⌋ clients"),
-        SearchRange(RealRange(0.0, 0.49)),
-    ] = 0.2
+    flower_class = robust.FedTrimmedAvg
+    beta: float = parameter(
+        0.2, "β, fraction of the values trimmed at either end; ⌊βn⌋ clients", RealRange(0.0, 0.49), ge=0, lt=0.5
+    )
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: the uniform mean, the median, or the middle β of those that trim equally.
@@ -124,18 +121,14 @@ class KrumFamilySpec(FlowerSpec):
     """Base class of Krum and MultiKrum."""
 
     paper: ClassVar[str] = "Blanchard et al. 2017, arXiv:1703.02757"
-    least_sampled: ClassVar[int] = 3
+    requires = ("3 clients",)
 
-    num_malicious_nodes: Annotated[
-        int,
-        Field(
-            ge=0,
-            description=(
-                "f, number of clients assumed malicious: 0 to n − 3 of n per round, with proof up to ⌊(n − 3)/2⌋"
-            ),
-        ),
-        SearchRange(lambda cohort, _: IntegerRange(0, cohort.num_sampled - 3)),  # of n − f − 2 nearest, one remains
-    ] = 0
+    num_malicious_nodes: int = parameter(
+        0,
+        "f, number of clients assumed malicious: 0 to n − 3 of n per round, with proof up to ⌊(n − 3)/2⌋",
+        lambda cohort, _: IntegerRange(0, cohort.num_sampled - 3),
+        ge=0,
+    )
 
     def notes(self, cohort: Cohort) -> list[str]:
         """Return warnings: equivalents, and parameters outside the proof."""
@@ -153,21 +146,20 @@ class KrumSpec(KrumFamilySpec):
     """Krum: the model that is nearest to its neighbours."""
 
     kind: Literal["krum"] = "krum"
-    flower_class = quick.Krum
+    flower_class = robust.Krum
 
 
 class MultiKrumSpec(KrumFamilySpec):
     """MultiKrum: the mean of the models that are nearest to their neighbours."""
 
     kind: Literal["multikrum"] = "multikrum"
-    flower_class = quick.MultiKrum
-    num_nodes_to_select: Annotated[
-        int,
-        Field(ge=1, description="m, number of averaged models: 1 (Krum) to n − f of n per round"),
-        SearchRange(
-            lambda cohort, chosen: IntegerRange(1, max(1, cohort.num_sampled - int(chosen.get(NUM_MALICIOUS, 0))))
-        ),
-    ] = 2
+    flower_class = robust.MultiKrum
+    num_nodes_to_select: int = parameter(
+        2,
+        "m, number of averaged models: 1 (Krum) to n − f of n per round",
+        lambda cohort, chosen: IntegerRange(1, max(1, cohort.num_sampled - int(chosen.get(NUM_MALICIOUS, 0)))),
+        ge=1,
+    )
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: one model is Krum, all models are FedAvg."""
@@ -182,15 +174,16 @@ class BulyanSpec(FlowerSpec):
     """Bulyan: models selected by Krum, then the coordinatewise mean of the values nearest to the median."""
 
     paper: ClassVar[str] = "El Mhamdi et al. 2018, arXiv:1802.07927"
-    least_sampled: ClassVar[int] = 3
+    requires = ("3 clients",)
 
     kind: Literal["bulyan"] = "bulyan"
-    flower_class = quick.Bulyan
-    num_malicious_nodes: Annotated[
-        int,
-        Field(ge=0, description="f, number of clients assumed malicious; needs n ≥ 4f + 3 clients per round"),
-        SearchRange(lambda cohort, _: IntegerRange(0, (cohort.num_sampled - 3) // 4)),
-    ] = 0
+    flower_class = robust.Bulyan
+    num_malicious_nodes: int = parameter(
+        0,
+        "f, number of clients assumed malicious; needs n ≥ 4f + 3 clients per round",
+        lambda cohort, _: IntegerRange(0, (cohort.num_sampled - 3) // 4),
+        ge=0,
+    )
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: without malicious clients it is the uniform mean."""
@@ -253,15 +246,11 @@ class RfaSpec(FlowerSpec):
 
     kind: Literal["rfa"] = "rfa"
     flower_class = RFA
-    num_iterations: Annotated[
-        int,
-        Field(ge=1, le=1000, description="number of Weiszfeld iterations per round"),
-        SearchRange(IntegerRange(1, 10)),
-    ] = 3
-    smoothing: Annotated[float, Field(gt=0, description="ν, smoothing: smallest distance in the weights")] = 1e-6
-    sample_scaling: Annotated[
-        SampleScaling, Field(description="p_k, a client's weight: by its number of examples, or equal")
-    ] = "num-examples"
+    num_iterations: int = parameter(3, "number of Weiszfeld iterations per round", IntegerRange(1, 10), ge=1, le=1000)
+    smoothing: float = parameter(1e-6, "ν, smoothing: smallest distance in the weights", gt=0)
+    sample_scaling: SampleScaling = parameter(
+        "num-examples", "p_k, a client's weight: by its number of examples, or equal"
+    )
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: with one client it is FedAvg."""
@@ -319,8 +308,9 @@ class CenteredClippingSpec(FlowerSpec):
 
     kind: Literal["centered_clipping"] = "centered_clipping"
     flower_class = CenteredClipping
-    clipping_radius: Annotated[
-        float,
-        Field(gt=0, description="τ, radius of centered clipping; a very large one is FedAvg with equal weights"),
-        SearchRange(RealRange(0.1, 100.0, log=True)),
-    ] = 1.0
+    clipping_radius: float = parameter(
+        1.0,
+        "τ, radius of centered clipping; a very large one is FedAvg with equal weights",
+        RealRange(0.1, 100.0, log=True),
+        gt=0,
+    )

@@ -103,35 +103,26 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds, ServerContext
 from fedscout.engine.messages.contents import client_of, metrics_of, put_auxiliary, replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
-from fedscout.strategies import aggregation as quick
+from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.groups import Group, GroupedRule
 from fedscout.strategies.aggregation.rules import ClientModel, Hosted, HostedRule, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, FlowerSpec, SampleScaling, weight_metric
 from fedscout.strategies.methods.losses import SymmetricDescent
-from fedscout.strategies.specification import (
-    IntegerRange,
-    RealRange,
-    SearchRange,
-    StrategySpec,
-    clients_text,
-    node_counts,
-)
+from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -240,26 +231,26 @@ class FedDFSpec(StrategySpec):
     """FedDF: FedAvg, distilled from the clients' ensemble on the server's unlabelled rows."""
 
     paper: ClassVar[str] = "Lin et al. 2020, arXiv:2006.07242"
-    needs_server_rows: ClassVar[bool] = True
+    requires = ("server rows",)
 
     kind: Literal["feddf"] = "feddf"
-    distillation_steps: Annotated[
-        int,
-        Field(ge=0, le=100_000, description="largest number of distillation steps per round; 0 is FedAvg"),
-        SearchRange(IntegerRange(50, 2000, log=True)),
-    ] = 500
-    distillation_rate: Annotated[
-        float,
-        Field(gt=0, le=1, description="initial learning rate of Adam, decayed to 0 along a cosine"),
-        SearchRange(RealRange(1e-4, 1e-2, log=True)),
-    ] = 1e-3
-    distillation_batch: Annotated[int, Field(ge=1, le=1_000_000, description="batch size of distillation")] = 128
-    distillation_patience: Annotated[
-        int, Field(ge=1, description="distillation steps without improvement after which a round's distillation stops")
-    ] = 2000
-    sample_scaling: Annotated[
-        SampleScaling, Field(description="p_k, a client's weight in the student: by its number of examples, or equal")
-    ] = "num-examples"
+    distillation_steps: int = parameter(
+        500,
+        "largest number of distillation steps per round; 0 is FedAvg",
+        IntegerRange(50, 2000, log=True),
+        ge=0,
+        le=100_000,
+    )
+    distillation_rate: float = parameter(
+        1e-3, "initial learning rate of Adam, decayed to 0 along a cosine", RealRange(1e-4, 1e-2, log=True), gt=0, le=1
+    )
+    distillation_batch: int = parameter(128, "batch size of distillation", ge=1, le=1_000_000)
+    distillation_patience: int = parameter(
+        2000, "distillation steps without improvement after which a round's distillation stops", ge=1
+    )
+    sample_scaling: SampleScaling = parameter(
+        "num-examples", "p_k, a client's weight in the student: by its number of examples, or equal"
+    )
 
     def needs(self) -> EngineNeeds:
         """Return the engine features needed: one reply per client, or one exact mean without distillation."""
@@ -419,33 +410,18 @@ class FedBiOSpec(FlowerSpec):
     """FedBiO: FedAvg whose client weights are learned from the loss on the server's labelled rows."""
 
     paper: ClassVar[str] = "Li et al. 2023, arXiv:2302.06701"
+    requires = ("server rows", "server labels")
 
     kind: Literal["fedbio"] = "fedbio"
+    algorithm = AlignedDescent
     flower_class = FedBiO
-    weight_rate: Annotated[
-        float,
-        Field(ge=0, le=1000, description="η, the step of the clients' weights; 0 is FedAvg"),
-        SearchRange(RealRange(0.001, 1.0, log=True)),
-    ] = 0.1
-    direction_rate: Annotated[
-        float,
-        Field(ge=0, le=10, description="τ, the step of u, below 2 over the largest curvature"),
-        SearchRange(RealRange(0.01, 0.2, log=True)),
-    ] = 0.1
-    damping: Annotated[float, Field(ge=0, description="μ, which keeps u bounded where the loss is not convex")] = 0.1
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that the server has no labelled rows."""
-        if cohort.server_rows != 0 and cohort.server_labels:
-            return None
-        given = "no rows" if cohort.server_rows == 0 else "rows without labels"
-        rows = "federation.server_rows, such as 200 or 0.1, and federation.server_labels=true"
-        return Fault("fedbio", f"have labelled rows that the server holds ({rows})", given)
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return AlignedDescent()
+    weight_rate: float = parameter(
+        0.1, "η, the step of the clients' weights; 0 is FedAvg", RealRange(0.001, 1.0, log=True), ge=0, le=1000
+    )
+    direction_rate: float = parameter(
+        0.1, "τ, the step of u, below 2 over the largest curvature", RealRange(0.01, 0.2, log=True), ge=0, le=10
+    )
+    damping: float = parameter(0.1, "μ, which keeps u bounded where the loss is not convex", ge=0)
 
     def equivalent(self, cohort: Cohort) -> StrategySpec:
         """Return a simpler specification: with fixed weights or one client it is FedAvg."""
@@ -562,7 +538,7 @@ class Rhfl(Hosted, GroupedRule):
     """
 
     def __init__(self, alignment: Alignment | None, strength: float, cohort: Cohort) -> None:
-        super().__init__(lambda alone: quick.FedAvg(**node_counts(alone)), cohort)
+        super().__init__(lambda alone: rules.FedAvg(**node_counts(alone)), cohort)
         self.alignment = alignment
         self.strength = strength
         self.losses: dict[int, float] = {}
@@ -628,41 +604,23 @@ class RhflSpec(StrategySpec):
 
     paper: ClassVar[str] = "Fang and Ye 2022, doi:10.1109/CVPR52688.2022.00983"
     grouped: ClassVar[bool] = True
-    needs_server_rows: ClassVar[bool] = True
+    requires = ("server rows", "all clients")
 
     kind: Literal["rhfl"] = "rhfl"
-    cross_entropy_weight: Annotated[
-        float,
-        Field(ge=0, le=1000, description="α, weight of the cross-entropy in the local loss"),
-        SearchRange(RealRange(0.01, 1.0, log=True)),
-    ] = 0.1
-    reverse_weight: Annotated[float, Field(ge=0, le=1000, description="β, weight of the reverse cross-entropy")] = 1.0
-    alignment_epochs: Annotated[
-        int,
-        Field(ge=0, le=1000, description="number of alignment epochs over the server's rows per round; 0 is none"),
-        SearchRange(IntegerRange(1, 10)),
-    ] = 1
-    alignment_rate: Annotated[
-        float,
-        Field(gt=0, le=1, description="learning rate of Adam in the alignment"),
-        SearchRange(RealRange(1e-4, 1e-2, log=True)),
-    ] = 1e-3
-    confidence_strength: Annotated[
-        float, Field(ge=0, description="η, how much weight follows a client's learning progress; 0 weights all equally")
-    ] = 0.5
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return the fault that the server has no rows, or that not all clients train in every round."""
-        missing = super().unavailable(cohort)
-        if missing or cohort.num_sampled == cohort.num_clients or cohort.chosen:
-            return missing
-        given = f"{clients_text(cohort.num_sampled)} of {cohort.num_clients}"
-        return Fault("rhfl", "have every client in every round (training.fraction_train=1)", given)
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return local training on the symmetric cross-entropy."""
-        return SymmetricDescent(self.cross_entropy_weight, self.reverse_weight)
+    algorithm = SymmetricDescent
+    cross_entropy_weight: float = parameter(
+        0.1, "α, weight of the cross-entropy in the local loss", RealRange(0.01, 1.0, log=True), ge=0, le=1000
+    )
+    reverse_weight: float = parameter(1.0, "β, weight of the reverse cross-entropy", ge=0, le=1000)
+    alignment_epochs: int = parameter(
+        1, "number of alignment epochs over the server's rows per round; 0 is none", IntegerRange(1, 10), ge=0, le=1000
+    )
+    alignment_rate: float = parameter(
+        1e-3, "learning rate of Adam in the alignment", RealRange(1e-4, 1e-2, log=True), gt=0, le=1
+    )
+    confidence_strength: float = parameter(
+        0.5, "η, how much weight follows a client's learning progress; 0 weights all equally", ge=0
+    )
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
         alignment = Alignment(self.alignment_epochs, self.alignment_rate) if self.alignment_epochs else None

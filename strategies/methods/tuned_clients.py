@@ -59,25 +59,23 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isnan, log, sqrt
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from pydantic import Field
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalFacts, LocalRun, Validation
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.specification import IntegerRange, SearchRange, node_counts
+from fedscout.strategies.specification import IntegerRange, parameter
 
 DIVERGED = "num-diverged"
 SPREAD = 1.2207440846057596
@@ -105,38 +103,25 @@ class Configuration:
 class DrawnTrainingSpec(MeanSpec):
     """Base class of strategies that tune client configurations on validation rows."""
 
-    needs_classes: ClassVar[bool] = True
+    requires = ("the study's settings", "classes")
 
-    num_configurations: Annotated[
-        int,
-        Field(ge=1, le=100, description="k, number of client configurations; 1 is FedAvg"),
-        SearchRange(IntegerRange(2, 16)),
-    ] = 9
-    rate_factor: Annotated[
-        float, Field(ge=1, le=1e4, description="learning rates are the study's times 1/factor … factor")
-    ] = 4.0
-    epochs_factor: Annotated[
-        float, Field(ge=1, le=100, description="local epochs are the study's times 1/factor … factor, at least 1")
-    ] = 3.0
-    batch_factor: Annotated[
-        float, Field(ge=1, le=100, description="batch sizes are the study's times 1/factor … factor, at least 1")
-    ] = 2.0
-    validation_share: Annotated[
-        float,
-        Field(gt=0, lt=1, description="fraction of the training rows that clients validate on, if the study has none"),
-    ] = 0.1
+    num_configurations: int = parameter(
+        9, "k, number of client configurations; 1 is FedAvg", IntegerRange(2, 16), ge=1, le=100
+    )
+    rate_factor: float = parameter(4.0, "learning rates are the study's times 1/factor … factor", ge=1, le=1e4)
+    epochs_factor: float = parameter(
+        3.0, "local epochs are the study's times 1/factor … factor, at least 1", ge=1, le=100
+    )
+    batch_factor: float = parameter(
+        2.0, "batch sizes are the study's times 1/factor … factor, at least 1", ge=1, le=100
+    )
+    validation_share: float = parameter(
+        0.1, "fraction of the training rows that clients validate on, if the study has none", gt=0, lt=1
+    )
 
     def needs(self) -> EngineNeeds:
         """Return the engine features needed: one mean, and validation rows."""
         return replace(super().needs(), validation_share=self.validation_share)
-
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why it can't be used: regression has no error rate, or a table sets client settings."""
-        kind = cls.model_fields["kind"].default
-        if cohort.own_settings:
-            return Fault(kind, "be the only one that chooses clients' rates and epochs", "client_settings.kind=table")
-        return super().unavailable(cohort)
 
     @property
     def factors(self) -> tuple[float, float, float]:
@@ -275,10 +260,8 @@ class FedExSpec(DrawnTrainingSpec):
     paper: ClassVar[str] = "Khodak et al. 2021, arXiv:2106.04502"
 
     kind: Literal["fedex"] = "fedex"
-    schedule: Annotated[Schedule, Field(description="scaling of η, the step along ∇")] = "aggressive"
-    baseline_discount: Annotated[float, Field(ge=0, le=1, description="discount of past rounds in the baseline λ")] = (
-        0.5
-    )
+    schedule: Schedule = parameter("aggressive", "scaling of η, the step along ∇")
+    baseline_discount: float = parameter(0.5, "discount of past rounds in the baseline λ", ge=0, le=1)
 
     def client_algorithm(self) -> ClientAlgorithm:
         """Return the client algorithm."""
@@ -286,13 +269,7 @@ class FedExSpec(DrawnTrainingSpec):
         return DrawnByWeight(len(configurations), configurations)
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return FedEx(
-            self.configurations(),
-            self.schedule,
-            self.baseline_discount,
-            **node_counts(cohort),
-            weighted_by_key=self.weighted_by,
-        )
+        return self._rule(cohort, FedEx, self.configurations(), self.schedule, self.baseline_discount)
 
 
 @dataclass(frozen=True)
@@ -375,32 +352,6 @@ class FedEx(DrawnTrainingRule):
 POPULATION = "configurations"
 
 
-class FedPopSpec(DrawnTrainingSpec):
-    """FedPop: clients train with configurations of a population whose worst members are replaced."""
-
-    paper: ClassVar[str] = "Chen et al. 2025, arXiv:2308.08634"
-
-    kind: Literal["fedpop"] = "fedpop"
-    evolve_every: Annotated[int, Field(ge=1, le=10_000, description="number of rounds between evolutions")] = 5
-    quantile: Annotated[
-        float, Field(gt=0, le=0.5, description="fraction of the population that is replaced, and that may be copied")
-    ] = 0.3
-    perturbation: Annotated[
-        float, Field(gt=0, le=1, description="size of a copy's perturbation, as a fraction of each factor's logarithm")
-    ] = 1.0
-    resample: Annotated[
-        float, Field(ge=0, le=1, description="probability that the study's setting is copied instead of a good one")
-    ] = 0.1
-    score_discount: Annotated[float, Field(ge=0, le=1, description="discount of past rounds in the scores")] = 0.9
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        """Return the client algorithm."""
-        return DrawnEvenly(self.num_configurations)
-
-    def _construct(self, cohort: Cohort) -> flower.Strategy:
-        return FedPop(self, **node_counts(cohort), weighted_by_key=self.weighted_by)
-
-
 @dataclass(frozen=True)
 class DrawnEvenly(DrawnTraining):
     """Client algorithm of FedPop."""
@@ -413,6 +364,27 @@ class DrawnEvenly(DrawnTraining):
         """Return the client's configuration in this round."""
         population = facts.auxiliary[POPULATION].view(self.num_configurations, -1)
         return Configuration(*population[self.drawn(facts)].tolist())
+
+
+class FedPopSpec(DrawnTrainingSpec):
+    """FedPop: clients train with configurations of a population whose worst members are replaced."""
+
+    paper: ClassVar[str] = "Chen et al. 2025, arXiv:2308.08634"
+
+    kind: Literal["fedpop"] = "fedpop"
+    algorithm = DrawnEvenly
+    evolve_every: int = parameter(5, "number of rounds between evolutions", ge=1, le=10_000)
+    quantile: float = parameter(
+        0.3, "fraction of the population that is replaced, and that may be copied", gt=0, le=0.5
+    )
+    perturbation: float = parameter(
+        1.0, "size of a copy's perturbation, as a fraction of each factor's logarithm", gt=0, le=1
+    )
+    resample: float = parameter(0.1, "probability that the study's setting is copied instead of a good one", ge=0, le=1)
+    score_discount: float = parameter(0.9, "discount of past rounds in the scores", ge=0, le=1)
+
+    def _construct(self, cohort: Cohort) -> flower.Strategy:
+        return self._rule(cohort, FedPop, self)
 
 
 class FedPop(DrawnTrainingRule):

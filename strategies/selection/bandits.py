@@ -350,7 +350,7 @@ class DiscountedRegression:
         discount: η in (0, 1], factor of a round's weight per later round.
         regularisation: λ > 0.
         delta: δ in (0, 1); the smaller, the wider the bound.
-        exploration: Factor of β_t, >= 0.
+        exploration: Factor of β_t, or of γ_t, >= 0.
         precision: V, `(d, d)`.
         squared: Ṽ, `(d, d)`.
         target: b, `(d,)`.
@@ -396,30 +396,15 @@ class DiscountedRegression:
 
 
 @dataclass(eq=False)
-class LinearPosterior:
-    """Linear bandit with Thompson sampling.
+class LinearPosterior(DiscountedRegression):
+    """Linear bandit with Thompson sampling, which by default discounts nothing.
 
     Attributes:
-        num_contexts: d.
         num_clients: K; more clients widen the draws.
-        regularisation: λ > 0.
-        delta: δ in (0, 1); the smaller, the wider the draws.
-        exploration: Factor of γ_t, >= 0.
-        precision: V, `(d, d)`.
-        target: b, `(d,)`.
-        num_rounds: t.
     """
 
-    num_contexts: int
-    num_clients: int
-    regularisation: float = 1.0
-    delta: float = 0.05
-    exploration: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.precision = self.regularisation * np.eye(self.num_contexts)
-        self.target = np.zeros(self.num_contexts)
-        self.num_rounds = 0
+    discount: float = 1.0
+    num_clients: int = 1
 
     def mean(self) -> DoubleArray:
         """Return θ̂, `(d,)`."""
@@ -438,12 +423,6 @@ class LinearPosterior:
     def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
         """Return θ̃ᵀx of each context, with one draw for all."""
         return contexts @ self.draw(generator)
-
-    def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
-        """Add a round."""
-        self.precision = self.precision + contexts.T @ contexts
-        self.target = self.target + contexts.T @ rewards
-        self.num_rounds += 1
 
 
 @dataclass(eq=False)
@@ -511,10 +490,11 @@ class NeuralBandit:
     def _descend(self) -> None:
         targets = self.rewards / (np.abs(self.rewards).max() or 1.0)
         decay = self.num_hidden * self.regularisation / len(targets)
-        step_size = self.step / (mean_squared_gradient(self.parameters, self.contexts, self.num_hidden) + decay)
+        _, gradients = outputs_and_gradients(self.parameters, self.contexts, self.num_hidden)
+        step_size = self.step / (np.square(gradients).sum(axis=1).mean() + decay)
         for _ in range(self.num_steps):
-            gradient = loss_gradient(self.parameters, self.contexts, targets, self.num_hidden)
-            gradient += decay * (self.parameters - self.start)
+            outputs, gradients = outputs_and_gradients(self.parameters, self.contexts, self.num_hidden)
+            gradient = (outputs - targets) @ gradients / len(targets) + decay * (self.parameters - self.start)
             self.parameters = self.parameters - step_size * gradient
 
 
@@ -524,46 +504,17 @@ def updated(inverse: DoubleArray, rows: DoubleArray) -> DoubleArray:
     return np.asarray(inverse - projected.T @ np.linalg.solve(np.eye(len(rows)) + projected @ rows.T, projected))
 
 
-def _layers(parameters: DoubleArray, contexts: DoubleArray, num_hidden: int) -> tuple[DoubleArray, DoubleArray]:
-    """Return the hidden activations `(clients, m)` and the output weights a."""
-    inner = parameters[:-num_hidden].reshape(num_hidden, contexts.shape[1])
-    return np.maximum(contexts @ inner.T, 0), parameters[-num_hidden:]
-
-
 def outputs_and_gradients(
     parameters: DoubleArray, contexts: DoubleArray, num_hidden: int
 ) -> tuple[DoubleArray, DoubleArray]:
     """Return f of each context `(clients,)` and its gradient in θ `(clients, (d + 1) m)`."""
-    hidden, outer = _layers(parameters, contexts, num_hidden)
-    root = num_hidden**0.5
+    inner, outer = parameters[:-num_hidden].reshape(num_hidden, -1), parameters[-num_hidden:]
+    hidden, root = np.maximum(contexts @ inner.T, 0), num_hidden**0.5
     gradients = np.empty((len(contexts), parameters.size))
     inner_gradients = gradients[:, :-num_hidden].reshape(len(contexts), num_hidden, -1)
     np.multiply(((hidden > 0) * (root * outer))[:, :, None], contexts[:, None, :], out=inner_gradients)
     np.multiply(root, hidden, out=gradients[:, -num_hidden:])
     return root * (hidden @ outer), gradients
-
-
-def mean_squared_gradient(parameters: DoubleArray, contexts: DoubleArray, num_hidden: int) -> float:
-    """Return the mean over contexts of ‖∇_θ f‖² = m (Σ_j a_j² [h_j > 0] ‖x‖² + ‖h‖²)."""
-    inner, outer = parameters[:-num_hidden].reshape(num_hidden, -1), parameters[-num_hidden:]
-    hidden = inner @ contexts.T
-    active = (hidden > 0).astype(np.float64)
-    lengths = np.einsum("cd,cd->c", contexts, contexts)
-    hidden *= active
-    return float(num_hidden / len(contexts) * (outer**2 @ (active @ lengths) + np.vdot(hidden, hidden)))
-
-
-def loss_gradient(parameters: DoubleArray, contexts: DoubleArray, targets: DoubleArray, num_hidden: int) -> DoubleArray:
-    """Return the gradient in θ of the mean of (f − r)² / 2."""
-    inner, outer = parameters[:-num_hidden].reshape(num_hidden, -1), parameters[-num_hidden:]
-    hidden = inner @ contexts.T  # `(m, clients)`, whose rows are long
-    active = hidden > 0
-    np.maximum(hidden, 0, out=hidden)
-    errors = num_hidden**0.5 * (outer @ hidden)
-    errors -= targets
-    errors *= num_hidden**0.5 / len(targets)
-    inner_gradient = outer[:, None] * ((active * errors) @ contexts)
-    return np.concatenate([inner_gradient.ravel(), hidden @ errors])
 
 
 def _distinct(names: tuple[Context, ...]) -> tuple[Context, ...]:
@@ -578,39 +529,32 @@ class FlashSpec(SelectionSpec):
     paper: ClassVar[str] = "Chang et al. 2024, arXiv:2402.08769"
 
     kind: Literal["flash"] = "flash"
-    bandit: Annotated[
-        Literal["linear", "neural", "restless"],
-        Field(description="bandit that scores contexts; linear as in the source"),
-    ] = "linear"
-    contexts: Annotated[
-        tuple[Context, ...], Field(min_length=1, description="context of a client"), AfterValidator(_distinct)
-    ] = ("training", "validation", "duration", "reward")
-    context_loss: Annotated[LossName, Field(description="loss of the training rows in the context")] = "robust"
-    reward_loss: Annotated[LossName, Field(description="loss whose decrease is the reward")] = "robust"
-    reward_rows: Annotated[Rows, Field(description="rows on which that loss is measured")] = "training"
-    alpha: Annotated[float, Field(ge=0, description="α, weight of the pseudo-label loss in the robust one")] = 0.1
-    beta: Annotated[float, Field(ge=0, description="β, weight of the reverse cross-entropy in the robust loss")] = 4.0
-    context_duration: Annotated[
-        Duration, Field(description="duration in the context: the client's expected one, or that of the last round")
-    ] = "own"
-    reward_duration: Annotated[
-        Duration, Field(description="duration that divides the reward: the expected one, or that of the round")
-    ] = "round"
-    credited: Annotated[
-        Credited,
-        Field(
-            description="contexts that are credited with a round's rewards: of clients that train in it, or before it"
-        ),
-    ] = "current"
-    standardised: Annotated[bool, Field(description="whether contexts are standardised to mean 0 and variance 1")] = (
-        True
+    bandit: Literal["linear", "neural", "restless"] = Field(
+        "linear", description="bandit that scores contexts; linear as in the source"
     )
-    start_with_all_clients: Annotated[
-        bool, Field(description="whether all reachable clients train in the first round")
-    ] = True
-    exploration: Annotated[float, Field(ge=0, description="factor of the bandit's confidence width")] = 1.0
-    delta: Annotated[float, Field(gt=0, lt=1, description="δ; smaller values explore more")] = 0.05
-    regularisation: Annotated[float, Field(gt=0, description="λ, L2 regularisation towards no reward")] = 1.0
+    contexts: Annotated[tuple[Context, ...], AfterValidator(_distinct)] = Field(
+        ("training", "validation", "duration", "reward"), min_length=1, description="context of a client"
+    )
+    context_loss: LossName = Field("robust", description="loss of the training rows in the context")
+    reward_loss: LossName = Field("robust", description="loss whose decrease is the reward")
+    reward_rows: Rows = Field("training", description="rows on which that loss is measured")
+    alpha: float = Field(0.1, ge=0, description="α, weight of the pseudo-label loss in the robust one")
+    beta: float = Field(4.0, ge=0, description="β, weight of the reverse cross-entropy in the robust loss")
+    context_duration: Duration = Field(
+        "own", description="duration in the context: the client's expected one, or that of the last round"
+    )
+    reward_duration: Duration = Field(
+        "round", description="duration that divides the reward: the expected one, or that of the round"
+    )
+    credited: Credited = Field(
+        "current",
+        description="contexts that are credited with a round's rewards: of clients that train in it, or before it",
+    )
+    standardised: bool = Field(True, description="whether contexts are standardised to mean 0 and variance 1")
+    start_with_all_clients: bool = Field(True, description="whether all reachable clients train in the first round")
+    exploration: float = Field(1.0, ge=0, description="factor of the bandit's confidence width")
+    delta: float = Field(0.05, gt=0, lt=1, description="δ; smaller values explore more")
+    regularisation: float = Field(1.0, gt=0, description="λ, L2 regularisation towards no reward")
 
     @property
     def validation_share(self) -> float:
@@ -635,7 +579,9 @@ class FlashSpec(SelectionSpec):
             return NeuralBandit(size, exploration=0.1 * width, regularisation=ridge)
         if self.bandit == "restless":
             return DiscountedRegression(size, regularisation=ridge, delta=self.delta, exploration=width)
-        return LinearPosterior(size, cohort.num_clients, ridge, self.delta, width)
+        return LinearPosterior(
+            size, regularisation=ridge, delta=self.delta, exploration=width, num_clients=cohort.num_clients
+        )
 
 
 class RestlessSpec(ContextualSpec):
@@ -644,10 +590,10 @@ class RestlessSpec(ContextualSpec):
     paper: ClassVar[str] = "Russac et al. 2019, arXiv:1909.09146"
 
     kind: Literal["restless"] = "restless"
-    discount: Annotated[float, Field(gt=0, le=1, description="η, discount of a round per later round")] = 0.98
-    exploration: Annotated[float, Field(ge=0, description="factor of the confidence width")] = 1.0
-    delta: Annotated[float, Field(gt=0, lt=1, description="δ; smaller values widen the bound")] = 0.05
-    regularisation: Annotated[float, Field(gt=0, description="λ, L2 regularisation towards no reward")] = 1.0
+    discount: float = Field(0.98, gt=0, le=1, description="η, discount of a round per later round")
+    exploration: float = Field(1.0, ge=0, description="factor of the confidence width")
+    delta: float = Field(0.05, gt=0, lt=1, description="δ; smaller values widen the bound")
+    regularisation: float = Field(1.0, gt=0, description="λ, L2 regularisation towards no reward")
 
     def _bandit(self, num_contexts: int) -> ContextualBandit:
         return DiscountedRegression(num_contexts, self.discount, self.regularisation, self.delta, self.exploration)
@@ -659,14 +605,12 @@ class NeuralSpec(ContextualSpec):
     paper: ClassVar[str] = "Zhou et al. 2020, arXiv:1911.04462"
 
     kind: Literal["neural"] = "neural"
-    num_hidden: Annotated[
-        int, Field(ge=2, le=64, multiple_of=2, description="number of hidden units of the network, even")
-    ] = 16
-    exploration: Annotated[float, Field(ge=0, description="γ, weight of the network's uncertainty")] = 0.1
-    regularisation: Annotated[float, Field(gt=0, description="λ, L2 regularisation towards the initial weights")] = 1.0
-    num_steps: Annotated[int, Field(ge=1, description="gradient descent steps per round")] = 5
-    step: Annotated[float, Field(gt=0, le=1, description="step size as a fraction of the largest stable one")] = 1.0
-    num_remembered: Annotated[int, Field(ge=1, description="number of latest contexts and rewards used")] = 1000
+    num_hidden: int = Field(16, ge=2, le=64, multiple_of=2, description="number of hidden units of the network, even")
+    exploration: float = Field(0.1, ge=0, description="γ, weight of the network's uncertainty")
+    regularisation: float = Field(1.0, gt=0, description="λ, L2 regularisation towards the initial weights")
+    num_steps: int = Field(5, ge=1, description="gradient descent steps per round")
+    step: float = Field(1.0, gt=0, le=1, description="step size as a fraction of the largest stable one")
+    num_remembered: int = Field(1000, ge=1, description="number of latest contexts and rewards used")
 
     def _bandit(self, num_contexts: int) -> ContextualBandit:
         return NeuralBandit(num_contexts, **self.model_dump(exclude={"kind"}))

@@ -32,7 +32,7 @@ Reference:
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -137,13 +137,13 @@ class FedCorSpec(SelectionSpec):
     paper: ClassVar[str] = "Tang et al. 2022, arXiv:2103.13822"
 
     kind: Literal["fedcor"] = "fedcor"
-    warm_up: Annotated[int, Field(ge=3, description="number of rounds of random selection before the first fit")] = 15
-    refit_every: Annotated[int, Field(ge=1, description="number of rounds between fits of the covariance")] = 10
-    dimension: Annotated[int, Field(ge=1, description="dimension of a client's embedding")] = 15
-    annealing: Annotated[float, Field(gt=0, le=1, description="factor of a client's α each time it is selected")] = 0.95
-    num_remembered: Annotated[int, Field(ge=2, description="number of latest rounds used by a fit")] = 50
-    discount: Annotated[float, Field(gt=0, le=1, description="discount of earlier rounds in a fit")] = 0.99
-    num_steps: Annotated[int, Field(ge=1, description="largest number of steps of a fit")] = 50
+    warm_up: int = Field(15, ge=3, description="number of rounds of random selection before the first fit")
+    refit_every: int = Field(10, ge=1, description="number of rounds between fits of the covariance")
+    dimension: int = Field(15, ge=1, description="dimension of a client's embedding")
+    annealing: float = Field(0.95, gt=0, le=1, description="factor of a client's α each time it is selected")
+    num_remembered: int = Field(50, ge=2, description="number of latest rounds used by a fit")
+    discount: float = Field(0.99, gt=0, le=1, description="discount of earlier rounds in a fit")
+    num_steps: int = Field(50, ge=1, description="largest number of steps of a fit")
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults in a cohort: too few rounds, or too few clients."""

@@ -59,7 +59,7 @@ from fedscout.engine.messages.calls import (
     RoundReport,
     SelectionPolicy,
 )
-from fedscout.strategies.selection.policies import SelectionSpec, draw_by_weight
+from fedscout.strategies.selection.policies import SelectionSpec, draw_by_weight, reported_norms
 
 _SMALLEST_RANGE = 1e-4
 """Of utilities that are divided by their range."""
@@ -306,9 +306,7 @@ class PyramidFL(Oort):
     def observe(self, report: RoundReport) -> None:
         """Update the update norms and Oort's state."""
         super().observe(report)
-        reported = report.trained & np.isfinite(report.update_norm)
-        norms = zip(report.clients[reported].tolist(), report.update_norm[reported].tolist(), strict=True)
-        self.update_norm.update(norms)
+        self.update_norm |= reported_norms(report)
 
 
 def ranks(norms: DoubleArray) -> IntArray:

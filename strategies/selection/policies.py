@@ -168,6 +168,12 @@ def draw_by_weight(weights: DoubleArray, num_drawn: int, generator: np.random.Ge
     return np.argsort(arrival_times / np.maximum(rates, _LEAST), kind="stable")[:num_drawn]
 
 
+def reported_norms(report: RoundReport) -> dict[int, float]:
+    """Return the update norm of each client that reports one."""
+    reported = report.trained & np.isfinite(report.update_norm)
+    return dict(zip(report.clients[reported].tolist(), report.update_norm[reported].tolist(), strict=True))
+
+
 class RandomSelection(SelectionPolicy):
     """Selects clients uniformly at random."""
 
@@ -299,9 +305,7 @@ class Feel(SelectionPolicy):
 
     def observe(self, report: RoundReport) -> None:
         """Store the update norms."""
-        reported = report.trained & np.isfinite(report.update_norm)
-        norms = zip(report.clients[reported].tolist(), report.update_norm[reported].tolist(), strict=True)
-        self.update_norm.update(norms)
+        self.update_norm |= reported_norms(report)
 
     def _importance(self, table: ClientTable) -> DoubleArray:
         """Return rows times update norm, each above 0."""

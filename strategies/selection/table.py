@@ -20,21 +20,14 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 
 from pydantic import Field, ValidationError
 
-from fedscout.engine.errors import Fault, StrategyError
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
-from fedscout.engine.text import details, did_you_mean, fault_of, shown
+from fedscout.engine.text import did_you_mean, shown
 from fedscout.engine.user_code import code_digests
-from fedscout.strategies.arguments import (
-    Argument,
-    ImportPath,
-    accepted,
-    constructed,
-    converted,
-    imported_class,
-    name_faults,
-)
+from fedscout.strategies import arguments
 from fedscout.strategies.selection import bandits, fedcor, oort, policies
 from fedscout.strategies.selection.policies import SelectionSpec
+from fedscout.strategies.specification import parameter_faults
 
 
 class CustomSelectionSpec(SelectionSpec):
@@ -43,8 +36,8 @@ class CustomSelectionSpec(SelectionSpec):
     paper: ClassVar[str] = "the user's own"
 
     kind: Literal["custom"] = "custom"
-    path: Annotated[ImportPath, Field(description="module:Class of a SelectionPolicy")]
-    values: Annotated[Mapping[str, Argument], Field(description="arguments of its constructor")] = {}
+    path: Annotated[arguments.ImportPath, Field(description="module:Class of a SelectionPolicy")]
+    values: Mapping[str, arguments.Argument] = Field({}, description="arguments of its constructor")
 
     @property
     def label(self) -> str:
@@ -69,20 +62,21 @@ class CustomSelectionSpec(SelectionSpec):
         faults = super().faults(cohort)
         try:
             policy_class = self._imported()
-            faults += name_faults(self.path, policy_class, {*self.values}, {"cohort"})
-            converted(self.path, policy_class, self.values)
+            faults += arguments.name_faults(self.path, policy_class, {*self.values}, {"cohort"})
+            arguments.converted(self.path, policy_class, self.values)
         except StrategyError as error:
             faults += error.faults
         return faults
 
     def _imported(self) -> type[SelectionPolicy]:
-        return imported_class(self.path, {"fedscout.engine.messages.calls.SelectionPolicy": SelectionPolicy})
+        return arguments.imported_class(self.path, {"fedscout.engine.messages.calls.SelectionPolicy": SelectionPolicy})
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
         policy_class: Any = self._imported()
-        cohort_argument = {"cohort": cohort} if "cohort" in accepted(policy_class)[0] else {}
-        arguments = {**cohort_argument, **converted(self.path, policy_class, self.values)}
-        policy: SelectionPolicy = constructed(self.path, policy_class, arguments, self.values)
+        given = arguments.converted(self.path, policy_class, self.values)
+        if "cohort" in arguments.accepted(policy_class)[0]:
+            given["cohort"] = cohort
+        policy: SelectionPolicy = arguments.constructed(self.path, policy_class, given, self.values)
         if not isinstance(policy.observes, ReportRequest):
             raise StrategyError.of(f"observes of {self.path}", "be a ReportRequest", shown(policy.observes))
         if policy.observes.validation_losses and not self.validation_share:
@@ -118,12 +112,9 @@ def selection_class(kind: Any) -> type[SelectionSpec]:
         StrategyError: If there is none.
     """
     if not isinstance(kind, str) or kind not in SELECTIONS:
-        raise _kind_error(f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}")
+        given = f"{shown(kind)}{did_you_mean(kind, SELECTIONS)}"
+        raise StrategyError.of("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given)
     return SELECTIONS[kind]
-
-
-def _kind_error(given: str) -> StrategyError:
-    return StrategyError.of("kind of a selection", f"be one of {', '.join(SELECTIONS)}", given)
 
 
 def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None) -> SelectionSpec:
@@ -138,13 +129,11 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     """
     document = {"kind": value} if isinstance(value, str) else dict(value)
     kind = document.get("kind")
-    if kind is None:
-        raise _kind_error(shown(document))
     spec_class = selection_class(kind)
     try:
         spec = spec_class.model_validate(document)
     except ValidationError as error:
-        raise StrategyError([_sentence(detail, spec_class, kind) for detail in details(error)]) from error
+        raise StrategyError(parameter_faults(error, spec_class, f"selection.kind={kind}")) from error
     if cohort is not None:
         spec.build(cohort)
     return spec
@@ -176,15 +165,3 @@ def named_selection(kind: str | None, own: SelectionSpec | None, cohort: Cohort 
     if own is not None and cohort is not None:
         own.build(cohort)
     return own
-
-
-def _sentence(detail: Any, spec_class: type[SelectionSpec], kind: str) -> str:
-    """Return a fault with its condition, value and what is allowed."""
-    path = [str(part) for part in detail["loc"]]
-    if not path:
-        return fault_of(f"selection.kind={kind}", detail)
-    if detail["type"] == "extra_forbidden":
-        allowed = ", ".join(name for name in spec_class.model_fields if name != "kind") or "none"
-        problem = f"is no parameter of selection.kind={kind}"
-        return Fault(path[0], None, shown(detail["input"]), f"allowed: {allowed}", problem)
-    return fault_of(f"{'.'.join(path)} of selection.kind={kind}", detail)

@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
 from fedscout.detectors.detect import detect
-from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Answer, Arrays, ClientTransform, Partition, QueryInputs, Release, Samples
@@ -36,28 +36,6 @@ class SmallNet:
         from torch import nn
 
         return nn.Sequential(nn.Linear(self.num_features, 16), nn.ReLU(), nn.Linear(16, self.num_classes))
-
-
-class FlipLabels:
-    """Every label becomes the mirrored class."""
-
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        return features, num_classes - 1 - labels
-
-
-class AddNoise:
-    """Gaussian noise on every feature."""
-
-    def __init__(self, mean: float, deviation: float) -> None:
-        self.mean, self.deviation = mean, deviation
-
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        noise = generator.normal(self.mean, self.deviation, features.shape)
-        return (features + noise).astype(np.float32), labels
 
 
 def samples(features: np.ndarray, labels: np.ndarray | None = None) -> Samples:

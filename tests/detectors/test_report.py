@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from fedscout.detectors import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, HeterogeneityReport
 from fedscout.detectors.report import DetectorName, Verdict, verdicts
-from tests.detectors.federations import FlipLabels, federation, gaussian_clients, report_of
+from fedscout.experiments.scenarios.labels import ShiftLabels
+from tests.detectors.federations import federation, gaussian_clients, report_of
 
 
 @pytest.fixture(scope="module")
@@ -26,22 +27,10 @@ def test_json_round_trip(report: HeterogeneityReport) -> None:
     assert HeterogeneityReport.model_validate(json.loads(text)) == report
 
 
-def test_json_has_plain_finite_numbers_only(report: HeterogeneityReport) -> None:
-    def refuse(constant: str) -> None:
-        raise AssertionError(constant)
-
-    json.loads(report.model_dump_json(), parse_constant=refuse)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_finding_must_be_finite(value: float) -> None:
     with pytest.raises(ValidationError, match="finite"):
         Finding(name="outliers", value=value, threshold=1, detected=False, sentence="")
-
-
-def test_a_report_can_not_be_changed(report: HeterogeneityReport) -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        report.seed = 2  # type: ignore[misc]
 
 
 def test_timings_are_apart(report: HeterogeneityReport) -> None:
@@ -90,7 +79,7 @@ def test_reading_a_report_loads_nothing_heavy() -> None:
 
 @pytest.fixture(scope="module")
 def judged() -> HeterogeneityReport:
-    return report_of(federation(gaussian_clients([150] * 4), transforms={2: (FlipLabels(),)}))
+    return report_of(federation(gaussian_clients([150] * 4), transforms={2: (ShiftLabels(),)}))
 
 
 def changed(
@@ -105,12 +94,12 @@ def changed(
     return next(verdict for verdict in verdicts(found) if verdict.name == name)
 
 
-def finding_of(name: DetectorName, p_value: float, detected: bool) -> CalibratedFinding:
-    evidence = ClientEvidence(source="labels", p_value=p_value, effect=0.5, flagged=detected)
+def finding_of(name: DetectorName, detected: bool) -> CalibratedFinding:
+    evidence = ClientEvidence(source="labels", p_value=0.001, effect=0.5, flagged=detected)
     return CalibratedFinding(
         name=name,
         rate=0.0167,
-        p_value=p_value,
+        p_value=0.001,
         effect=0.5,
         detected=detected,
         flagged_clients=(2,) if detected else (),
@@ -128,22 +117,12 @@ def test_there_is_one_verdict_a_property_and_the_test_decides(judged: Heterogene
     assert all(verdict.beside.startswith("Published rule: ") for verdict in found.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "p_value", "detected"),
-    [
-        ("label_skew", 0.3, False),
-        ("label_skew", 0.001, False),
-        ("label_skew", 0.001, True),
-        ("feature_skew", 0.3, False),
-        ("feature_skew", 0.001, True),
-        ("outliers", 0.3, False),
-        ("outliers", 0.001, True),
-    ],
-)
+@pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
+@pytest.mark.parametrize("detected", [False, True])
 def test_where_the_rules_disagree_it_is_said_why(
-    judged: HeterogeneityReport, name: DetectorName, p_value: float, detected: bool
+    judged: HeterogeneityReport, name: DetectorName, detected: bool
 ) -> None:
-    calibrated = finding_of(name, p_value, detected)
+    calibrated = finding_of(name, detected)
     parted = changed(judged, name, not detected, calibrated)
     assert parted.detected == detected
     assert parted.sentence == "Title: what was found."
@@ -167,9 +146,3 @@ def test_where_no_test_was_asked_for_the_published_rule_decides(judged: Heteroge
     verdict = changed(judged, "label_skew", True, None)
     assert verdict.detected
     assert verdict.beside == ""
-
-
-def test_skew_is_why_honest_models_differ(judged: HeterogeneityReport) -> None:
-    skewed = judged.model_copy(update={"calibrated": (finding_of("label_skew", 0.001, True), *judged.calibrated[1:])})
-    told = [changed(one, "outliers", True, finding_of("outliers", 0.3, False)).beside for one in (judged, skewed)]
-    assert told[0] != told[1]

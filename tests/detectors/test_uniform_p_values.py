@@ -98,7 +98,7 @@ def smallest_model_p(federation: list[Rows], generator: np.random.Generator, num
         wrong = softmax(x @ generator.normal(size=(NUM_FEATURES, NUM_CLASSES)), axis=-1) - np.eye(NUM_CLASSES)[y]
         vectors = np.einsum("krf,krc->kfc", x, wrong).reshape(len(federation), -1) / size
         distances = dict(enumerate(mean_distances(vectors).tolist()))
-        parts.append(Comparison(distances, distances, (), np.zeros(1, np.float32)))
+        parts.append(Comparison(distances, (), np.zeros(1, np.float32)))
     found = model_test(parts, parts, RATE)
     return min(found.p_values.values())
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
 import os
 import random
 import secrets
@@ -31,9 +30,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-import pyarrow.parquet as pq
 
 from fedscout.engine.trials.checkpoint import read_checkpoint
+from tests.faults.undisturbed import NUM_TRIALS, STUDY, Outcome
 from tests.ray_processes import works_as
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,19 +46,6 @@ Kind = Literal["trial", "host", "driver", "node"]
 WEIGHTS: dict[Kind, int] = {"trial": 5, "host": 3, "driver": 2}
 TITLES: dict[Kind, str] = {"host": "ray::HostActor", "trial": "ray::_run"}
 """What Ray calls the processes."""
-
-NUM_TRIALS = 1 + 4 + 2 * 2
-STUDY = (
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "search.budget=4",
-    "search.generation_size=2",
-    "search.confirmation_seeds=2",
-    "search.tuned_baseline=false",
-    "detection.outlier_repetitions=2",
-    "detection.outlier_min_flags=2",
-    "engine.checkpoint_every_rounds=1",
-)
 
 
 class ChaosError(Exception):
@@ -108,38 +94,19 @@ def rounds_done(out: Path, rounds_per_trial: int) -> int:
     return done
 
 
-def log_rows(out: Path) -> dict[str, dict[str, str]]:
-    """Return the log's rows by file, as text of full precision, without timings."""
-    rows: dict[str, dict[str, str]] = {}
-    for path in sorted(out.glob("trials/*")):
-        with pq.ParquetFile(path) as file:
-            (row,) = file.read().to_pylist()
-        timeless = {name: value for name, value in row.items() if not name.startswith(("seconds", "finished_at"))}
-        rows[path.name] = {name: repr(value) for name, value in timeless.items()}
-    return rows
-
-
 def refuse_differences(expected: Path, got: Path) -> None:
     """Compare two finished studies.
 
     Raises:
-        ChaosError: If a file of the log, a row of it or the result differs, or something was left behind.
+        ChaosError: If the log or the result differs, or something was left behind.
     """
-    undisturbed_rows, rows = log_rows(expected), log_rows(got)
-    if list(rows) != list(undisturbed_rows):
-        raise ChaosError(f"the log holds {list(rows)}, not {list(undisturbed_rows)}")
-    for file, row in undisturbed_rows.items():
-        for name, value in row.items():
-            if rows[file].get(name) != value:
-                raise ChaosError(f"{name} of {file} is {rows[file].get(name)}, not {value}")
-    results = [json.loads((out / "result.json").read_text()) for out in (expected, got)]
-    names = {*results[0], *results[1]} - {"timings"}
-    different = [name for name in names if results[0].get(name) != results[1].get(name)]
-    if different:
-        raise ChaosError(f"result.json differs in {', '.join(sorted(different))}")
     left = [path.name for folder in ("checkpoints", "quarantine") for path in got.glob(f"{folder}/*")]
     if left:
         raise ChaosError(f"{', '.join(left)} were left behind")
+    undisturbed, disturbed = (vars(Outcome.of(out)) for out in (expected, got))
+    for part, value in undisturbed.items():
+        if disturbed[part] != value:
+            raise ChaosError(f"the {part} of {got} are not those of {expected}")
 
 
 @dataclass
@@ -292,7 +259,7 @@ def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes:
         folder: For both.
         seed: Of kinds, moments and victims.
         num_kills: How many processes are killed.
-        rounds_per_trial: Length of each of the study's nine trials.
+        rounds_per_trial: Length of each of the study's eight trials.
         nodes: Whether it runs on a cluster of three nodes, two of which may be killed.
 
     Raises:
@@ -327,7 +294,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=None, help="of what is killed when; nothing draws one")
     parser.add_argument(
-        "--rounds", type=int, default=None, help="of each of nine trials; nothing means 24 a kill, at least 30"
+        "--rounds", type=int, default=None, help="of each of eight trials; nothing means 24 a kill, at least 30"
     )
     parser.add_argument("--nodes", action="store_true", help="on a cluster whose nodes are killed, too")
     given = parser.parse_args()

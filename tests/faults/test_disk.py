@@ -24,7 +24,6 @@ from tests.experiments.cli.processes import REPOSITORY
 from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, line_of, trial_files
 
 RUN = ("run", *STUDY, LOCAL, "--out")
-DESCRIBED = ("description.json", "clients.png", "clients.svg")
 
 
 @contextmanager
@@ -101,7 +100,7 @@ def test_checkpoints_that_can_t_be_written_only_warn(cli: Cli, tmp_path: Path, u
     [
         (("run", *STUDY, LOCAL), "config.json", False),
         *((("sweep", *STUDY, LOCAL, "seed=0,1"), "sweep.json", there) for there in (False, True)),
-        *((("describe", "federation.dataset=wine"), name, False) for name in DESCRIBED),
+        (("describe", "federation.dataset=wine"), "description.json", False),
     ],
     ids=str,
 )
@@ -115,37 +114,6 @@ def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(
         line = line_of(cli(*command, "--out", out), 2)
     assert re.match(rf"fedscout: --out .* {out}.*{name} .*: No space left on device; ", line)
     assert [path.name for path in tmp_path.rglob("*")] == (["deep", "out"] if there else [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [0, 1, 2])
-@pytest.mark.parametrize("earlier", [False, True])
-def test_a_description_is_written_whole_or_not_at_all(cli: Cli, tmp_path: Path, earlier: bool, count: int) -> None:
-    """`count` of its three files are written before the disk is full."""
-    out = tmp_path / "deep" / "out"
-    if earlier:
-        out.mkdir(parents=True)
-        for name in DESCRIBED:
-            (out / name).write_text("earlier")
-    open_file = Path.open
-    written: list[Path] = []
-
-    def full(self: Path, *args: Any, **kwargs: Any) -> Any:
-        if self.suffix == ".tmp" and args == ("rb+",):
-            written.append(self)
-            if len(written) > count:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
-        return open_file(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", full)
-        line = line_of(cli("describe", "federation.dataset=wine", "--out", out), 2)
-
-    assert re.search(rf"{DESCRIBED[count]} .*: No space left", line)
-    if earlier:
-        assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(DESCRIBED, "earlier")
-    else:
-        assert list(tmp_path.iterdir()) == []
 
 
 @contextmanager

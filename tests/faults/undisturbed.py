@@ -8,22 +8,11 @@ from typing import Any, Self
 
 import pyarrow.parquet as pq
 
-from tests.experiments.cli.conftest import Done
+from tests.experiments.cli.conftest import SMALL, Done
 from tests.experiments.cli.processes import lasting_result
 
 LOCAL = "engine.grid=local"
-STUDY = (
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=4",
-    "search.budget=3",
-    "search.generation_size=2",
-    "search.confirmation_seeds=2",
-    "search.tuned_baseline=false",
-    "detection.outlier_repetitions=2",
-    "detection.outlier_min_flags=2",
-    "engine.checkpoint_every_rounds=1",
-)
+STUDY = (*SMALL[1:], "training.num_rounds=4", "engine.checkpoint_every_rounds=1")
 NUM_TRIALS = 1 + 3 + 2 * 2
 
 PASSING = ("finished_at", "versions")

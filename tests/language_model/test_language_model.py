@@ -1,12 +1,10 @@
 """Every path that asks a language model, against a real one.
 
-`make language-model` serves one; FEDSCOUT_LANGUAGE_MODEL names its address. FEDSCOUT_SMALL_LANGUAGE_MODEL names one
-that is too small for the task, such as that of `make language-model MODEL=small PORT=18081`.
+`make language-model` serves one; FEDSCOUT_LANGUAGE_MODEL names its address.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +14,6 @@ from typing import Any, get_args
 import pytest
 
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.errors import NoValidAnswerError, UnreachableModelError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import PromptFormat, RecommenderConfig, SearchConfig
@@ -45,18 +42,8 @@ ModelAt = Callable[..., LanguageModel]
 @pytest.fixture(scope="session")
 def address() -> str:
     """The address of the server; the test is skipped where the environment names none."""
-    return address_of("FEDSCOUT_LANGUAGE_MODEL")
-
-
-@pytest.fixture(scope="session")
-def small_address() -> str:
-    """The same of a model that is too small."""
-    return address_of("FEDSCOUT_SMALL_LANGUAGE_MODEL")
-
-
-def address_of(variable: str) -> str:
-    if not (found := os.environ.get(variable)):
-        pytest.skip(f"{variable} names no server")
+    if not (found := os.environ.get("FEDSCOUT_LANGUAGE_MODEL")):
+        pytest.skip("FEDSCOUT_LANGUAGE_MODEL names no server")
     return found
 
 
@@ -100,13 +87,6 @@ def test_one_shot_from_words(address: str, model: ModelAt, show_schema: bool) ->
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_one_shot_from_a_diagnosis(address: str, model: ModelAt, prompt_format: PromptFormat, name: str) -> None:
     assert_usable(recommend_by_llm(situation(FEDERATIONS[name]), model(address, format=prompt_format)))
-
-
-def test_a_record_repeats_it_without_the_server(address: str, model: ModelAt, tmp_path: Path) -> None:
-    found = recommend_by_llm(situation(FEDERATIONS["alike"]), model(address))
-    settings = RecommenderConfig(replay=tmp_path / "llm.jsonl")
-    with RecordedChat(settings, None) as chat:
-        assert recommend_by_llm(situation(FEDERATIONS["alike"]), LanguageModel(chat, settings)) == found
 
 
 class Distorted:
@@ -157,30 +137,3 @@ def test_a_search_spends_its_budget_on_different_configurations(
     assert len({SPACE.digest(trial.spec) for trial in told}) == 8
     assert all(SPACE.contains(trial.spec) for trial in told)
     assert len(searcher.notes()) <= 1
-
-
-def test_an_answer_that_takes_too_long_is_not_waited_for(address: str, model: ModelAt, tmp_path: Path) -> None:
-    with pytest.raises(UnreachableModelError):
-        recommend_by_llm(situation(FEDERATIONS["outlier"]), model(address, timeout_seconds=0.01))
-    (exchange,) = Transcript(tmp_path / "llm.jsonl").exchanges
-    assert (exchange.reply, exchange.statuses) == (None, ())
-
-
-@pytest.mark.parametrize("prompt_format", get_args(PromptFormat))
-@pytest.mark.parametrize("name", FEDERATIONS)
-def test_a_model_that_is_too_small_gives_a_valid_answer_or_none(
-    small_address: str, model: ModelAt, tmp_path: Path, prompt_format: PromptFormat, name: str
-) -> None:
-    """Nothing but a configuration of the space comes of what it says, and no reason is so long that it is cut off."""
-    settings = {"format": prompt_format, "max_answer_tokens": 400}
-    try:
-        found = recommend_by_llm(situation(FEDERATIONS[name]), model(small_address, **settings))
-    except NoValidAnswerError:
-        pass
-    else:
-        assert SPACE.contains(found.spec)
-    exchanges = Transcript(tmp_path / "llm.jsonl").exchanges
-    assert 1 <= len(exchanges) <= 4
-    for exchange in exchanges:
-        assert exchange.reply.finish_reason == "stop"
-        assert len(json.loads(exchange.reply.text)["reason"]) <= 300

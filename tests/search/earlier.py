@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedscout.detectors.report import ClientFacts, DetectionConfig, HeterogeneityReport, ReportedMetrics
+from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.strategies import FedAvgSpec, StrategySpec
-from tests.search.recommenders.reports import finding
+from tests.search.recommenders import reports
 from tests.search.studies import SEED, ScriptedRunner, completed, failed, open_ledger
 
 TRAINING = {"learning_rate": 0.2, "local_epochs": 1, "batch_size": 32, "num_rounds": 2, "fraction_train": 1.0}
@@ -21,23 +21,10 @@ def report_of(
     num_clients: int = 10, label_skew: float | None = 0.3, outliers: tuple[int, ...] = (), num_classes: int = 10
 ) -> HeterogeneityReport:
     """Return a report in which every client holds 20 rows."""
+    rows = (20,) * num_clients
+    report = reports.report_of(label_skew, 0.1, outliers, distances=(), rows=rows, num_classes=num_classes)
     values = {} if label_skew is None else dict.fromkeys(range(num_clients), label_skew)
-    clients = tuple(
-        ClientFacts(client=client, num_rows=20, label_counts=(20,), heterogeneity_index=1.0)
-        for client in range(num_clients)
-    )
-    return HeterogeneityReport(
-        seed=0,
-        settings=DetectionConfig(),
-        num_clients=num_clients,
-        num_classes=num_classes,
-        num_features=64,
-        clients=clients,
-        label_skew=finding("label_skew", label_skew, 0.1).model_copy(update={"client_values": values}),
-        feature_skew=finding("feature_skew", 0.1, 0.25),
-        outliers=finding("outliers", 1.0, 4.0, outliers),
-        metrics=ReportedMetrics(quantity_gini=0.0),
-    )
+    return report.model_copy(update={"label_skew": report.label_skew.model_copy(update={"client_values": values})})
 
 
 def document_of(report: HeterogeneityReport) -> dict[str, Any]:

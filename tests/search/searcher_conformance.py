@@ -192,11 +192,6 @@ class SearcherLaws(ABC):
         assert proposals(told) == proposals(self.make(space, 5))
         assert told.archive.best().spec == FedAvgSpec()
 
-    def test_the_best_is_the_largest_fitness_told(self, space: SearchSpace) -> None:
-        searcher = self.make(space, 5)
-        whole = list(trials(searcher, some_fitness))
-        assert searcher.archive.best().fitness == max(evaluation.fitness for evaluation in whole)
-
     def test_failed_trials_are_borne_and_not_repeated(self, space: SearchSpace) -> None:
         for evaluate in (some_failures, lambda spec: Trial(spec, status="failed", error="no luck")):
             proposed = proposals(self.make(space, 5), evaluate)

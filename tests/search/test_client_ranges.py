@@ -17,22 +17,16 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.config import load_config
 from fedscout.search.config import ClientRanges, SearchConfig
-from fedscout.search.searcher import Searcher
-from fedscout.search.searchers.genetic import GeneticSearcher
 from fedscout.search.settings_table_file import COLUMNS, FORMAT, read_settings_table, write_settings_table
-from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange, SearchSpace, space_of
+from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange
 from tests.kits.refusals import refused
-from tests.search.searcher_conformance import COHORT, SearcherLaws, task
 from tests.search.studies import (
     FACTS,
     Measured,
     ScriptedRunner,
     completed,
-    facts_of,
-    local_runner,
     open_ledger,
     study,
-    tiny_federation,
 )
 
 RANGES = {
@@ -66,15 +60,6 @@ def test_ranges_that_cannot_be_trained_with_are_refused(
 ) -> None:
     with refused(ConfigurationError, key=f"search.client_ranges.{key}", names=named):
         load_config([f"search.client_ranges={{{name}: {{low: {low}, high: {high}}}}}"])
-
-
-class TestGeneticSearchOfClientParameters(SearcherLaws):
-    @pytest.fixture
-    def space(self) -> SearchSpace:
-        return space_of(COHORT, client_ranges=ClientRanges.model_validate(RANGES).ranges())
-
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GeneticSearcher(task(space, seed))
 
 
 def by_rate(spec: TrialSettings) -> Measured:
@@ -125,18 +110,6 @@ def test_a_plan_s_own_rate_comes_first_and_the_strategy_s_reaches_flower(tmp_pat
     )
     assert (own.learning_rate, planned.learning_rate) == (0.05, 0.6)
     assert own.key != planned.key
-
-
-def test_a_rate_of_the_strategy_trains_as_the_same_rate_of_the_study(tmp_path: Path) -> None:
-    """q-FedAvg uses the clients' rate on the server as well, so both must have it."""
-    runner = local_runner(tiny_federation())
-    spec = QFedAvgSpec(q=1.0, client_learning_rate=0.05)
-    (of_strategy,) = open_ledger(tmp_path / "a", runner).run([FACTS.trial("search", spec)])
-    slower = facts_of(training=FACTS.session.training.model_copy(update={"learning_rate": 0.05}))
-    (of_study,) = open_ledger(tmp_path / "b", runner).run([slower.trial("search", QFedAvgSpec(q=1.0))])
-    (other,) = open_ledger(tmp_path / "c", runner).run([FACTS.trial("search", QFedAvgSpec(q=1.0))])
-    assert of_strategy.round_loss == of_study.round_loss
-    assert of_strategy.round_loss != other.round_loss
 
 
 # -- A table of client settings comes back as it was written, and what is none is told in one line ---------------------

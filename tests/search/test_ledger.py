@@ -301,17 +301,6 @@ def numbers_of(trial: Trial) -> tuple[object, ...]:
     return trial.fitness, trial.repetition_fitness, trial.round_accuracy, trial.round_loss, trial.client_accuracy
 
 
-def test_a_trial_is_the_median_of_three_that_run_alone(tmp_path: Path) -> None:
-    host = ClientHost(tiny_federation(), {})
-    alone = open_ledger(tmp_path / "alone", LocalRunner(host)).run([PLAN.on_seed(seed) for seed in SEEDS])
-    (trial,) = open_ledger(tmp_path / "together", LocalRunner(host), repetitions=3).run([PLAN])
-    assert trial.repetition_fitness == tuple(each.fitness for each in alone)
-    assert len({*trial.repetition_fitness}) > 1
-    assert trial.fitness == median(trial.repetition_fitness)
-    middle = next(each for each in alone if each.fitness == trial.fitness)
-    assert trial.client_accuracy == middle.client_accuracy
-
-
 @pytest.mark.parametrize("stopped_after", [2, 3, 5, 6])
 def test_a_study_that_was_cut_off_repeats_no_training_that_ended(tmp_path: Path, stopped_after: int) -> None:
     """Two rounds a training: after so many of six, the process ends."""

@@ -4,11 +4,9 @@ not."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import nan
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +19,6 @@ from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import front_of
 from fedscout.search.objective import ACCURACY, MEASURES, Objective
 from fedscout.search.searcher import Archive, SearchTask, ranking
-from fedscout.search.searchers.genetic import GeneticSearcher, crowded_ranking, crowding_distances
 from fedscout.search.searchers.optuna import GPSearcher, OptunaSearcher, TPESearcher
 from fedscout.search.searchers.racing import RacingSearcher
 from fedscout.strategies import FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, space_of
@@ -208,26 +205,6 @@ def test_failed_and_short_trials_and_those_of_one_objective_are_on_no_front() ->
     assert front_of([*others, one]) == [one]
 
 
-def test_the_order_of_two_fronts_by_hand() -> None:
-    """Four of the first front, whose ends are first; of its others (3, 4) is 4/5 + 3/4 apart, (1, 5) 3/5 + 3/4.
-
-    Then what only they beat, the lonelier of two; then what failed.
-    """
-    points = [(0, 7), (1, 5), (3, 4), (5, 1), (0, 5), (2, 4), (3, 1)]
-    told = [replace(one, spec=FedProxSpec(proximal_mu=0.01 * (1 + place))) for place, one in enumerate(trials(points))]
-    lost = Trial(FedProxSpec(proximal_mu=0.5), status="failed", error="why", objectives=(9.0, 9.0))
-    found = [trial.objectives for trial in crowded_ranking([lost, *told], PROX)]
-    assert {*found[:2]} == {(0, 7), (5, 1)}
-    assert found[2:4] == [(3, 4), (1, 5)]
-    assert {*found[4:6]} == {(0, 5), (3, 1)}
-    assert found[6:] == [(2, 4), (9, 9)]
-    assert crowded_ranking([*reversed(told), lost], PROX) == crowded_ranking([lost, *told], PROX)
-
-
-def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
-    assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
-
-
 def two_ends(spec: FedProxSpec, **fields: Any) -> Trial:
     """By one objective a large μ is better, by the other a small one; the middle is worse by both."""
     place = PROX.parameters_of("fedprox", {})["proximal_mu"].to_unit(spec.proximal_mu)  # type: ignore[union-attr]
@@ -268,29 +245,6 @@ def test_a_race_keeps_both_ends_of_a_front() -> None:
     assert (min(last), max(last)) == (min(first), max(first))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
-    """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""
-    space = space_of(Cohort(4, 4, 0.1), ("fedavgm",))
-    settings = SearchConfig(budget=192, generation_size=8, objective=("accuracy", "worst_clients"))
-    searcher = GeneticSearcher(SearchTask(space, seed, settings))
-    drawn = space.parameters_of("fedavgm", {})
-    tried: list[tuple[float, float]] = []
-    while len(tried) < 192 and (specs := searcher.ask(192 - len(tried))):
-        told = []
-        for spec in specs:
-            rate, momentum = (drawn[name].to_unit(value) for name, value in spec.search_values().items())  # type: ignore[union-attr]
-            off = 2 * abs(momentum - 0.5)
-            tried.append((rate, off))
-            told.append(Trial(spec, fitness=rate - off, objectives=(rate - off, 1 - rate - off)))
-        searcher.tell(told)
-    late = tried[96:]
-    assert np.mean([off for _, off in late]) < 0.25  # at random a half
-    assert min(rate for rate, _ in late) < 0.2
-    assert max(rate for rate, _ in late) > 0.8
-
-
 def test_a_list_of_one_is_that_one() -> None:
     assert SearchConfig(objective=["accuracy"]) == SearchConfig()  # type: ignore[arg-type]
 
@@ -307,12 +261,6 @@ def archive_of(*evaluations: Trial) -> Archive:
     for evaluation in evaluations:
         archive.add(evaluation)
     return archive
-
-
-def test_references_are_kept_apart() -> None:
-    archive = archive_of(Trial(FedAvgSpec(), fitness=0.5), Trial(MEDIAN, fitness=0.4))
-    assert [e.spec for e in archive.references] == [FedAvgSpec()]
-    assert [e.spec for e in archive.searched] == [MEDIAN]
 
 
 def test_a_twin_of_the_reference_is_the_reference_and_the_first_result_of_a_configuration_stands() -> None:

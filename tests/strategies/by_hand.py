@@ -13,6 +13,7 @@ import torch
 from flwr.app import ConfigRecord
 from torch import nn
 
+from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
@@ -27,7 +28,7 @@ from fedscout.engine.training.loop import batch_bounds, epoch_orders
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import StrategySpec
-from tests.engine.federations import QUERIES, dense, uneven_federation, with_server_rows
+from tests.engine.federations import dense, uneven_federation, with_server_rows
 
 Vector = npt.NDArray[Any]
 
@@ -59,7 +60,7 @@ def spec_of(strategy: StrategySpec, **changes: Any) -> TrialSettings:
 
 def host_of(model: ModelFactory = dense, sizes: tuple[int, ...] = SIZES) -> ClientHost:
     """Return a host of clients, whose server holds labelled rows for those methods that read them."""
-    return ClientHost(with_server_rows(uneven_federation(model, sizes), labelled=True), QUERIES)
+    return ClientHost(with_server_rows(uneven_federation(model, sizes, min_release=1), labelled=True), CLIENT_QUERIES)
 
 
 def result_of(host: ClientHost, strategy: StrategySpec, merge_on_hosts: bool = True, **changes: Any) -> Trial:

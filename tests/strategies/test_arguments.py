@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.log import TrialLog, read_trials
 from fedscout.experiments.config import load_config
 from fedscout.strategies import CustomSpec, parse_strategy, space_of
-from tests.engine.trials.test_trial_log import RECORD
 from tests.kits.refusals import refused
 
 COHORT = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.1)
@@ -185,21 +181,3 @@ def test_a_program_may_give_tuples_and_enums() -> None:
 
     given = CustomSpec(path="said:Said", values={"sizes": (1, 2), "mode": Mode.MEAN})  # type: ignore[dict-item]
     assert given.parameters()["values"] == {"sizes": [1, 2], "mode": "MEAN"}
-
-
-def test_a_specification_may_have_fields_of_any_type(tmp_path: Path) -> None:
-    class Fields(BaseModel):
-        kind: str = "fields"
-        flag: bool = True
-        sizes: tuple[int, ...] = (1, 2)
-        either: int | str | None = 3
-        maybe: str | None = None
-
-    record = replace(RECORD, parameters=Fields().model_dump(mode="json", exclude={"kind"}))
-    log = TrialLog(tmp_path)
-    log.append(record)
-    (row,) = read_trials(tmp_path).to_dict("records")
-    held = {name.removeprefix("param_"): value for name, value in row.items() if name.startswith("param_")}
-    assert held == {"either": 3, "flag": True, "maybe": None, "sizes": [1, 2]}
-    (again,) = log.read(record.config_hash)
-    assert again.parameters == record.parameters

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import GatheredUpdates
 from fedscout.engine.config import HostDevice
@@ -31,13 +32,12 @@ from fedscout.engine.messages.contents import (
 )
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.loop import RowsWork
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, CustomSpec, StrategySpec, parse_strategy
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
-from tests.engine.trials.test_resume import Interruption, assert_all_same, assert_same, interrupt_in
+from tests.engine.trials.test_resume import assert_all_same, assert_going_on, assert_same
 from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
 from tests.strategies.rounds import made
@@ -73,6 +73,11 @@ OTHERS: Mapping[str, StrategySpec] = {
         clipped_count_stddev=1.0,
         clipping_norm=0.3,
     ),
+    **{
+        f"communities of {inside}": made("communities", inside=inside, num_communities=2)
+        for inside in ("fedavg", "fedadam", "scaffold", "fedper", "fedexp")
+    },
+    "communities by updates": made("communities", grouped_by="updates", inside="fedmedian"),
     **{pair: parse_strategy(pair) for pair in ("fedyogi+fedlc", "krum+fedper", "fedexp+fedlc", "qfedavg+ditto")},
 }
 """Strategies without a client algorithm of their own that a block of clients would train, and pairs."""
@@ -93,13 +98,13 @@ def host_for(name: str) -> ClientHost:
 
 
 def sampled(name: str) -> dict[str, int]:
-    """Return how many clients a round trains: RHFL has no rounds without any of them."""
-    return {"num_sampled": len(SIZES)} if name == "rhfl" else {}
+    """Return how many clients a round trains, where it is all of them."""
+    return {"num_sampled": len(SIZES)} if name in ("rhfl", "communities by updates") else {}
 
 
 def test_the_table_is_complete() -> None:
     with_clients = {kind for kind in CHOSEN_BY_NAME_KINDS if STRATEGIES[kind]().client_algorithm() is not None}
-    with_clients.remove("rhfl")  # which trains all clients in every round: test_feddf.py
+    with_clients.remove("rhfl")  # which trains all clients in every round: test_server_rows.py
     assert {spec.kind for spec in METHODS.values()} == {"fedprox", *with_clients}
     assert all(STRATEGIES[kind].paper for kind in CHOSEN_BY_NAME_KINDS)
 
@@ -146,14 +151,7 @@ def test_means_formed_in_the_driver_have_the_bits_of_those_formed_on_hosts(name:
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", EVERY)
 def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Stopped in round 3, resumed from the checkpoint of round 2."""
-    spec, host = spec_of(EVERY[name], **sampled(name)), host_for(name)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-    with pytest.raises(Interruption):
-        run_trial(spec, LocalGrid(host, session=spec.session), store, interrupt_in(3))
-    assert store.path(spec.checkpoint).exists()  # type: ignore[union-attr]
-    resumed = run_trial(spec, LocalGrid(host, session=spec.session), store)
-    assert_all_same(resumed, result_of(host, EVERY[name], **sampled(name)))
+    assert_going_on(spec_of(EVERY[name], **sampled(name)), host_for(name), tmp_path, stopped_in=3)
 
 
 @pytest.mark.stress
@@ -161,7 +159,8 @@ def test_a_trial_that_is_resumed_has_the_same_bits(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 @pytest.mark.parametrize("model", [dense, pytest.param(normalised, marks=pytest.mark.stress)])
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, model: ModelFactory, num_hosts: int) -> None:
-    hosts = start_hosts(with_server_rows(uneven_federation(model, SIZES), labelled=True), QUERIES, num_hosts)
+    federation = with_server_rows(uneven_federation(model, SIZES, min_release=1), labelled=True)
+    hosts = start_hosts(federation, CLIENT_QUERIES, num_hosts)
     for name in [name for name in EVERY if MODELS.get(name, dense) is model]:
         spec = spec_of(EVERY[name], **sampled(name))
         by_ray = run_trial(spec, RayGrid(hosts, spec.session))
@@ -233,15 +232,21 @@ def test_auxiliary_vectors_disturb_none_of_flower_s_strategies(name: str) -> Non
     assert_same(*results)
 
 
+def messages(vector: Any, clients: int = 8, **auxiliary: Any) -> list[Message]:
+    """Return what a round sends to clients."""
+    claim_task_identity()
+    content = RecordDict({"arrays": flat_record(vector), "config": ConfigRecord({"server-round": 1})})
+    put_auxiliary(content, auxiliary)
+    return [Message(content, node_of(client), "train") for client in range(clients)]
+
+
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
 @pytest.mark.parametrize("replies", ["merged", "individual"])
 def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on_hosts: bool) -> None:
     needs = EngineNeeds(replies=replies)
     spec = flower_spec(replace(FLOWER_CHOICES["fedavg"], wants=needs, algorithm=WithAuxiliary()))
     grid = LocalGrid(host_for("fedavg"), session=spec.session, merge_on_hosts=merge_on_hosts)
-    claim_task_identity()
-    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    replied = list(grid.send_and_receive([Message(content, node_of(client), "train") for client in range(8)]))
+    replied = list(grid.send_and_receive(messages(grid.initial_vector(3))))
     assert len(replied) == (1 if replies == "merged" else 8)
     for reply in replied:
         assert list(replied_auxiliary(reply.content)) == ["twice"]
@@ -258,11 +263,8 @@ def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on
 def test_an_auxiliary_vector_that_is_none_is_refused(vector: Any, named: str) -> None:
     spec = spec_of(made("scaffold"))
     grid = LocalGrid(host_for("scaffold"), session=spec.session)
-    claim_task_identity()
-    content = RecordDict({"arrays": flat_record(grid.initial_vector(3)), "config": ConfigRecord({"server-round": 1})})
-    put_auxiliary(content, {"control": vector})
     with pytest.raises(ValueError, match=named):
-        grid.push_messages([Message(content, node_of(0), "train")])
+        grid.push_messages(messages(grid.initial_vector(3), 1, control=vector))
 
 
 def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
@@ -270,11 +272,9 @@ def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
     for strategy, changes in ((made("local"), True), (made("scaffold"), False)):
         spec = spec_of(strategy)
         grid = LocalGrid(host_for(strategy.kind), session=spec.session)
-        claim_task_identity()
         arrays = flat_record(grid.initial_vector(3))
         before, again = grid.evaluate_all(arrays), grid.evaluate_all(arrays)
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": 1})})
-        list(grid.send_and_receive([Message(content, node_of(client), "train") for client in range(8)]))
+        list(grid.send_and_receive(messages(grid.initial_vector(3))))
         after = grid.evaluate_all(arrays)
         assert before is again
         assert (before is not after) == changes

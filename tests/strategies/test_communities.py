@@ -26,7 +26,7 @@ from fedscout.engine.data.devices import misses
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import Cohort, EngineNeeds
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import clients_text
 from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
@@ -44,18 +44,9 @@ from fedscout.strategies.methods.communities import (
     inner_products,
 )
 from tests.engine.choices import rounds_of
-from tests.engine.federations import (
-    NUM_CLASSES,
-    Noisy,
-    dense,
-    learnable_rows,
-    linear,
-    normalised,
-    uneven_federation,
-    with_server_rows,
-)
+from tests.engine.federations import NUM_CLASSES, Noisy, dense, learnable_rows, linear, normalised, with_server_rows
+from tests.engine.trials.test_resume import assert_going_on
 from tests.kits.refusals import refused
-from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, Hand, result_of, spec_of, weights_of
 from tests.strategies.rounds import played
 
@@ -98,11 +89,6 @@ def planted_concepts(shifted: Sequence[int]) -> Federation:
 
 
 @pytest.fixture(scope="module")
-def host() -> ClientHost:
-    return asked(uneven_federation(sizes=SIZES, min_release=1))
-
-
-@pytest.fixture(scope="module")
 def planted() -> ClientHost:
     return asked(planted_labels())
 
@@ -120,23 +106,6 @@ def test_one_community_is_the_strategy_inside_to_the_bit(host: ClientHost, kind:
     np.testing.assert_array_equal(one.vector, plain.vector)
     assert rounds_of(one) == rounds_of(plain)
     assert one.notes == plain.notes
-
-
-class Individual(FedAvgSpec):
-    """FedAvg that is answered by each client."""
-
-    def needs(self) -> EngineNeeds:
-        return EngineNeeds(replies="individual")
-
-
-@pytest.mark.parametrize("plain", [Individual(), *map(parse_strategy, ("fedmedian", "qfedavg", "ditto"))], ids=str)
-def test_by_updates_one_community_is_the_strategy_on_each_client_s_reply(host: ClientHost, plain: StrategySpec) -> None:
-    if plain.kind == "ditto":
-        plain = type("IndividualDitto", (type(plain),), {"needs": Individual.needs})()
-    communities = spec(inside=plain.kind, grouped_by="updates", num_communities=1)
-    one, expected = (result_of(host, found, num_sampled=ALL) for found in (communities, plain))
-    np.testing.assert_array_equal(one.vector, expected.vector)
-    assert rounds_of(one) == rounds_of(expected)
 
 
 def test_each_community_trains_and_is_scored_as_a_federation_of_its_own(planted: ClientHost) -> None:
@@ -335,47 +304,14 @@ def test_a_community_without_an_answer_keeps_its_model() -> None:
 # -- with any grid, through a checkpoint, with absent clients ----------------------------------------------------------
 
 
-INSIDES = ["fedavg", "fedadam", "scaffold", "fedper", "fedexp"]
-"""Nothing kept, kept on the server, kept on both sides with auxiliary vectors, kept by clients, sent otherwise."""
-
-
-@pytest.mark.parametrize("inside", INSIDES)
-def test_a_resumed_trial_is_an_uninterrupted_one(
-    planted: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture, inside: str
-) -> None:
-    check_resumed(planted, spec(inside=inside), tmp_path, caplog, stop_in=2, num_sampled=5, num_rounds=4)
-
-
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("stop_in", range(1, 9))
+@pytest.mark.parametrize("stopped_in", range(2, 10))
 def test_a_trial_that_is_resumed_before_or_after_a_halving_is_an_uninterrupted_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop_in: int
+    tmp_path: Path, stopped_in: int
 ) -> None:
     by_updates = spec(grouped_by="updates", inside="fedavgm", max_mean_update_norm=0.9)
-    host = asked(planted_concepts((1, 4, 6)))
-    assert check_resumed(host, by_updates, tmp_path, caplog, stop_in, **CONCEPTS, num_rounds=9).vector.ndim == 2
-
-
-def check_resumed(
-    host: ClientHost,
-    strategy: StrategySpec,
-    folder: Path,
-    caplog: pytest.LogCaptureFixture,
-    stop_in: int,
-    **changes: Any,
-) -> Trial:
-    from fedscout.engine.trials.checkpoint import CheckpointStore
-    from tests.engine.trials.test_resume import Interruption, assert_same, run
-
-    settings, store = spec_of(strategy, **changes), CheckpointStore(folder / "checkpoints", every_rounds=1)
-    expected, _ = run(settings, host)
-    with pytest.raises(Interruption):
-        run(settings, host, store, stop_in=stop_in + 1)  # the checkpoint is that of the round before
-    found, trained = run(settings, host, store)
-    assert_same(found, expected)
-    assert trained == list(range(stop_in + 1, settings.num_rounds + 1))
-    assert not [record for record in caplog.records if record.name == "fedscout"]
-    return found
+    settings, host = spec_of(by_updates, **CONCEPTS, num_rounds=9), asked(planted_concepts((1, 4, 6)))
+    assert assert_going_on(settings, host, tmp_path, stopped_in)[0].vector.ndim == 2
 
 
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
@@ -387,26 +323,6 @@ def test_clients_that_miss_rounds_are_left_out(planted: ClientHost, merge_on_hos
     assert found.dropped_clients
     np.testing.assert_array_equal(found.vector, expected.vector)
     assert rounds_of(found) == rounds_of(expected)
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_hosts_on_ray_give_the_same_bits(ray_session: None, num_hosts: int) -> None:
-    from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
-    from tests.engine.trials.test_resume import assert_same
-
-    federation = replace(planted_labels(), dropout={0: 0.5, 7: 0.5})
-    hosts, host = start_hosts(federation, CLIENT_QUERIES, num_hosts), asked(federation)
-    try:
-        for found in (*(spec(inside=inside) for inside in INSIDES), spec(grouped_by="updates", inside="fedmedian")):
-            settings = spec_of(found, num_sampled=ALL, num_rounds=4)
-            expected = run_trial(settings, LocalGrid(host, session=settings.session))
-            assert expected.error is None
-            assert_same(run_trial(settings, RayGrid(hosts, settings.session)), expected)
-    finally:
-        hosts.stop()
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------

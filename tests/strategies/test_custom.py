@@ -1,4 +1,4 @@
-"""A user's own strategy, in a file that this program has never seen."""
+"""A user's own strategy or specification, in a file that this program has never seen."""
 
 from __future__ import annotations
 
@@ -6,17 +6,32 @@ import json
 import logging
 import pickle
 import sys
+from pathlib import Path
 
 import jsonschema
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.seeds import UNSEEDED
-from fedscout.strategies import ChoiceRange, CustomSpec, FedAvgSpec, IntegerRange, RealRange, parse_strategy, space_of
+from fedscout.strategies import (
+    ChoiceRange,
+    CustomSpec,
+    FedAvgSpec,
+    FedProxSpec,
+    IntegerRange,
+    RealRange,
+    StrategySpec,
+    parse_strategy,
+    space_of,
+)
 from fedscout.strategies.space import SearchSpace
+from tests.engine.federations import QUERIES, uneven_federation
 from tests.kits.refusals import refused
+from tests.strategies.by_hand import SIZES, result_of
 from tests.strategies.rounds import final_model
 
 COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.2)
@@ -241,3 +256,110 @@ def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
     assert "samples" in note
     assert CustomSpec(path="nowhere_at_all:Shrunk").notes(COHORT) == []  # that is a fault
     assert custom(values={"factor": 1, "power": 1, "mode": "mean"}).notes(COHORT) == []
+
+
+OWN_COHORT = Cohort(8, 5, 0.1, layers=frozenset({"Linear"}))
+OWN_SOURCE = """
+from typing import Annotated, ClassVar, Literal
+
+from flwr.serverapp.strategy import FedProx
+from pydantic import Field
+
+from fedscout.strategies import IntegerRange, RealRange, SearchRange, StrategySpec
+from fedscout.strategies.methods.averaging import MeanSpec
+from fedscout.strategies.methods.personal import FedBNSpec, OwnBatchNorm
+from fedscout.strategies.methods.robust import KrumSpec
+from fedscout.strategies.specification import node_counts
+
+
+class Own(MeanSpec):
+    kind: Literal["own"] = "own"
+    strength: Annotated[float, Field(ge=0), SearchRange(RealRange(1e-4, 1.0, log=True))] = 0.1
+    depth: Annotated[int, Field(ge=1), SearchRange(IntegerRange(1, 4))] = 2
+
+    def client_algorithm(self):
+        return OwnBatchNorm()
+
+
+class Distrusting(KrumSpec):
+    pass
+
+
+class WithBatchNorm(Own):
+    requires = FedBNSpec.requires
+
+
+class Near(MeanSpec):
+    kind: Literal["near"] = "near"
+    mu: float = 5.0
+
+    def _construct(self, cohort):
+        return FedProx(proximal_mu=self.mu, **node_counts(cohort))
+
+
+class Unfinished(StrategySpec):
+    kind: Literal["unfinished"] = "unfinished"
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_specifications.py").write_text(OWN_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def own(name: str = "Own", **values: object) -> CustomSpec:
+    spec = parse_strategy({"kind": "custom", "path": f"own_specifications:{name}", "values": values})
+    assert isinstance(spec, CustomSpec)
+    return spec
+
+
+def test_flower_s_fedprox_means_the_same_in_a_specification() -> None:
+    """What its clients do stands in no line of the specification: the message asks them for it."""
+    host = ClientHost(uneven_federation(sizes=SIZES), QUERIES)
+
+    def model(spec: StrategySpec) -> npt.NDArray[np.float32]:
+        vector = result_of(host, spec, keep_model=True).vector
+        assert vector is not None
+        return vector
+
+    for mu in (0.0, 5.0):
+        np.testing.assert_array_equal(model(own("Near", mu=mu)), model(FedProxSpec(proximal_mu=mu)))
+    assert np.abs(model(own("Near")) - model(own("Near", mu=0.0))).max() > 1e-2
+
+
+def test_its_ranges_are_searched_and_others_come_in_their_place() -> None:
+    space = space_of(OWN_COHORT, kinds=[], customs=[own()])
+    (label,) = space.kinds
+    assert [*space.parameters_of(label)] == ["strength", "depth"]
+    drawn = space.random(np.random.default_rng(1))
+    assert space.contains(drawn)
+    assert {"strength", "depth"} <= drawn.search_values().keys()
+    narrow = CustomSpec(path="own_specifications:Own", ranges={"strength": {"low": 0.2, "high": 0.3}})  # type: ignore[dict-item]
+    assert space_of(OWN_COHORT, kinds=[], customs=[narrow]).parameters_of(label) == {"strength": RealRange(0.2, 0.3)}
+
+
+def test_ranges_that_depend_on_the_clients_do() -> None:
+    spec = own("Distrusting", num_malicious_nodes=1)
+    assert spec.faults(OWN_COHORT) == []
+    (fault,) = own("Distrusting", num_malicious_nodes=4).faults(OWN_COHORT)
+    assert (fault.key, fault.given) == ("num_malicious_nodes", "4")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "first", "named"),
+    [
+        ("Own", {"strength": -1}, "strength of own_specifications:Own", "-1"),
+        ("Own", {"breadth": 1}, "breadth", "sample_scaling, strength, depth"),
+        ("WithBatchNorm", {}, "own", "layers Linear"),
+        ("Unfinished", {}, "own_specifications:Unfinished", "_construct"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_trains(
+    name: str, values: dict[str, object], first: str, named: str
+) -> None:
+    (fault,) = own(name, **values).faults(OWN_COHORT)
+    assert fault.startswith(f"{first} ")
+    assert named in fault
+    with pytest.raises(StrategyError):
+        own(name, **values).build(OWN_COHORT)

@@ -20,14 +20,13 @@ from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, StrategySpec, space_of
-from fedscout.strategies.methods.averaging import FedBuffSpec, buffered_change
+from fedscout.strategies.methods.averaging import FedBuffSpec
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.trials.test_resume import assert_same
+from tests.engine.trials.test_resume import assert_going_on, assert_same
 from tests.kits.refusals import refused
 from tests.strategies.rounds import grid_of, reply_of
 
@@ -84,12 +83,6 @@ def test_a_buffer_of_two_by_hand() -> None:
     np.testing.assert_allclose([model for _, _, model in found], np.cumsum(steps), rtol=1e-6)
 
 
-def test_without_staleness_it_is_the_mean() -> None:
-    changes = [np.array([1.0, 2.0], np.float32), np.array([3.0, -2.0], np.float32)]
-    np.testing.assert_array_equal(buffered_change(changes, [0, 0]), [2.0, 0.0])
-    np.testing.assert_allclose(buffered_change(changes, [0, 3]), [(1 + 1.5) / 2, (2 - 1) / 2])
-
-
 def timed(devices: Mapping[int, Device]) -> Federation:
     return replace(uneven_federation(), devices=devices)
 
@@ -141,12 +134,8 @@ def test_two_hosts_give_what_one_gives(ray_session: None) -> None:
 
 
 def test_updates_on_their_way_survive_a_stop(tmp_path: Path) -> None:
-    asked, store = settings(FedBuffSpec()), CheckpointStore(tmp_path)
-    grid = LocalGrid(ClientHost(slow_and_fast(), QUERIES), session=asked.session)
-    run_trial(replace(asked, num_rounds=2, full_rounds=4, whole=False), grid, store)
-    again = run_trial(asked, LocalGrid(grid.host, session=asked.session), store)
-    at_once = result_of(slow_and_fast(), asked)
-    assert_same(again, at_once)
+    host = ClientHost(slow_and_fast(), QUERIES)
+    again, at_once = assert_going_on(settings(FedBuffSpec()), host, tmp_path, stopped_in=3)
     assert again.round_seconds == at_once.round_seconds
 
 

@@ -14,20 +14,15 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.split import split_client
-from fedscout.engine.errors import StrategyError
-from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import stream
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedExSpec, FedPop, FedPopSpec, Schedule
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.kits.refusals import refused
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, ended, host_of, result_of, spec_of, weights_of
-from tests.strategies.rounds import made
 
 EVERYBODY = len(SIZES)
 SHARE = 0.25
 THREE = (Configuration(), Configuration(2.0, 1.0, 0.5), Configuration(0.5, 2.0, 1.0))
-STRONG = Configuration(rate=1000.0)
 
 
 class ChosenSpec(FedExSpec):
@@ -121,14 +116,6 @@ def test_two_steps_by_hand(schedule: Schedule, etas: tuple[float, float]) -> Non
     np.testing.assert_allclose(rule.weights, expected / expected.sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", ["aggressive", "adaptive"])
-def test_a_far_too_long_step_loses_weight(schedule: Schedule, rules: list[FedEx]) -> None:
-    """A thousand times the rate leaves no unit of a small net alive, and a net without units knows one class."""
-    spec = choice_of(Configuration(), STRONG, Configuration(2.0), schedule=schedule, validation_share=SHARE)
-    result_of(host_of(), spec, num_sampled=EVERYBODY, num_rounds=10)
-    assert rules[0].weights[1] < 0.5 / 3
-
-
 def test_clients_that_diverge_do_not_end_the_trial(rules: list[FedEx]) -> None:
     """With such a rate FedAvg fails; here the configuration loses, and the notes tell of it."""
     training = TRAINING.model_copy(update={"momentum": 0.9})
@@ -166,12 +153,6 @@ def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
     assert spec_of(FedExSpec()).session.validation_fraction == 0.1
     assert spec_of(FedExSpec(), validation_fraction=0.3).session.validation_fraction == 0.3
     assert spec_of(FedAvgSpec()).session.validation_fraction == 0
-
-
-@pytest.mark.parametrize("kind", ["fedex", "fedpop"])
-def test_a_quantity_has_no_share_that_is_wrong(kind: str) -> None:
-    with refused(StrategyError, key=kind, given="a task without classes"):
-        made(kind).build(Cohort(8, 5, 0.1, classifies=False))
 
 
 # -- Laws of FedPop's local half ---------------------------------------------------------------------------------------
@@ -240,20 +221,6 @@ def test_the_worst_are_copies_of_the_best() -> None:
     assert (rule.wrong.sum(), rule.rows.sum(), rule.num_rounds) == (0, 0, 0)
 
 
-def test_copies_of_the_study_s_setting_fill_the_range_evenly() -> None:
-    """With `resample=1` log c / log factor is uniform in [−1, 1]: mean 0, variance 1/3."""
-    rule = rule_of(num_configurations=2, resample=1, quantile=0.5)
-    generator, seen = np.random.default_rng(1), []
-    for _ in range(2000):
-        rule.wrong, rule.rows = np.array([0.0, 1.0]), np.ones(2)
-        rule.evolve(generator)
-        seen.append(np.log(rule.population[1]) / np.log([4.0, 3.0, 2.0]))
-    places = np.array(seen)
-    assert np.abs(places).max() <= 1 + 1e-6
-    np.testing.assert_allclose(places.mean(axis=0), 0, atol=4 * np.sqrt(1 / 3 / 2000))
-    np.testing.assert_allclose(places.var(axis=0), 1 / 3, atol=0.03)
-
-
 def test_copies_stay_inside_the_factors() -> None:
     rule = rule_of(num_configurations=2, resample=0, quantile=0.5, batch_factor=1.0)
     generator = np.random.default_rng(2)
@@ -264,23 +231,3 @@ def test_copies_stay_inside_the_factors() -> None:
     assert (rule.population <= bounds * (1 + 1e-6)).all()
     assert (rule.population >= (1 - 1e-6) / bounds).all()
     assert rule.num_evolutions == 400
-
-
-def test_a_rate_that_is_far_too_low_rises(fedpop_rules: list[FedPop]) -> None:
-    """With a fortieth of the usual step size what validates well is at the upper end."""
-    training = TRAINING.model_copy(update={"learning_rate": TRAINING.learning_rate / 40, "local_epochs": 1})
-    spec = FedPopSpec(num_configurations=8, evolve_every=1, validation_share=SHARE, rate_factor=30)
-    result = result_of(host_of(), spec, num_sampled=EVERYBODY, num_rounds=25, training=training)
-    (rule,) = fedpop_rules
-    assert np.median(rule.population[:, 0]) > np.median([each.rate for each in spec.configurations()])
-    (note,) = result.notes
-    assert " 8 configurations" in note
-    assert " 25 evolutions" in note
-
-
-def test_the_first_population_is_around_the_study_s_setting() -> None:
-    rule = rule_of(num_configurations=50)
-    training = LocalTraining(local_epochs=4, batch_size=32, learning_rate=0.2)
-    found = [Configuration(*each).of(training) for each in rule.population.tolist()]
-    assert found[0] == training
-    assert len(set(found)) == 50

@@ -20,7 +20,8 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import CustomSpec, DPFedAvgSpec
+from fedscout.strategies import CustomSpec
+from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
 from tests.conftest import REPOSITORY
 from tests.engine.federations import QUERIES, dense, uneven_federation
 from tests.strategies.flower_programs import NETS, NUM_CLIENTS, PROGRAMS, SEED, Private
@@ -166,26 +167,3 @@ def test_a_round_without_a_model_or_a_message_keeps_the_model_before(federation:
     losses = list(rests.round_loss)
     assert losses[0] == losses[1] != losses[2] != losses[3]
     assert list(rests.skipped_rounds) == ["2"]
-
-
-@pytest.mark.parametrize(
-    ("name", "argument", "values"),
-    [
-        ("Proximal", "mu", (0.0, 5.0)),
-        ("ClippedByClients", "clipping_norm", (0.001, 1000.0)),
-        ("AdaptivelyClipped", "initial_clipping_norm", (0.001, 1000.0)),
-    ],
-)
-def test_what_a_strategy_tells_its_clients_shows(
-    name: str, argument: str, values: tuple[float, float], federation: Federation
-) -> None:
-    """The second or the first value changes nothing: then the model is FedAvg's."""
-    path = f"tests.strategies.flower_programs:{name}"
-    few, many = (trial(name, federation, strategy=CustomSpec(path=path, values={argument: value})) for value in values)
-    plain = trial("Plain", federation).vector
-    idle, working = (few, many) if name == "Proximal" else (many, few)
-    np.testing.assert_allclose(idle.vector, plain, atol=2e-6)
-    assert np.abs(working.vector - plain).max() > 1e-2
-    if name == "ClippedByClients":
-        start = LocalGrid(ClientHost(federation, QUERIES)).initial_vector(SEED)
-        assert np.linalg.norm(working.vector - start) <= NUM_ROUNDS * values[0] * (1 + 1e-3)

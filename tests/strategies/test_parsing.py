@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,22 +14,17 @@ import pytest
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
-    BulyanSpec,
+from fedscout.strategies.methods.averaging import FedAdamSpec, FedAvgMSpec
+from fedscout.strategies.methods.robust import BulyanSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
+from fedscout.strategies.specification import (
+    BATCH_NORMS,
+    REQUIREMENTS,
     ChoiceRange,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedTrimmedAvgSpec,
     IntegerRange,
-    KrumSpec,
-    MultiKrumSpec,
     RealRange,
     StrategySpec,
-    parse_strategy,
 )
+from fedscout.strategies.table import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 from tests.kits.refusals import refused
 
 FOUR = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
@@ -151,10 +147,56 @@ def test_all_faults_of_a_cohort_are_reported_at_once() -> None:
     assert told == [("num_malicious_nodes", "8"), ("num_nodes_to_select", "9")]
 
 
-@pytest.mark.parametrize("kind", ["krum", "multikrum", "bulyan"])
-def test_what_is_impossible_says_so(kind: str) -> None:
-    with refused(StrategyError, key=kind, given=2, names="3"):
-        parse_strategy(kind).build(sampled(2))
+LACKING: Mapping[str, tuple[Cohort, str]] = {
+    "classes": (Cohort(8, 5, 0.1, classifies=False), "a task without classes"),
+    "linear layer": (Cohort(8, 5, 0.1, layers=frozenset({"PReLU", "Conv2d"})), "layers Conv2d, PReLU"),
+    "batch normalisation": (Cohort(8, 5, 0.1, layers=frozenset({"Linear"})), "layers Linear"),
+    "server rows": (Cohort(8, 8, 0.1), "none"),
+    "server labels": (Cohort(8, 5, 0.1, server_rows=9), "rows without labels"),
+    "SGD": (Cohort(8, 5, 0.1, "adam"), "optimizer adam"),
+    "no momentum": (Cohort(8, 5, 0.1, "sgd", 0.9), "momentum 0.9"),
+    "clock": (Cohort(8, 5, 0.1, has_clock=False), "none"),
+    "no selection": (Cohort(8, 5, 0.1, chosen=True), "a selection policy"),
+    "the study's settings": (Cohort(8, 5, 0.1, own_settings=True), "client_settings.kind=table"),
+    "all clients": (Cohort(8, 5, 0.1, server_rows=9), "5 clients a round of 8"),
+    "2 clients": (Cohort(8, 1, 0.1), "1"),
+    "3 clients": (Cohort(8, 2, 0.1), "2"),
+}
+MEETING = Cohort(
+    8, 8, 0.1, server_rows=9, server_labels=True, has_clock=True, layers=frozenset({"Linear", *BATCH_NORMS})
+)
+
+
+def test_every_requirement_is_checked() -> None:
+    assert {*LACKING, "dp-accounting"} == {*REQUIREMENTS}
+    assert {*REQUIREMENTS} == {name for kind in KINDS for name in STRATEGIES[kind].requires}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if STRATEGIES[kind].requires])
+def test_a_federation_that_lacks_what_a_strategy_requires_is_refused(kind: str) -> None:
+    assert parse_strategy(kind).unavailable(MEETING) is None
+    for name in STRATEGIES[kind].requires:
+        if name in LACKING:
+            cohort, given = LACKING[name]
+            with refused(StrategyError, key=kind, given=given):
+                parse_strategy(kind).build(cohort)
+
+
+@pytest.mark.parametrize(
+    ("kind", "requires"),
+    [
+        *((kind, "classes") for kind in ("fedlc", "fedrs", "symmetric_loss", "fedrod", "fedex", "fedpop")),
+        *((kind, "server rows") for kind in ("feddf", "fedbio", "rhfl")),
+        *((kind, "3 clients") for kind in ("krum", "multikrum", "bulyan")),
+        *((kind, "batch normalisation") for kind in ("fedbn", "mfedbn")),
+        *((kind, "SGD") for kind in ("scaffold", "fednova")),
+        *((kind, "no selection") for kind in ("fedbuff", "dp_fedavg")),
+        *(("scaffold", "no momentum"), ("moon", "linear layer"), ("fedbio", "server labels"), ("rhfl", "all clients")),
+        *(("fedbuff", "clock"), ("fedex", "the study's settings"), ("fedpop", "the study's settings")),
+    ],
+)
+def test_who_requires_what(kind: str, requires: str) -> None:
+    assert requires in STRATEGIES[kind].requires
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 50])

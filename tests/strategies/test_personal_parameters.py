@@ -9,46 +9,26 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import Descent, algorithm_if_configured
-from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import (
-    DittoSpec,
-    FedAvgSpec,
-    FedBNSpec,
-    FedLCSpec,
-    FedProxSpec,
-    LocalOnlySpec,
-    MoonSpec,
-    ProximalTerm,
-    StrategySpec,
-)
-from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY
+from fedscout.strategies import StrategySpec
+from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, ProximalTerm
 from fedscout.strategies.methods.losses import CalibratedDescent
-from fedscout.strategies.methods.personal import (
-    BATCH_NORMS,
-    OWN_MODEL,
-    FedBABUSpec,
-    FineTuningSpec,
-    MFedBNSpec,
-    OwnBatchNorm,
-)
+from fedscout.strategies.methods.personal import BATCH_NORMS, OwnBatchNorm
 from tests.engine.choices import FLOWER_CHOICES
 from tests.engine.choices import spec_of as flower_spec
-from tests.engine.federations import QUERIES, linear, normalised, uneven_federation
+from tests.engine.federations import QUERIES, normalised, uneven_federation
 from tests.engine.trials.test_resume import assert_same
-from tests.kits.refusals import refused
-from tests.strategies.by_hand import SEED, SIZES, TRAINING, WHOLE, Hand, host_of, result_of, spec_of
-from tests.strategies.rounds import grid_of
+from tests.strategies.by_hand import SEED, SIZES, TRAINING, host_of, result_of
+from tests.strategies.rounds import grid_of, made
 
 BASE = 35
 """Elements of the dense net's first layer, 6·5 + 5; the last one's 18 follow."""
@@ -57,31 +37,29 @@ BASE = 35
 def test_weight_decay_does_not_move_what_is_frozen() -> None:
     alone = host_of(sizes=SIZES[:1])
     decayed = TRAINING.model_copy(update={"weight_decay": 0.1, "momentum": 0.5})
-    result = result_of(alone, FedBABUSpec(), num_sampled=1, training=decayed)
+    result = result_of(alone, made("fedbabu"), num_sampled=1, training=decayed)
     initial = alone.initial_vector(SEED)
     assert np.array_equal(result.vector[BASE:], initial[BASE:])
     assert not np.isclose(result.vector[:BASE], initial[:BASE]).any()
 
 
-def test_a_whole_step_of_mfedbn_is_fedbn_and_a_part_of_one_that_part() -> None:
+def test_a_part_of_a_step_of_mfedbn_is_that_part_of_fedbn_s() -> None:
     """η scales the mean change of all but batch normalisation, which holds its initial values to the bit."""
     host = host_of(normalised)
-    fedbn, whole, part = (
-        result_of(host, spec, num_rounds=1)
-        for spec in (FedBNSpec(), MFedBNSpec(server_learning_rate=1.0), MFedBNSpec(server_learning_rate=0.25))
+    fedbn, part = (
+        result_of(host, spec, num_rounds=1) for spec in (made("fedbn"), made("mfedbn", server_learning_rate=0.25))
     )
     initial = host.initial_vector(SEED)
-    np.testing.assert_allclose(whole.vector, fedbn.vector, rtol=0, atol=1e-7)
     np.testing.assert_allclose(part.vector - initial, 0.25 * (fedbn.vector - initial), rtol=0, atol=1e-7)
     batch_norm = host.facts().layout.of_kind(*BATCH_NORMS)
     assert batch_norm.any()
-    assert all(np.array_equal(trial.vector[batch_norm], initial[batch_norm]) for trial in (fedbn, whole, part))
+    assert all(np.array_equal(trial.vector[batch_norm], initial[batch_norm]) for trial in (fedbn, part))
 
 
 def test_overwritten_batch_norm_begins_anew_and_is_what_a_client_is_scored_with() -> None:
     """In the first round nobody has any of its own, so both ways train alike; in the second they part."""
     host = host_of(normalised)
-    specs = [MFedBNSpec(server_learning_rate=0.5, batch_norm=way) for way in ("own", "overwritten")]
+    specs = [made("mfedbn", server_learning_rate=0.5, batch_norm=way) for way in ("own", "overwritten")]
     first = [result_of(host, spec, num_rounds=1, num_sampled=8) for spec in specs]
     assert_same(*first)
     second = [result_of(host, spec, num_rounds=2, num_sampled=8) for spec in specs]
@@ -91,40 +69,11 @@ def test_overwritten_batch_norm_begins_anew_and_is_what_a_client_is_scored_with(
 # -- Laws of Ditto -----------------------------------------------------------------------------------------------------
 
 
-def test_without_a_pull_a_client_s_own_model_is_trained_alone(host: ClientHost) -> None:
-    """It then depends on nobody: with all clients in every round the rule of the server does not show in the scores."""
-    both = [
-        result_of(host, DittoSpec(personal_pull=0.0, sample_scaling=scaling), num_sampled=8)
-        for scaling in ("num-examples", "uniform")
-    ]
-    assert list(both[0].round_accuracy) == list(both[1].round_accuracy)
-    assert not np.array_equal(both[0].vector, both[1].vector)
-
-
-def test_a_strong_pull_leaves_the_own_model_a_gradient_over_its_strength_away() -> None:
-    """As λ → ∞ the minimum of F_i(v) + (λ/2)‖v − x‖² comes to x as x − ∇F_i(x)/λ."""
-    host, pull = host_of(linear), 1000.0
-    training = WHOLE.model_copy(update={"local_epochs": 40, "learning_rate": 0.5 / pull})
-    spec = spec_of(DittoSpec(personal_pull=pull), training=training, num_rounds=1, num_sampled=8)
-    grid, vector = LocalGrid(host, session=spec.session), host.initial_vector(spec.session.seed)
-    assert run_trial(spec, grid).error is None
-    hand = Hand(uneven_federation(linear, SIZES), WHOLE, linear)
-    for client, state in grid.client_states.items():
-        gradient = (vector - hand.descend(vector, client, 1)[0]) / WHOLE.learning_rate
-        np.testing.assert_allclose(pull * (vector - state[OWN_MODEL]), gradient, atol=0.01 * np.abs(gradient).max())
-    assert len(grid.client_states) == len(SIZES)
-
-
 # -- Laws of FedBN -----------------------------------------------------------------------------------------------------
 
 
 OWN = slice(35, 45), slice(63, 73)
 """Scale and shift follow the first layer's 6·5 + 5 parameters, the statistics all 63."""
-
-
-def test_a_model_without_batch_normalisation_is_refused() -> None:
-    with refused(StrategyError, key="fedbn", given="layers Linear"):
-        FedBNSpec().build(Cohort(8, 5, 0.1, layers=frozenset({"Linear"})))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "fedavgm", "fedmedian", "fedtrimmedavg", "krum", "qfedavg"])
@@ -144,14 +93,14 @@ def test_under_any_server_rule_the_global_layer_stays_where_it_was(name: str) ->
 
 def test_the_score_of_a_round_does_not_depend_on_when_it_is_taken(host: ClientHost) -> None:
     """Scored at the end or on the way out for the next round, a model is tuned on the same batches."""
-    short, long = (result_of(host, FineTuningSpec(tuning_epochs=2), num_rounds=rounds) for rounds in (3, 4))
+    short, long = (result_of(host, made("fine_tuning", tuning_epochs=2), num_rounds=rounds) for rounds in (3, 4))
     assert list(short.round_accuracy) == list(long.round_accuracy)[:3]
 
 
 def test_a_client_without_training_rows_is_scored_with_the_global_model() -> None:
     """One row each: it is the test's or nobody's; the others are tuned."""
     sizes = (*SIZES, 0)
-    both = [result_of(host_of(sizes=sizes), spec) for spec in (FineTuningSpec(tuning_epochs=2), FedAvgSpec())]
+    both = [result_of(host_of(sizes=sizes), spec) for spec in (made("fine_tuning", tuning_epochs=2), made("fedavg"))]
     assert both[0].client == both[1].client
     assert both[0].client_accuracy[-1] == both[1].client_accuracy[-1]
 
@@ -175,7 +124,7 @@ def run(small_host: ClientHost, strategy: StrategySpec, **changes: Any) -> Trial
 
 def test_ditto_s_global_accuracy_is_fedavg_s(small_host: ClientHost) -> None:
     """Its global model is; new clients have no other."""
-    ditto, fedavg = run(small_host, DittoSpec()), run(small_host, FedAvgSpec())
+    ditto, fedavg = run(small_host, made("ditto")), run(small_host, made("fedavg"))
     assert ditto.round_global_accuracy == fedavg.round_accuracy
     assert ditto.round_new_client_accuracy == fedavg.round_new_client_accuracy
     assert fedavg.round_global_accuracy is None, "it is the accuracy itself"
@@ -183,19 +132,19 @@ def test_ditto_s_global_accuracy_is_fedavg_s(small_host: ClientHost) -> None:
 
 def test_who_tunes_has_fedavg_s_global_model(small_host: ClientHost) -> None:
     """New clients tune it, too, on training rows that took no part in it."""
-    tuning, fedavg = run(small_host, FineTuningSpec(tuning_epochs=5)), run(small_host, FedAvgSpec())
+    tuning, fedavg = run(small_host, made("fine_tuning", tuning_epochs=5)), run(small_host, made("fedavg"))
     assert tuning.round_global_accuracy == fedavg.round_accuracy
     assert tuning.round_accuracy != fedavg.round_accuracy
     assert tuning.round_new_client_accuracy != fedavg.round_new_client_accuracy
 
 
 def test_the_global_model_of_local_training_is_the_initial_one(small_host: ClientHost) -> None:
-    trial = run(small_host, LocalOnlySpec())
+    trial = run(small_host, made("local"))
     assert len(set(trial.round_global_accuracy)) == 1
     assert trial.global_accuracy == trial.round_global_accuracy[0]
 
 
-@pytest.mark.parametrize("strategy", [FedAvgSpec(), DittoSpec(), LocalOnlySpec()], ids=lambda one: one.kind)
+@pytest.mark.parametrize("strategy", [made("fedavg"), made("ditto"), made("local")], ids=lambda one: one.kind)
 def test_who_keeps_a_model_where_clients_have_their_own_is_told_which_one_it_is(
     small_host: ClientHost, strategy: StrategySpec
 ) -> None:
@@ -205,21 +154,6 @@ def test_who_keeps_a_model_where_clients_have_their_own_is_told_which_one_it_is(
 
 
 # -- MOON, FedLC, FedRS, the symmetric loss and FedRoD: clients with a loss of their own -------------------------------
-
-
-def test_a_model_without_a_linear_layer_is_refused() -> None:
-    with refused(StrategyError, key="moon", given="layers Conv2d, PReLU"):
-        MoonSpec().build(Cohort(8, 5, 0.1, layers=frozenset({"PReLU", "Conv2d"})))
-
-
-def test_equal_counts_shift_nothing() -> None:
-    """One constant off all outputs is no change: with as many rows of each class FedLC is FedAvg."""
-    run, outputs, labels = CountedRun(torch.full((1, 3), 7.0)), torch.eye(3), torch.tensor([0, 2, 2])
-    CalibratedDescent(1.5).train(run)  # type: ignore[arg-type]
-    shifted = run.adjusted(outputs[None])[0]
-    assert not torch.equal(shifted, outputs)
-    losses = [nn.functional.cross_entropy(one, labels).item() for one in (shifted, outputs)]
-    assert losses[0] == pytest.approx(losses[1])
 
 
 class CountedRun:
@@ -246,23 +180,12 @@ def test_a_class_without_rows_is_left_out_by_a_finite_shift() -> None:
     assert run.adjusted.shift.tolist() == [[-1.0, MASKED_LOGIT]]
 
 
-def test_fedlc_is_fedavg_without_calibration_alone_and_asks_for_classes() -> None:
-    cohort = Cohort(8, 5, 0.1)
-    uniform = FedLCSpec(calibration=0, sample_scaling="uniform")
-    assert uniform.simplest(cohort) == FedAvgSpec(sample_scaling="uniform")
-    assert FedLCSpec(calibration=1).simplest(cohort) == FedLCSpec(calibration=1)
-    with pytest.raises(ValidationError, match="calibration"):
-        FedLCSpec(calibration=-0.1)
-    with refused(StrategyError, key="fedlc"):
-        FedLCSpec().build(replace(cohort, classifies=False))
-
-
 # -- Laws of the proximal term -----------------------------------------------------------------------------------------
 
 
 def test_flower_sends_the_weight_under_the_key_that_is_read() -> None:
     claim_task_identity()
-    spec = FedProxSpec(proximal_mu=0.3)
+    spec = made("fedprox", proximal_mu=0.3)
     arrays = ArrayRecord({"flat": Array(torch.zeros(2).numpy())})
     (message,) = spec.build(Cohort(1, 1, 0.1)).configure_train(1, arrays, ConfigRecord(), grid_of(1))
     config = dict(message.content.config_records["config"])

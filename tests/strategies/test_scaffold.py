@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Descent
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import FedAvgSpec, FedDynSpec, FedNovaSpec, ScaffoldSpec
-from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
-from fedscout.strategies.methods.drift import path_lengths
+from fedscout.strategies import FedAvgSpec
+from fedscout.strategies.methods.drift import FedDynSpec, FedNovaSpec, ScaffoldSpec
 from tests.engine.federations import normalised, uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
@@ -59,20 +54,6 @@ def test_buffers_have_no_control_variates() -> None:
         assert state["control"][:-10].any()
 
 
-@pytest.mark.parametrize(
-    ("training", "given"),
-    [
-        ({"momentum": 0.9}, "momentum 0.9"),
-        *[({"optimizer": name}, f"optimizer {name}") for name in ("adam", "rmsprop", "adadelta")],
-    ],
-)
-def test_clients_with_another_optimiser_are_refused(training: dict[str, Any], given: str) -> None:
-    optimiser = LocalTraining(**training)
-    cohort = Cohort(8, 5, 0.1, optimiser.optimizer, optimiser.momentum)
-    with refused(StrategyError, key="scaffold", given=given, names="training.optimizer=sgd, training.momentum=0"):
-        ScaffoldSpec().build(cohort)
-
-
 # -- Laws of FedNova ---------------------------------------------------------------------------------------------------
 
 
@@ -104,17 +85,7 @@ def test_rounds_are_the_paper_s_update(scaling: Any, momentum: float, mu: float)
         np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
 
 
-def test_lengths_by_their_closed_forms() -> None:
-    steps = torch.tensor([1, 3, 8])
-    assert path_lengths(steps, 0.0, 0.0).tolist() == [1, 3, 8]
-    by_momentum = [sum((1 - 0.9**k) / (1 - 0.9) for k in range(1, n + 1)) for n in (1, 3, 8)]
-    assert path_lengths(steps, 0.9, 0.0).tolist() == pytest.approx(by_momentum)
-    assert path_lengths(steps, 0.0, 0.05).tolist() == pytest.approx([(1 - 0.95**n) / 0.05 for n in (1, 3, 8)])
-
-
 def test_what_has_no_length_is_refused() -> None:
-    with refused(StrategyError, key="fednova", names="training.optimizer=sgd"):
-        FedNovaSpec().build(Cohort(8, 5, 0.1, "adam"))
     with refused(StrategyError, key="proximal_mu"):
         FedNovaSpec(proximal_mu=2.5).build(Cohort(8, 5, 0.5))
 
@@ -155,56 +126,3 @@ def test_statistics_of_batch_normalisation_are_averaged_alone() -> None:
     np.testing.assert_allclose(feddyn[-10:], fedavg[-10:], rtol=1e-6)
     start = host.initial_vector(3)[:-10]
     np.testing.assert_allclose(feddyn[:-10] - start, (1 + 5 / 8) * (fedavg[:-10] - start), rtol=0, atol=1e-6)
-
-
-class Quadratic:
-    """Two clients, F_1 = (w − 1)²/2 and F_2 = 3 (w + 1)²/2, that make ten steps of 0.1 each."""
-
-    curvatures, centres = torch.tensor([[1.0], [3.0]]).double(), torch.tensor([[1.0], [-1.0]]).double()
-    layout = ParameterLayout((TensorSlot("w", (1,)),))
-
-    def __init__(self) -> None:
-        self.received = torch.zeros(1).double()
-        self.state: dict[str, torch.Tensor] = {}
-
-    def kept(self, name: str, first: torch.Tensor) -> torch.Tensor:
-        return self.state.get(name, first.repeat(2, 1))
-
-    def descend(self, start: torch.Tensor, correct: Any = None, beside: Sequence[torch.Tensor] = ()) -> Descent:
-        weights = start.repeat(2, 1)
-        for _ in range(10):
-            gradient = self.curvatures * (weights - self.centres)
-            if correct is not None:
-                correct(weights, gradient, *beside)
-            weights = weights - 0.1 * gradient
-        return Descent(weights, torch.full((2,), 10), torch.zeros(2))
-
-    def rounds(self, algorithm: ClientAlgorithm, strategy: MeanRule) -> float:
-        """Return the model at which a strategy ends."""
-        for _ in range(400):
-            finished = algorithm.train(self)  # type: ignore[arg-type]
-            self.state = dict(finished.state)
-            auxiliary = {name: rows.mean(dim=0).numpy() for name, rows in finished.auxiliary.items()}
-            means = RoundMeans(
-                self.received.numpy(), finished.vectors.mean(dim=0).numpy(), auxiliary, {"num-clients": 2}
-            )
-            self.received = torch.from_numpy(strategy.step(means))
-        return float(self.received[0])
-
-
-class Mean(MeanRule):
-    """FedAvg as a server rule."""
-
-    def step(self, means: RoundMeans) -> DoubleArray:
-        return means.model
-
-
-def test_it_ends_where_the_sum_of_the_losses_is_smallest() -> None:
-    """(w − 1) + 3 (w + 1) = 0 at −1/2. FedAvg's clients end at c_i + (1 − 0.1 a_i)^10 (x − c_i): elsewhere."""
-    spec = FedDynSpec(dynamic_alpha=0.5)
-    strategy = spec.build(Cohort(2, 2, 0.1))
-    assert Quadratic().rounds(spec.client_algorithm(), strategy) == pytest.approx(-0.5, abs=1e-5)
-    shares = 1 - np.array([0.9**10, 0.7**10])
-    expected = (shares[0] - shares[1]) / shares.sum()
-    assert Quadratic().rounds(ClientAlgorithm(), Mean()) == pytest.approx(expected, abs=1e-6)
-    assert abs(expected + 0.5) > 0.2

@@ -18,13 +18,10 @@ and 3 almost none, so `Mean` reveals the test. With `Std` and `Max`, which are k
 (`Max`, `Min`, `Std`, `Skewness`, `Kurtosis`) still differ between rigs, so accuracies on this data set are optimistic
 for every strategy. `bearing_faults_all` keeps all nine columns, for comparison with published results.
 
-`bearing_raw`, `bearing_raw_1` and `bearing_raw_3`: degradation from the raw snapshots of tests 2, 1 and 3, 61 features
-per channel. Test 1 has two accelerometers per bearing (channels B1x, B1y, B2x … B4y), tests 2 and 3 have one (B1 to
-B4). Each snapshot, one second of vibration, is one row: a text file named by its time stamp, such as
-`2004.02.12.10.32.39`, which holds 20,480 lines with one value in g per channel, separated by tabs. Snapshots are read
-one at a time, and nothing is cached on disk. The files have no label: rows from `federation.degraded_from` on (counted
-from 0, in time order) are degraded, class 1 of the label `state`. For test 2 the default is 530, as for `bearing`, and
-the two snapshots after the shutdown are dropped. Tests 1 and 3 have no default.
+`bearing_raw`: degradation from the raw snapshots of test 2, 61 features per channel, one for each bearing (B1 to B4).
+Each snapshot, one second of vibration, is one row: a text file named by its time stamp, such as `2004.02.12.10.32.39`,
+which holds 20,480 lines with one value in g per channel, separated by tabs. Snapshots are read one at a time, and
+nothing is cached on disk. Labels and dropped snapshots are those of `bearing`.
 
 The 61 features are time statistics and envelope analysis as in R. B. Randall and J. Antoni, "Rolling element bearing
 diagnostics: a tutorial", Mechanical Systems and Signal Processing 25(2), 2011; the characteristic frequencies follow
@@ -49,15 +46,11 @@ length and c = x - mean(x):
 
 Their names and order are those of the feature table that `bearing` reads. `docs/bearing.md` describes which of these
 definitions the values of the table confirm and which are reconstructed.
-
-The command `python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TABLE.csv.gz` writes that table from the raw
-snapshots of test 2.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, replace
 from math import cos, radians
 from pathlib import Path
@@ -66,13 +59,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, Fault, UserError
+from fedscout.engine.errors import DataError, first_line
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
 from fedscout.experiments.data.files import FOLDER_VARIABLE, Publication, data_root, locate
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
-from fedscout.experiments.text import show, visible_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,18 +74,12 @@ if TYPE_CHECKING:
 BEARING = Publication(
     "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
     "https://www.nasa.gov/intelligent-systems-division/discovery-and-systems-health/pcoe/pcoe-data-set-repository/",
-    derivation="the files read here hold statistics of its raw snapshots; compute those of test 2 with "
-    "python -m fedscout.experiments.data.loaders.bearing",
+    derivation="bearing_raw reads the snapshots of test 2, unpacked; the other files hold statistics of snapshots",
 )
 FILE = "bearing/test2_features_from_raw.csv.gz"
 TIME = "file"
 LABEL = "state"
 SERIES = "snapshots of a run to failure"
-BY_SPLIT = {
-    "bearing": ".990 with this split, .990 with whole runs of 25, 1.000 with federation.split=last",
-    "bearing_faults": ".902 with this split, .815 with whole runs of 25, .025 with federation.split=last",
-}
-"""FedAvg's accuracy by how rows are split; docs/bearing.md says on which clients, and what prints it."""
 NUM_SNAPSHOTS = 984
 NUM_AFTER_SHUTDOWN = 2
 FIRST_DEGRADED = 530
@@ -111,22 +97,22 @@ DROPPED = ("Mean", "RMS", "Crest Factor", "Form Factor")
 
 def load_bearing(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `state`: 0 is healthy, 1 is degraded."""
-    request.require_fixed_columns("bearing", LABEL)
+    choose_label(request, (LABEL,), client=None)
     (path,) = locate("bearing", (FILE,), BEARING, request.folder)
     rows = read_csv(path, delimiter=",", limits=request.limits)
     require_columns(path, rows, (TIME,))
     _check_order(path, rows)
     rows = rows.slice(0, NUM_SNAPSHOTS - NUM_AFTER_SHUTDOWN)
-    table = with_states(rows, FIRST_DEGRADED)
+    return _degradation("bearing", rows)
+
+
+def _degradation(name: str, rows: pa.Table) -> Dataset:
+    """Return the snapshots before the shutdown as a data set: `0` before the first degraded one, `1` from there on."""
+    table = rows.append_column(LABEL, [np.where(np.arange(len(rows)) < FIRST_DEGRADED, "0", "1")])
     roles = ColumnRoles(label=LABEL, never_features=(TIME,))
-    facts = {"num_dropped_rows": NUM_AFTER_SHUTDOWN, "accuracy_by_split": BY_SPLIT["bearing"]}
-    dataset = dataset_from_table("bearing", table, roles, source=str(BEARING), facts=facts)
-    return replace(dataset, class_names=("healthy", "degraded"), series=SERIES)
-
-
-def with_states(rows: pa.Table, first_degraded: int) -> pa.Table:
-    """Return snapshots with the column `state`: `0` before the first degraded snapshot, `1` from there on."""
-    return rows.append_column(LABEL, [np.where(np.arange(len(rows)) < first_degraded, "0", "1")])
+    facts = {"num_dropped_rows": NUM_AFTER_SHUTDOWN}
+    dataset = dataset_from_table(name, table, roles, source=str(BEARING), facts=facts)
+    return replace(dataset, class_names=CLASS_NAMES, series=SERIES)
 
 
 def _check_order(path: Path, rows: pa.Table) -> None:
@@ -160,7 +146,7 @@ def load_bearing_faults_all(request: DatasetRequest) -> Dataset:
 def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
     import pyarrow as pa
 
-    request.require_fixed_columns(name, FAULT)
+    choose_label(request, (FAULT,), client=None)
     tables = []
     for path in locate(name, FAULT_FILES, BEARING, request.folder):
         rows = read_csv(path, delimiter=",", limits=request.limits)
@@ -168,7 +154,6 @@ def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -
         tables.append(rows.select([*columns, FAULT]))
     table = pa.concat_tables(tables)
     facts = {"num_dropped_rows": 0, "dropped_columns": tuple(column for column in DROPPED if column not in columns)}
-    facts |= {"accuracy_by_split": BY_SPLIT[name]} if name in BY_SPLIT else {}
     dataset = dataset_from_table(name, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)
     return replace(dataset, series=SERIES)
 
@@ -356,140 +341,51 @@ def _standardised_moment(values: RealArray, order: int) -> RealArray:
     return moment
 
 
-IMS = Publication(
-    "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
-    "https://www.nasa.gov/intelligent-systems-division/discovery-and-systems-health/pcoe/pcoe-data-set-repository/",
-    derivation="unpack the archive and the archives in it",
-)
 CLASS_NAMES = ("healthy", "degraded")
 SAMPLING_HERTZ = 20_000
 NUM_SAMPLES = 20_480
 SNAPSHOT_NAME = re.compile(r"\d{4}(\.\d{2}){5}", re.ASCII)
 
 
-@dataclass(frozen=True)
-class RunToFailure:
-    """One of the three run-to-failure tests.
-
-    Attributes:
-        number: Test number of the publisher.
-        folders: Possible folders of its snapshots within the data folder; the first that exists is read.
-        channels: One name per column of a snapshot.
-        num_snapshots: Number of snapshots for which the default label is valid, or None.
-        first_degraded: Default for the first degraded row, or None.
-        after_shutdown: Snapshots taken after the shutdown, which are dropped.
-    """
-
-    number: int
-    folders: tuple[str, ...]
-    channels: tuple[str, ...]
-    num_snapshots: int | None = None
-    first_degraded: int | None = None
-    after_shutdown: tuple[str, ...] = ()
-
-
-ONE_EACH = ("B1", "B2", "B3", "B4")
-TEST_1 = RunToFailure(1, ("bearing/1st_test",), tuple(f"{bearing}{axis}" for bearing in ONE_EACH for axis in "xy"))
-TEST_2 = RunToFailure(
-    2,
-    ("bearing/2nd_test",),
-    ONE_EACH,
-    num_snapshots=NUM_SNAPSHOTS,
-    first_degraded=FIRST_DEGRADED,
-    after_shutdown=("2004.02.19.06.12.39", "2004.02.19.06.22.39"),
-)
-TEST_3 = RunToFailure(3, ("bearing/3rd_test/4th_test/txt", "bearing/4th_test/txt", "bearing/3rd_test"), ONE_EACH)
-
-
-def load_bearing_raw_1(request: DatasetRequest) -> Dataset:
-    """Load test 1, 488 features; the label is `state`: 0 is healthy, 1 is degraded."""
-    return _load("bearing_raw_1", TEST_1, request)
+SNAPSHOTS = "bearing/2nd_test"
+CHANNELS = ("B1", "B2", "B3", "B4")
 
 
 def load_bearing_raw(request: DatasetRequest) -> Dataset:
-    """Load test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
-    return _load("bearing_raw", TEST_2, request)
+    """Load the raw snapshots of test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
+    import pyarrow as pa
+
+    choose_label(request, (LABEL,), client=None)
+    expected = f"the snapshots of test 2 (${FOLDER_VARIABLE}/{SNAPSHOTS}/)"
+    root = data_root("bearing_raw", request.folder, expected, BEARING)
+    folder = root / SNAPSHOTS
+    if not folder.is_dir():
+        raise DataError.of(root, f"hold {expected} for data set 'bearing_raw'", "none", BEARING.origin)
+    snapshots = list_snapshots(folder)
+    if len(snapshots) != NUM_SNAPSHOTS:
+        must = f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"
+        raise DataError.of(folder, must, f"{len(snapshots)} snapshots")
+    table = pa.Table.from_pandas(extract_features(snapshots[:-NUM_AFTER_SHUTDOWN]))
+    return _degradation("bearing_raw", table)
 
 
-def load_bearing_raw_3(request: DatasetRequest) -> Dataset:
-    """Load test 3, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
-    return _load("bearing_raw_3", TEST_3, request)
-
-
-def extract_features(snapshots: list[Path], channels: tuple[str, ...]) -> pd.DataFrame:
+def extract_features(snapshots: list[Path]) -> pd.DataFrame:
     """Return one row of features per snapshot, and the column `file` with its name; snapshots are read one at a time.
 
     Args:
         snapshots: Paths in time order.
-        channels: One name per column of a snapshot, the prefix of the feature names.
 
     Raises:
         DataError: If a snapshot is malformed.
     """
     import pandas as pd
 
-    features = np.empty((len(snapshots), len(channels) * len(FEATURES)))
+    features = np.empty((len(snapshots), len(CHANNELS) * len(FEATURES)))
     for row, path in enumerate(snapshots):
-        features[row] = vibration_features(read_snapshot(path, len(channels)), SAMPLING_HERTZ, ZA_2115).ravel()
-    table = pd.DataFrame(features, columns=[f"{channel}_{name}" for channel in channels for name in FEATURES])
+        features[row] = vibration_features(read_snapshot(path), SAMPLING_HERTZ, ZA_2115).ravel()
+    table = pd.DataFrame(features, columns=[f"{channel}_{name}" for channel in CHANNELS for name in FEATURES])
     table.insert(0, TIME, [path.name for path in snapshots])
     return table
-
-
-def _load(name: str, run: RunToFailure, request: DatasetRequest) -> Dataset:
-    import pyarrow as pa
-
-    request.require_fixed_columns(name, LABEL)
-    folder = _folder(name, run, request.folder)
-    all_snapshots = list_snapshots(folder)
-    first_degraded = _first_degraded(run, request, folder, len(all_snapshots))
-    snapshots = [path for path in all_snapshots if path.name not in run.after_shutdown]
-    if not 1 <= first_degraded < len(snapshots):
-        raise DataError.of(
-            "federation.degraded_from",
-            f"be between 1 and {len(snapshots) - 1}, as {folder} holds {len(snapshots)} "
-            "snapshots of a running rig and both classes need one",
-            first_degraded,
-        )
-    table = extract_features(snapshots, run.channels)
-    dataset = dataset_from_table(
-        name,
-        with_states(pa.Table.from_pandas(table), first_degraded),
-        ColumnRoles(label=LABEL, never_features=(TIME,)),
-        source=str(IMS),
-        facts={"num_dropped_rows": len(all_snapshots) - len(snapshots), "degraded_from": first_degraded},
-    )
-    return replace(dataset, class_names=CLASS_NAMES, series=SERIES)
-
-
-def _folder(name: str, run: RunToFailure, given: Path | None) -> Path:
-    expected = " or ".join(f"${FOLDER_VARIABLE}/{folder}/" for folder in run.folders)
-    root = data_root(name, given, f"the snapshots of test {run.number} ({expected})", IMS)
-    existing = [path for folder in run.folders if (path := root / folder).is_dir()]
-    if not existing:
-        raise DataError.of(
-            root, f"hold the snapshots of test {run.number} for data set {name!r}, {expected}", "neither", IMS.origin
-        )
-    return existing[0]
-
-
-def _first_degraded(run: RunToFailure, request: DatasetRequest, folder: Path, num_found: int) -> int:
-    if request.degraded_from is not None:
-        return request.degraded_from
-    if run.first_degraded is None:
-        raise DataError.of(
-            "federation.degraded_from",
-            f"be the number of the first degraded snapshot, as test {run.number} has no default",
-            "nothing",
-        )
-    if num_found != run.num_snapshots:
-        raise DataError.of(
-            folder,
-            f"hold the {run.num_snapshots} snapshots of test {run.number}, as the usual label "
-            "follows from the row number, or federation.degraded_from must be given",
-            f"{num_found} snapshots",
-        )
-    return run.first_degraded
 
 
 def list_snapshots(folder: Path) -> list[Path]:
@@ -519,102 +415,23 @@ def list_snapshots(folder: Path) -> list[Path]:
     return entries
 
 
-def read_snapshot(path: Path, num_channels: int) -> npt.NDArray[np.float64]:
-    """Return one snapshot, shape `(num_channels, 20480)`.
+def read_snapshot(path: Path) -> npt.NDArray[np.float64]:
+    """Return one snapshot, shape `(4, 20480)`.
 
     Args:
         path: An existing file.
-        num_channels: Expected number of columns.
 
     Raises:
         DataError: If it can't be read, has other columns or another number of lines, a value that is not a finite
             number, or a constant channel.
     """
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError.of(path, "be ASCII text", f"another byte at position {error.start}") from None
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error.strerror}") from None
-    if len(lines) != NUM_SAMPLES:
-        raise DataError.of(path, f"hold the {NUM_SAMPLES} lines of one second", len(lines))
-    try:
-        values = np.loadtxt(lines, delimiter="\t", comments=None, ndmin=2)
-    except ValueError:
-        values = np.empty((0, 0))
-    if values.shape != (NUM_SAMPLES, num_channels) or not np.isfinite(values).all():
-        raise DataError(_first_fault(path, lines, num_channels))
-    constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
-    if len(constant):
-        raise DataError.of(
-            f"every channel of {path}", f"vary, but column {constant[0] + 1} is {values[0, constant[0]]:g} throughout"
-        )
+        values = np.loadtxt(path, delimiter="\t", comments=None, ndmin=2, encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise DataError.of(path, problem=f"can't be read as numbers between tabs: {first_line(error)}") from None
+    if values.shape != (NUM_SAMPLES, len(CHANNELS)):
+        must = f"hold the {NUM_SAMPLES} lines of one second, with a number for each of {len(CHANNELS)} channels"
+        raise DataError.of(path, must, f"{values.shape[0]} lines of {values.shape[1]}")
+    if not np.isfinite(values).all() or (np.ptp(values, axis=0) == 0).any():
+        raise DataError.of(path, "hold finite numbers that vary in every channel")
     return np.ascontiguousarray(values.T)
-
-
-def _first_fault(path: Path, lines: list[str], num_channels: int) -> str:
-    for number, line in enumerate(lines, start=1):
-        fields = line.split("\t")
-        if len(fields) != num_channels:
-            return Fault(
-                f"every line of {path}",
-                f"hold {num_channels} columns separated by tabs",
-                f"{len(fields)} in line {number}",
-            )
-        for column, field in enumerate(fields, start=1):
-            if not _is_finite(field):
-                return Fault(path, "hold finite numbers", f"{field or 'nothing'!r} in line {number}, column {column}")
-    return Fault(f"every line of {path}", f"hold {num_channels} numbers separated by tabs")
-
-
-def _is_finite(field: str) -> bool:
-    try:
-        return bool(np.isfinite(float(field)))
-    except ValueError:
-        return False
-
-
-SUFFIXES = (".csv", ".csv.gz")
-USAGE = "usage: python -m fedscout.experiments.data.loaders.bearing SNAPSHOTS TABLE.csv.gz"
-
-
-def write_bearing_features(folder: Path, target: Path) -> int:
-    """Write one line per snapshot, with its name in the first column, `file`; return the number of lines.
-
-    Args:
-        folder: Snapshots of a test with four channels.
-        target: A path that does not exist; its name ends in `.csv` or `.csv.gz`.
-
-    Raises:
-        DataError: If the target can't be written, or a snapshot is malformed.
-    """
-    if not target.name.endswith(SUFFIXES):
-        raise DataError.of("the table's name", f"end in {' or '.join(SUFFIXES)}", repr(str(target)))
-    if target.exists():
-        raise DataError.of(target, "not exist yet, as files are not overwritten")
-    if not target.absolute().parent.is_dir():
-        raise DataError.of(f"the folder of {target}", "exist")
-    table = extract_features(list_snapshots(folder), ONE_EACH)
-    try:
-        table.to_csv(target, index=False)
-    except OSError as error:
-        raise DataError.of(target, problem=f"can't be written: {error.strerror}") from None
-    return len(table)
-
-
-def main(arguments: list[str]) -> int:
-    """Run the command; return its exit code, 2 after a user error."""
-    if len(arguments) != 2:
-        print(USAGE, file=sys.stderr)
-        return 2
-    try:
-        num_rows = write_bearing_features(Path(arguments[0]), Path(arguments[1]))
-    except UserError as error:
-        print(f"error: {visible_line(str(error))}", file=sys.stderr)
-        return 2
-    show(f"{num_rows} snapshots: {arguments[1]}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

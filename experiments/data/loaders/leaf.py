@@ -27,8 +27,6 @@ with a header, or in UTF-8, are read as well. Words are numbered by `texts.py`.
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,9 +35,11 @@ from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError
+from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,
@@ -48,8 +48,9 @@ from fedscout.experiments.data.dataset import (
     present_classes,
     usual_facts,
 )
-from fedscout.experiments.data.files import Layout, Publication, ReadLimits, locate_layout
+from fedscout.experiments.data.files import Layout, Publication, locate_layout
 from fedscout.experiments.data.images import value_deviation
+from fedscout.experiments.data.table_files import read_csv
 from fedscout.experiments.data.texts import (
     LABEL,
     USUAL_CHARACTERS,
@@ -150,10 +151,8 @@ def _images(user: LeafUser) -> FloatArray:
         pixels = np.array(user.inputs, np.float32)
     except (ValueError, TypeError, OverflowError):
         pixels = np.empty(0, np.float32)
-    if pixels.shape != (len(user.inputs), SIDE * SIDE):
-        raise user.fault(f"every image must be a list of {SIDE * SIDE} numbers")
-    if not ((pixels >= 0) & (pixels <= 1)).all():
-        raise user.fault(f"pixels must be between 0 and 1, got {pixels.min():g} to {pixels.max():g}")
+    if pixels.shape != (len(user.inputs), SIDE * SIDE) or not ((pixels >= 0) & (pixels <= 1)).all():
+        raise user.fault(f"every image must be a list of {SIDE * SIDE} numbers between 0 and 1")
     return pixels.reshape(-1, 1, SIDE, SIDE)
 
 
@@ -167,14 +166,24 @@ def _labels(user: LeafUser) -> IntArray:
 def _windows(user: LeafUser) -> CodeArray:
     if not all(isinstance(text, str) for text in (*user.inputs, *user.targets)):
         raise user.fault("x and y must hold texts")
-    if any(len(target) != 1 for target in user.targets):
-        raise user.fault("every y must be one character")
-    length = len(user.inputs[0])
-    other_length = next((len(text) for text in user.inputs if len(text) != length), length)
-    if other_length != length or not length:
-        raise user.fault(f"all windows must be of one length, at least 1, got {length} and {other_length}")
+    lengths = sorted({len(text) for text in user.inputs})
+    if len(lengths) > 1 or not lengths[0] or any(len(target) != 1 for target in user.targets):
+        raise user.fault(f"all x must be of one length, at least 1, and all y of 1, got x of {lengths}")
     joined = "".join(text + target for text, target in zip(user.inputs, user.targets, strict=True))
-    return code_points(joined).reshape(-1, length + 1)
+    return code_points(joined).reshape(-1, lengths[0] + 1)
+
+
+class _Samples(BaseModel):
+    x: list[Any]
+    y: list[Any]
+
+
+class _LeafFile(BaseModel):
+    """A file as LEAF writes it."""
+
+    users: list[str]
+    num_samples: list[int]
+    user_data: dict[str, _Samples]
 
 
 def _users(request: DatasetRequest, publication: Publication) -> Iterator[LeafUser]:
@@ -186,61 +195,25 @@ def _users(request: DatasetRequest, publication: Publication) -> Iterator[LeafUs
     _, paths = locate_layout(request.name, layouts, publication, request.folder)
     for path in paths:
         request.limits.check_file(path)
-        yield from _users_of(path, _read_object(path))
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes(), object_hook=_allow_signals)
-    except json.JSONDecodeError as error:
-        raise DataError.of(path, f"be JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError.of(path, f"be JSON: {reason}") from None
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError.of(path, "hold an object with users, num_samples and user_data")
-    expected_types = {"users": list, "num_samples": list, "user_data": dict}
-    faults = [
-        f"{path} must hold {key} as {'a list' if kind is list else 'an object'}, got "
-        + (type(content[key]).__name__ if key in content else f"only {', '.join(content) or 'nothing'}")
-        for key, kind in expected_types.items()
-        if not isinstance(content.get(key), kind)
-    ]
-    if faults:
-        raise DataError(faults)
-    return content
-
-
-def _allow_signals(read: dict[str, Any]) -> dict[str, Any]:
-    """Return an object unchanged, so that Python code runs, and signals are handled, after each user of a file."""
-    return read
-
-
-def _users_of(path: Path, content: dict[str, Any]) -> Iterator[LeafUser]:
-    users, counts, data = content["users"], content["num_samples"], content["user_data"]
-    if len(users) != len(counts):
-        raise DataError.of(path, f"hold one of num_samples for each of its {len(users)} users", len(counts))
-    if not all(isinstance(user, str) for user in users) or len(set(users)) < len(users):
-        raise DataError.of(f"the users of {path}", "be names that differ")
-    if set(users) != set(data):
-        unmatched = sorted(set(users) ^ set(data))
-        raise DataError.of(
-            f"users and user_data of {path}", f"name the same users, but only one names {unmatched[0]!r}"
-        )
-    for name, count in zip(users, counts, strict=True):
-        samples = data[name]
-        lists = (samples.get("x"), samples.get("y")) if isinstance(samples, dict) else (None, None)
-        if not isinstance(lists[0], list) or not isinstance(lists[1], list):
-            raise DataError.of(f"the data of user {name!r} of {path}", "be an object with the lists x and y")
-        user = LeafUser(path, name, lists[0], lists[1])
-        if not len(user.inputs) == len(user.targets) == count:
-            raise user.fault(
-                f"num_samples, x and y must be of one length, got {count}, {len(user.inputs)} and {len(user.targets)}"
-            )
-        if count:
-            yield user
+        try:
+            file = _LeafFile.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise DataError.of(path, problem=f"can't be read: {error}") from None
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            place = ".".join(map(str, fault["loc"])) or "the whole"
+            must = "be JSON with users, num_samples and user_data, as LEAF writes it"
+            raise DataError.of(path, f"{must}: {place}: {fault['msg']}") from None
+        counts = dict(zip(file.users, file.num_samples, strict=False))
+        if len({len(file.users), len(file.num_samples), len(counts)}) > 1 or counts.keys() != file.user_data.keys():
+            raise DataError.of(path, "name each user once in users and user_data, with one of num_samples")
+        for name, count in counts.items():
+            user = LeafUser(path, name, file.user_data[name].x, file.user_data[name].y)
+            sizes = (count, len(user.inputs), len(user.targets))
+            if len(set(sizes)) > 1:
+                raise user.fault(f"num_samples, x and y must be of one length, got {listed(map(str, sizes))}")
+            if count:
+                yield user
 
 
 TINY_SHAKESPEARE = Publication(
@@ -308,17 +281,9 @@ SENTIMENT140_LAYOUTS = (
     Layout("published file", ("sentiment140/training.1600000.processed.noemoticon.csv",)),
     Layout("part of it", ("sentiment140/training*.csv",)),
 )
-COLUMNS = (
-    ("polarity", "target", "sentiment", "label", "0"),
-    ("id", "ids", "1"),
-    ("date", "2"),
-    ("query", "flag", "3"),
-    ("user", "4"),
-    ("text", "5"),
-)
+COLUMNS = ("polarity", "id", "date", "query", "user", "text")
 POLARITIES = {"0": 0, "2": 1, "4": 2}
 CLASS_NAMES = ("negative", "neutral", "positive")
-PROBE_BYTES = 2**20
 
 
 def load_sentiment140(request: DatasetRequest) -> Dataset:
@@ -328,77 +293,28 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
         raise DataError.of(f"data set {request.name!r}", "have one file training*.csv", f"{len(paths)}: {names}")
-    polarities: list[int] = []
-    users: list[str] = []
-    rows = text_rows(_texts(paths[0], polarities, users, request.limits), request)
-    if not polarities:
-        raise DataError.of(paths[0], "hold rows, but it has none")
-    labels, class_names = present_classes(request.name, np.array(polarities), CLASS_NAMES)
-    return text_dataset(request.name, rows, labels, class_names, label, str(SENTIMENT140), np.array(users))
-
-
-def _texts(path: Path, polarities: list[int], users: list[str], limits: ReadLimits) -> Iterator[str]:
-    """Yield the texts of a file, and append the polarity and user of each to the lists."""
-    limits.check_file(path)
-    number = 0
-    try:
-        with path.open(encoding=_encoding(path), newline="") as file:
-            for number, fields in enumerate(csv.reader(file, strict=True), start=1):
-                if not fields or (number == 1 and _is_header(path, fields)):
-                    continue
-                polarity, user, text = _checked(path, number, fields)
-                limits.check_rows(path, number)
-                polarities.append(polarity)
-                users.append(user)
-                yield text
-    except csv.Error as error:
-        raise DataError.of(path, f"be comma-separated text with quoted fields: {error} near row {number + 1}") from None
-    except UnicodeDecodeError as error:
-        raise DataError.of(path, f"be UTF-8 or latin-1 text throughout: {error.reason}") from None
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
+    path = paths[0]
+    request.limits.check_file(path)
+    rows = read_csv(path, ",", COLUMNS, request.limits, _encoding(path))
+    if rows["polarity"][0].as_py() not in POLARITIES or rows["text"][0].as_py() == str(len(COLUMNS) - 1):
+        rows = rows.slice(1)  # a header of names or of column numbers
+    polarities, users = rows["polarity"].to_pylist(), rows["user"].to_pylist()
+    pairs = zip(polarities, users, strict=True)
+    for row, (polarity, user) in enumerate(pairs, start=1):
+        if polarity not in POLARITIES or user is None:
+            must = f"hold a polarity of {', '.join(POLARITIES)} and a user in every row"
+            raise DataError.of(path, must, f"{shown(f'{polarity}, {user}')} in row {row}")
+    labels, class_names = present_classes(
+        request.name, np.array([POLARITIES[polarity] for polarity in polarities]), CLASS_NAMES
+    )
+    texts = text_rows((text or "" for text in rows["text"].to_pylist()), request)
+    return text_dataset(request.name, texts, labels, class_names, label, str(SENTIMENT140), np.array(users))
 
 
 def _encoding(path: Path) -> str:
     """Return the encoding of a file: UTF-8 if all of it can be decoded, else latin-1, as published."""
-    import codecs
-
-    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        with path.open("rb") as file:
-            while block := file.read(PROBE_BYTES):
-                decoder.decode(block)
-            decoder.decode(b"", final=True)
+        path.read_bytes().decode()
     except UnicodeDecodeError:
         return "latin-1"
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
-    return "utf-8-sig"
-
-
-def _is_header(path: Path, fields: list[str]) -> bool:
-    names = [field.strip().lower() for field in fields]
-    if names[0] in POLARITIES and names != [allowed[-1] for allowed in COLUMNS]:
-        return False
-    if len(names) != len(COLUMNS) or any(name not in allowed for name, allowed in zip(names, COLUMNS, strict=True)):
-        expected = ", ".join(allowed[0] for allowed in COLUMNS)
-        raise DataError.of(
-            path,
-            f"have the {len(COLUMNS)} columns {expected}, separated by commas, with or without a header",
-            hint=f"its first line is: {', '.join(fields)[:200]}",
-        )
-    return True
-
-
-def _checked(path: Path, number: int, fields: list[str]) -> tuple[int, str, str]:
-    if len(fields) != len(COLUMNS):
-        raise DataError.of(f"every row of {path}", f"have {len(COLUMNS)} fields", f"{len(fields)} in row {number}")
-    polarity = POLARITIES.get(fields[0].strip())
-    if polarity is None:
-        raise DataError.of(
-            f"the polarity in {path}", f"be one of {', '.join(POLARITIES)}", f"{fields[0][:50]!r} in row {number}"
-        )
-    user = fields[4].strip()
-    if not user:
-        raise DataError.of(f"every row of {path}", "name a user", f"nothing in row {number}")
-    return polarity, user, fields[5]
+    return "utf-8"

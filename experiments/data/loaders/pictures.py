@@ -17,51 +17,27 @@ These are stored in IDX files, plain or compressed. Y. LeCun, C. Cortes and C. B
 handwritten digits", whose page defines the format: two zero bytes, the type (8: unsigned byte), the number of axes,
 each axis as a big-endian 32-bit number, then the values.
 
-`retinal`: fundus photographs, glaucoma or healthy, from several hospitals that differ in camera, patients and graders.
-This federation is not published as one file, so the user creates the folder `retinal/<collection>/` from any
-collections, in their published layouts (below). A natural client is a collection, as it identifies the hospital; the
-published training and test parts of a collection are one client. Only RIM-ONE DL's two parts differ by hospital and are
-two clients. Images of eyes with suspected glaucoma are left out, and counted in the record. Supported layouts of a
-collection:
-
-- SMDG-19 (R. Kiefer et al., "Standardized Multi-Channel Dataset for Glaucoma", 2023,
-  https://www.kaggle.com/datasets/deathtrooper/multichannel-glaucoma-benchmark-dataset; the table also at
-  https://github.com/TheBeastCoding/standardized-multichannel-dataset-glaucoma): nineteen collections in one. In
-  `metadata - standardized.csv`, column `names` holds a collection's name and a number, `types` 0 for healthy, 1
-  for glaucoma and -1 for suspected; the image is `full-fundus/NAME.png`, in the archive in a second such folder.
-- ORIGA-light (Z. Zhang et al., EMBC 2010): `OrigaList.csv` with `Filename` and `Glaucoma`, images in `Images`.
-- G1020 (M. N. Bajwa et al., IJCNN 2020): `G1020.csv` with `imageID` and `binaryLabels`, images in `Images`. Both
-  as at https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets.
-- REFUGE (J. I. Orlando et al., Medical Image Analysis 59, 2020, https://refuge.grand-challenge.org): the training
-  part, `Training400`, with the folders `Glaucoma` and `Non-Glaucoma`. Labels of the other parts are Excel sheets,
-  and not read.
-- RIM-ONE DL (F. J. Fumero Batista et al., Image Analysis & Stereology 39(3), 2020,
-  https://github.com/miag-ull/rim-one-dl): `partitioned_by_hospital`, whose `training_set` and `test_set` are of
-  different hospitals, with the folders `glaucoma` and `normal`. `partitioned_randomly` holds the same images
-  again and is ignored.
-- Any other folder of class folders, or with a `labels.csv` (`images.py`), with these class names.
-
-`retinal_grades`: fundus photographs with the grade of diabetic retinopathy, 0 to 4, on the international scale (C. P.
-Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic macular edema disease severity
-scales", Ophthalmology 110(9), 2003), from several hospitals that differ in camera, patients and grader. This federation
-is not published as one file, so the user creates the folder `retinal_grades/<hospital>/`, with class folders or a
-`labels.csv` in each. The natural clients are the hospitals.
+`retinal`: fundus photographs, glaucoma or healthy; `retinal_grades`: with the grade of diabetic retinopathy, 0 to 4, on
+the international scale (C. P. Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic
+macular edema disease severity scales", Ophthalmology 110(9), 2003). Both are of several hospitals that differ in
+camera, patients and graders. These federations are not published as one file, so the user creates a folder per
+hospital, `retinal/<hospital>/` or `retinal_grades/<hospital>/`, with class folders or a `labels.csv` (`images.py`). The
+natural clients are the hospitals. Images of eyes with suspected glaucoma are left out, and counted in the record.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import IO
 
 import numpy as np
 
 from fedscout.engine.errors import DataError
-from fedscout.engine.text import listed
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label, choose_parts
 from fedscout.experiments.data.files import (
     FOLDER_VARIABLE,
@@ -72,10 +48,8 @@ from fedscout.experiments.data.files import (
     locate_layout,
 )
 from fedscout.experiments.data.images import Picture, PixelArray, image_dataset, list_pictures, pictures_dataset
-from fedscout.experiments.data.table_files import read_csv, require_columns
 
 UNSIGNED_BYTE = 8
-BLOCK_BYTES = 2**20
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -90,48 +64,23 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
     Raises:
         DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header states.
     """
+    head = 4 + 4 * num_axes
     try:
         with path.open("rb") as plain:
-            packed = plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            plain.seek(0)
-            if not packed:
-                return _read(path, plain, num_axes, limits)
-            with gzip.open(plain) as unpacked:
-                return _read(path, unpacked, num_axes, limits)
+            opened = gzip.open if plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC else open
+        with opened(path, "rb") as file:
+            content = file.read(head + limits.max_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError.of(path, problem=f"can't be read: {error}") from None
-
-
-def _read(path: Path, file: IO[bytes] | gzip.GzipFile, num_axes: int, limits: ReadLimits) -> PixelArray:
-    header = file.read(4)
-    expected = bytes([0, 0, UNSIGNED_BYTE, num_axes])
-    if header != expected:
+    limits.check_bytes(path, len(content) - head)
+    shape = tuple(map(int, np.frombuffer(content[4:head], ">u4"))) if len(content) > head else ()
+    if content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]) or prod(shape) != len(content) - head:
         raise DataError.of(
             path,
-            f"be an IDX file of unsigned bytes with {num_axes} axes, which starts with the bytes {expected.hex(' ')}",
-            header.hex(" ") or "an empty file",
+            f"be an IDX file of unsigned bytes with {num_axes} axes, as many as its header says",
+            f"{len(content)} bytes that begin with {content[:4].hex(' ')}, of shape {shape}",
         )
-    sizes = file.read(4 * num_axes)
-    if len(sizes) < 4 * num_axes:
-        raise DataError.of(path, f"name {num_axes} sizes in its header, but it ends there")
-    shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    if 0 in shape:
-        raise DataError.of(path, f"hold values, but its header says shape {shape}")
-    num_bytes = int(np.prod(shape, dtype=object))
-    values = _read_at_most(file, min(num_bytes, limits.max_bytes) + 1)
-    limits.check_bytes(path, len(values))
-    if len(values) != num_bytes:
-        num_found = f"{len(values)}" if len(values) < num_bytes else "more"
-        raise DataError.of(path, f"hold {num_bytes} values after its header, of shape {shape}", num_found)
-    return np.frombuffer(values, np.uint8).reshape(shape)
-
-
-def _read_at_most(file: IO[bytes] | gzip.GzipFile, num_bytes: int) -> bytearray:
-    """Read in blocks, as a header can claim a size that exceeds memory."""
-    values = bytearray()
-    while len(values) < num_bytes and (block := file.read(min(BLOCK_BYTES, num_bytes - len(values)))):
-        values += block
-    return values
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
 
 
 MNIST = Publication(
@@ -272,153 +221,13 @@ MEANINGS = {
     **dict.fromkeys(("glaucoma", "1"), GLAUCOMA),
     **dict.fromkeys(("suspect", "glaucoma suspect", "-1"), SUSPECT),
 }
-PARTS = ("train", "training", "val", "validation", "test", "online", "offline")
-"""Words of SMDG-19's names that denote a part of a collection."""
-
-CLASS_FOLDERS = ("Training400", "*/Training400", "partitioned_by_hospital/*", "*/partitioned_by_hospital/*")
-HOSPITAL_FOLDERS = "partitioned_by_hospital"
-
-
-@dataclass(frozen=True)
-class PictureTable:
-    """A file that lists the images of a collection.
-
-    Attributes:
-        file: File name.
-        picture: Column of the image names.
-        label: Column of the labels.
-        folders: Possible folders of the images.
-        suffix: Suffix to append to the image names.
-        holds_collections: Whether an image name contains the name of its collection.
-    """
-
-    file: str
-    picture: str
-    label: str
-    folders: tuple[str, ...]
-    suffix: str = ""
-    holds_collections: bool = False
-
-
-TABLES = (
-    PictureTable(
-        "metadata - standardized.csv",
-        "names",
-        "types",
-        ("full-fundus/full-fundus", "full-fundus"),
-        suffix=".png",
-        holds_collections=True,
-    ),
-    PictureTable("OrigaList.csv", "Filename", "Glaucoma", ("Images",)),
-    PictureTable("G1020.csv", "imageID", "binaryLabels", ("Images",)),
-)
-
-
-def collection_pictures(folder: Path, limits: ReadLimits) -> list[Picture]:
-    """Return the images of one collection, each labelled `healthy`, `glaucoma` or `suspect`, with its hospital.
-
-    Args:
-        folder: Folder of the collection, after which a hospital is named.
-        limits: Maximum size of a table.
-
-    Raises:
-        DataError: If the folder has no supported layout, an image is missing, or a label is unknown.
-    """
-    for table in TABLES:
-        if (folder / table.file).is_file():
-            return list(_listed(folder, table, limits))
-    roots = sorted(path for pattern in CLASS_FOLDERS for path in folder.glob(pattern) if path.is_dir())
-    if not roots:
-        return [_named(picture, folder.name) for picture in _one_hospital(folder, limits)]
-    return [_named(picture, _hospital(folder, root)) for root in roots for picture in _one_hospital(root, limits)]
-
-
-def _hospital(folder: Path, root: Path) -> str:
-    return f"{folder.name}/{root.name}" if root.parent.name == HOSPITAL_FOLDERS else folder.name
-
-
-def _one_hospital(folder: Path, limits: ReadLimits) -> list[Picture]:
-    pictures = list_pictures(folder, limits=limits)
-    if pictures[0].client is not None:
-        raise DataError.of(folder, "hold class folders, a labels.csv or a published layout", "folders of them")
-    return pictures
-
-
-def _named(picture: Picture, hospital: str) -> Picture:
-    meaning = MEANINGS.get(picture.label.lower())
-    if meaning is None:
-        raise DataError.of(
-            f"the label of {picture.path}",
-            f"be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1)",
-            repr(picture.label),
-        )
-    return replace(picture, label=meaning, client=hospital)
-
-
-def _listed(folder: Path, table: PictureTable, limits: ReadLimits) -> Iterator[Picture]:
-    path = folder / table.file
-    rows = read_csv(path, delimiter=",", limits=limits)
-    require_columns(path, rows, (table.picture, table.label))
-    missing = []
-    for name, label in zip(rows[table.picture].to_pylist(), rows[table.label].to_pylist(), strict=True):
-        file = f"{name}{table.suffix}"
-        picture = next((candidate for place in table.folders if (candidate := folder / place / file).is_file()), None)
-        if picture is None:
-            missing.append(file)
-            continue
-        yield _named(Picture(picture, label or ""), _collection(path, name) if table.holds_collections else folder.name)
-    if missing:
-        raise DataError.of(
-            f"the pictures that {path} names",
-            f"lie in {folder / table.folders[-1]}, but {len(missing)} do not: {listed(missing, most=3)}",
-        )
-
-
-def _collection(path: Path, name: str) -> str:
-    """Return the collection in an image name, such as `OIA-ODIR` for `OIA-ODIR-TEST-ONLINE-12`."""
-    *words, number = name.split("-")
-    while words and words[-1].lower() in PARTS:
-        words.pop()
-    if not words or not number.isdecimal():
-        raise DataError.of(
-            f"the names of {path}", "be a collection's name and a number, such as REFUGE1-TRAIN-7", repr(name)
-        )
-    return "-".join(words)
-
-
 RETINAL = Publication(
-    "SMDG-19, Kiefer et al., 2023; ORIGA-light, Zhang et al., EMBC 2010; G1020, Bajwa et al., IJCNN 2020; REFUGE, "
-    "Orlando et al., Medical Image Analysis 59, 2020; RIM-ONE DL, Fumero Batista et al., Image Analysis & Stereology "
-    "39(3), 2020",
+    "SMDG-19, Kiefer et al., 2023; REFUGE, Orlando et al., Medical Image Analysis 59, 2020; RIM-ONE DL, Fumero Batista "
+    "et al., Image Analysis & Stereology 39(3), 2020, and others",
     "https://www.kaggle.com/datasets/deathtrooper/multichannel-glaucoma-benchmark-dataset, "
-    "https://www.kaggle.com/datasets/arnavjain1/glaucoma-datasets, https://refuge.grand-challenge.org, "
-    "https://github.com/miag-ull/rim-one-dl",
-    derivation="unpack each collection into its own folder, or put class folders healthy and glaucoma there",
+    "https://refuge.grand-challenge.org, https://github.com/miag-ull/rim-one-dl",
+    derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
 )
-RETINAL_FOLDER = "retinal"
-LABEL = "diagnosis"
-HOSPITAL = "hospital"
-
-
-def load_retinal(request: DatasetRequest) -> Dataset:
-    """Load the collections; the label is `diagnosis`, the natural client the `hospital`."""
-    choose_label(request, (LABEL,), client=HOSPITAL)
-    expected_path = f"${FOLDER_VARIABLE}/{RETINAL_FOLDER}/<collection>/…"
-    folder = data_root(RETINAL_FOLDER, request.folder, expected_path, RETINAL) / RETINAL_FOLDER
-    collections = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
-    if not collections:
-        raise DataError.of(
-            folder, f"hold {expected_path}, which data set 'retinal' is read from", "no folder", RETINAL.origin
-        )
-    pictures = [picture for path in collections for picture in collection_pictures(path, request.limits)]
-    diagnosed = [picture for picture in pictures if picture.label != SUSPECT]
-    if not diagnosed:
-        raise DataError.of("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
-    label_request = request.model_copy(update={"label": LABEL})
-    dataset = pictures_dataset(RETINAL_FOLDER, diagnosed, str(RETINAL), label_request, classes=(HEALTHY, GLAUCOMA))
-    return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(diagnosed)})
-
-
 RETINAL_GRADES = Publication(
     "APTOS 2019 Blindness Detection, Aravind Eye Hospital, 2019; IDRiD, Porwal et al., Data 3(3), 2018; Messidor-2, "
     "Decencière et al., Image Analysis & Stereology 33(3), 2014, and others",
@@ -426,27 +235,45 @@ RETINAL_GRADES = Publication(
     "indian-diabetic-retinopathy-image-dataset-idrid, https://www.adcis.net/en/third-party/messidor2/",
     derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
 )
-GRADES_FOLDER = "retinal_grades"
+LABEL = "diagnosis"
+HOSPITAL = "hospital"
+
+
+def load_retinal(request: DatasetRequest) -> Dataset:
+    """Load the hospitals' images; the label is `diagnosis`, the natural client the `hospital`."""
+    choose_label(request, (LABEL,), client=HOSPITAL)
+    pictures = _of_hospitals("retinal", RETINAL, request.model_copy(update={"label": None, "client_column": None}))
+    meanings = [MEANINGS.get(picture.label.lower()) for picture in pictures]
+    if None in meanings:
+        picture = pictures[meanings.index(None)]
+        must = f"be {GLAUCOMA} (1), {HEALTHY} (normal, non-glaucoma, 0) or {SUSPECT} (-1)"
+        raise DataError.of(f"the label of {picture.path}", must, repr(picture.label))
+    diagnosed = [
+        replace(picture, label=meaning)
+        for picture, meaning in zip(pictures, meanings, strict=True)
+        if meaning is not None and meaning != SUSPECT
+    ]
+    if not diagnosed:
+        raise DataError.of("data set 'retinal'", f"hold eyes with {GLAUCOMA} and healthy ones, but all are suspected")
+    label_request = request.model_copy(update={"label": LABEL})
+    dataset = pictures_dataset("retinal", diagnosed, str(RETINAL), label_request, classes=(HEALTHY, GLAUCOMA))
+    return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(diagnosed)})
 
 
 def load_retinal_grades(request: DatasetRequest) -> Dataset:
     """Load the images of all hospitals, which are the natural clients."""
-    hospital = f"${FOLDER_VARIABLE}/{GRADES_FOLDER}/<hospital>"
+    pictures = _of_hospitals("retinal_grades", RETINAL_GRADES, request)
+    return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)
+
+
+def _of_hospitals(name: str, publication: Publication, request: DatasetRequest) -> list[Picture]:
+    """Return the images below the folder of a data set, each with its hospital."""
+    hospital = f"${FOLDER_VARIABLE}/{name}/<hospital>"
     expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
-    folder = data_root("retinal_grades", request.folder, expected_path, RETINAL_GRADES) / GRADES_FOLDER
+    folder = data_root(name, request.folder, expected_path, publication) / name
     if not folder.is_dir():
-        raise DataError.of(
-            folder,
-            "be the folder of data set 'retinal_grades'",
-            "nothing there",
-            f"put {expected_path} in place; {RETINAL_GRADES.citation} are published at {RETINAL_GRADES.address}; "
-            f"{RETINAL_GRADES.derivation}",
-        )
+        raise DataError.of(folder, f"hold {expected_path} of data set {name!r}", "no folder", publication.origin)
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
     if pictures[0].client is None:
-        raise DataError.of(
-            "data set 'retinal_grades'",
-            f"have one folder per hospital, {expected_path}, but {folder} holds class folders or a "
-            "labels.csv without federation.client_column",
-        )
-    return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)
+        raise DataError.of(f"data set {name!r}", f"have one folder per hospital, {expected_path}")
+    return pictures

@@ -10,89 +10,45 @@ from pathlib import Path
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.data.dataset import QUANTITIES, Dataset, DatasetLoader, DatasetRequest
 from fedscout.experiments.data.files import START_VARIABLE
-from fedscout.experiments.data.loaders.bearing import (
-    load_bearing,
-    load_bearing_faults,
-    load_bearing_faults_all,
-    load_bearing_raw,
-    load_bearing_raw_1,
-    load_bearing_raw_3,
-)
-from fedscout.experiments.data.loaders.cifar import load_cifar10, load_cifar100
+from fedscout.experiments.data.loaders import bearing, cifar, leaf, pictures, tabular
 from fedscout.experiments.data.loaders.hugging_face import is_hugging_face, load_hugging_face
-from fedscout.experiments.data.loaders.leaf import (
-    load_leaf_femnist,
-    load_leaf_shakespeare,
-    load_sentiment140,
-    load_shakespeare,
-)
-from fedscout.experiments.data.loaders.pictures import (
-    load_emnist,
-    load_fashion_mnist,
-    load_mnist,
-    load_retinal,
-    load_retinal_grades,
-)
-from fedscout.experiments.data.loaders.tabular import (
-    load_breast_cancer,
-    load_commercial_vehicles,
-    load_diabetes,
-    load_digits,
-    load_heart,
-    load_nf_unsw_nb15,
-    load_unsw_nb15,
-    load_wine,
-    load_wine_quality,
-    load_wine_quality_red,
-    load_wine_quality_white,
-)
 from fedscout.experiments.data.own import load_own_data
 
 DATASETS: Mapping[str, DatasetLoader] = {
-    "digits": load_digits,
-    "breast_cancer": load_breast_cancer,
-    "wine": load_wine,
-    "diabetes": load_diabetes,
-    "wine_quality": load_wine_quality,
-    "wine_quality_red": load_wine_quality_red,
-    "wine_quality_white": load_wine_quality_white,
-    "bearing": load_bearing,
-    "bearing_faults": load_bearing_faults,
-    "bearing_faults_all": load_bearing_faults_all,
-    "bearing_raw": load_bearing_raw,
-    "bearing_raw_1": load_bearing_raw_1,
-    "bearing_raw_3": load_bearing_raw_3,
-    "retinal": load_retinal,
-    "retinal_grades": load_retinal_grades,
-    "unsw_nb15": load_unsw_nb15,
-    "nf_unsw_nb15": load_nf_unsw_nb15,
-    "heart": load_heart,
-    "commercial_vehicles": load_commercial_vehicles,
-    "cifar10": load_cifar10,
-    "cifar100": load_cifar100,
-    "mnist": load_mnist,
-    "fashion_mnist": load_fashion_mnist,
-    "emnist": load_emnist,
-    "emnist_balanced": load_emnist,
-    "emnist_byclass": load_emnist,
-    "emnist_bymerge": load_emnist,
-    "emnist_digits": load_emnist,
-    "emnist_letters": load_emnist,
-    "emnist_mnist": load_emnist,
-    "sentiment140": load_sentiment140,
-    "shakespeare": load_shakespeare,
-    "leaf_femnist": load_leaf_femnist,
-    "leaf_shakespeare": load_leaf_shakespeare,
+    "digits": tabular.load_digits,
+    "breast_cancer": tabular.load_breast_cancer,
+    "wine": tabular.load_wine,
+    "diabetes": tabular.load_diabetes,
+    "wine_quality": tabular.load_wine_quality,
+    "wine_quality_red": tabular.load_wine_quality_red,
+    "wine_quality_white": tabular.load_wine_quality_white,
+    "bearing": bearing.load_bearing,
+    "bearing_faults": bearing.load_bearing_faults,
+    "bearing_faults_all": bearing.load_bearing_faults_all,
+    "bearing_raw": bearing.load_bearing_raw,
+    "retinal": pictures.load_retinal,
+    "retinal_grades": pictures.load_retinal_grades,
+    "unsw_nb15": tabular.load_unsw_nb15,
+    "nf_unsw_nb15": tabular.load_nf_unsw_nb15,
+    "heart": tabular.load_heart,
+    "cifar10": cifar.load_cifar10,
+    "cifar100": cifar.load_cifar100,
+    "mnist": pictures.load_mnist,
+    "fashion_mnist": pictures.load_fashion_mnist,
+    "emnist": pictures.load_emnist,
+    **{f"emnist_{variant}": pictures.load_emnist for variant in sorted(pictures.CLASSES)},
+    "sentiment140": leaf.load_sentiment140,
+    "shakespeare": leaf.load_shakespeare,
+    "leaf_femnist": leaf.load_leaf_femnist,
+    "leaf_shakespeare": leaf.load_leaf_shakespeare,
 }
 
 DIVIDED = (
     *("cifar10", "cifar100", "mnist", "fashion_mnist"),
     *(name for name in DATASETS if name.startswith(("emnist", "leaf_"))),
 )
-RAW_BEARING_TESTS = ("bearing_raw", "bearing_raw_1", "bearing_raw_3")
 
-DROPS_COLUMNS = ("unsw_nb15", "nf_unsw_nb15", "heart", "commercial_vehicles")
-READS_TEXT_COLUMNS = ("commercial_vehicles",)
+DROPS_COLUMNS = ("unsw_nb15", "nf_unsw_nb15", "heart")
 
 
 def is_own_data(name: str) -> bool:
@@ -135,18 +91,16 @@ def load_dataset(request: DatasetRequest) -> Dataset:
 def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
     """Yield a fault for each setting that the data set does not read."""
     name, is_hub = request.name, is_hugging_face(request.name)
-    is_own = is_own_data(name)
-    is_table, own_tables = is_own and not is_hub, "your own tables"
+    is_own, own_tables = is_own_data(name), "your own tables"
     for key, value, applies, readers in (
         ("split", request.part, is_hub, (*DIVIDED, "hf:owner/name")),
-        ("degraded_from", request.degraded_from, False, RAW_BEARING_TESTS),
-        ("group_column", request.group_column, is_table, (own_tables,)),
-        ("task", request.task == "regression" and request.task, is_table, (*QUANTITIES, own_tables)),
-        ("text_column", request.text_column, is_own, (*READS_TEXT_COLUMNS, own_tables)),
-        ("drop_columns", list(request.drop_columns), is_table, (*DROPS_COLUMNS, own_tables)),
-        ("columns", dict(request.columns), is_table, (*READS_TEXT_COLUMNS, own_tables)),
-        ("missing_values", list(request.missing_values), is_table, (*READS_TEXT_COLUMNS, own_tables)),
-        ("query", request.query, is_table, ("databases",)),
+        ("group_column", request.group_column, is_own, (own_tables,)),
+        ("task", request.task == "regression" and request.task, is_own, (*QUANTITIES, own_tables)),
+        ("text_column", request.text_column, is_own, (own_tables,)),
+        ("drop_columns", list(request.drop_columns), is_own, (*DROPS_COLUMNS, own_tables)),
+        ("columns", dict(request.columns), is_own, (own_tables,)),
+        ("missing_values", list(request.missing_values), is_own, (own_tables,)),
+        ("query", request.query, is_own and not is_hub, ("databases",)),
     ):
         if value and not applies and name not in readers:
             yield Fault(f"federation.{key}", f"only be given for {', '.join(readers)}", f"{value!r} for {name!r}")

@@ -1,4 +1,4 @@
-"""Tabular data sets: scikit-learn, commercial vehicles, heart disease, network flows, wine quality.
+"""Tabular data sets: scikit-learn, heart disease, network flows, wine quality.
 
 `digits`, the demo: handwritten digits, 1,797 images of 8 × 8 pixels in ten classes. E. Alpaydin and C. Kaynak, "Optical
 Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998, the test part. Pixels (0 to 16) are divided
@@ -16,16 +16,6 @@ Repository, 1992. Columns are standardised. Not the Wine Quality data (below).
 `diabetes`: 442 patients, ten measurements, and the progression of the disease a year later, 25 to 346, a regression
 target. B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, "Least Angle Regression", Annals of Statistics 32(2), 2004.
 Columns are standardised.
-
-`commercial_vehicles`: sensor readings of two dumpers, with five states of the vehicle as classes. A. Mreish et al.,
-"MFedBN: tackling data heterogeneity with gradient-based aggregation and advanced distribution skew modeling", Sensors
-25(23), 7314, 2025, describe the "Commercial Vehicles Sensor" data of Smartilizer Scandinavia: 1,699,983 rows with a
-timestamp, speed, gyroscope and accelerometer, of which `gFz` has the largest variance; the states are idle, driving,
-loading, dumping and engine off. The data are not published, and `gFz` is the only column named in the paper. So any CSV
-file with a header is read: a column of states (`label` by default), and columns of readings under any names, which are
-read like the user's own tables. Time is never a feature: the columns named in `TIMES`, and any in which every cell is a
-date or a time of day, are dropped. Otherwise it would identify consecutive rows, and a partition by the column of
-largest variance (`fds_vop`) would sort by seconds since 1970.
 
 `heart`: 920 patients of four hospitals, 13 features with missing values; the natural client is the hospital. A. Janosi,
 W. Steinbrunn, M. Pfisterer and R. Detrano, "Heart Disease", UCI Machine Learning Repository, 1989; the four `processed`
@@ -69,10 +59,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.columns import ColumnRoles, as_numbers, date_order
+from fedscout.experiments.data.columns import ColumnRoles, as_numbers
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
 from fedscout.experiments.data.files import Layout, Publication, locate, locate_layout
-from fedscout.experiments.data.own_table import dataset_from_own_table
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import (
     dataset_from_mixed_table,
@@ -113,7 +102,7 @@ def load_digits(request: DatasetRequest) -> Dataset:
     The file is read directly, as importing scikit-learn for its loader would take longer than everything else between
     the demo's command and Ray's start.
     """
-    request.require_fixed_columns("digits", "digit")
+    choose_label(request, ("digit",), client=None)
     package = find_spec("sklearn")
     path = Path(package.origin or "").parent / FILE if package else None
     if path is None or not path.is_file():
@@ -133,7 +122,7 @@ def load_breast_cancer(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `diagnosis`."""
     from sklearn import datasets
 
-    request.require_fixed_columns("breast_cancer", "diagnosis")
+    choose_label(request, ("diagnosis",), client=None)
     return _bunch("breast_cancer", datasets.load_breast_cancer(), "diagnosis", BREAST_CANCER)
 
 
@@ -141,7 +130,7 @@ def load_wine(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `cultivar`."""
     from sklearn import datasets
 
-    request.require_fixed_columns("wine", "cultivar")
+    choose_label(request, ("cultivar",), client=None)
     return _bunch("wine", datasets.load_wine(), "cultivar", WINE)
 
 
@@ -153,7 +142,7 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
     """
     from sklearn import datasets
 
-    request.require_fixed_columns("diabetes", "progression")
+    choose_label(request, ("progression",), client=None)
     if not request.predicts_quantity:
         raise DataError.of("federation.task of data set 'diabetes'", "be regression or left out", "classification")
     bunch = datasets.load_diabetes(scaled=False)
@@ -170,61 +159,6 @@ def _bunch(name: str, bunch: Any, label: str, publication: Publication) -> Datas
     columns = [str(feature) for feature in bunch.feature_names]
     labels = bunch.target.astype(np.int64)
     return dataset_of_numbers(name, bunch.data, labels, class_names, columns, label, str(publication))
-
-
-COMMERCIAL_VEHICLES = Publication(
-    "Commercial Vehicles Sensor data of Smartilizer Scandinavia, described by Mreish et al., MFedBN, Sensors 25(23), "
-    "2025, and not published",
-    "https://www.mdpi.com/1424-8220/25/23/7314",
-    derivation="any CSV file of readings with a column of the five states can be used instead",
-)
-LAYOUTS = (Layout("CSV", ("commercial_vehicles/*.csv",)), Layout("packed CSV", ("commercial_vehicles/*.csv.gz",)))
-LABEL = "label"
-STATES = ("idle", "driving", "loading", "dumping", "engine off")
-TIMES = ("timestamp", "time stamp", "time", "date", "datetime")
-SERIES = "readings of vehicles"
-
-
-def load_commercial_vehicles(request: DatasetRequest) -> Dataset:
-    """Load the readings; the default label is `label`, and any column may define natural clients."""
-    _, paths = locate_layout(request.name, LAYOUTS, COMMERCIAL_VEHICLES, request.folder)
-    if len(paths) > 1:
-        names = ", ".join(path.name for path in paths)
-        raise DataError.of(f"data set {request.name!r}", "have one CSV file in its folder", f"{len(paths)}: {names}")
-    rows = read_csv(paths[0], limits=request.limits)
-    label = request.label or LABEL
-    times = [column for column in _times(rows) if column not in {label, request.client_column, *request.drop_columns}]
-    without_times = request.model_copy(update={"drop_columns": (*request.drop_columns, *times)})
-    dataset = dataset_from_own_table(request.name, rows, without_times, label, str(COMMERCIAL_VEHICLES))
-    return replace(_with_states(dataset, label), series=SERIES)
-
-
-def _times(rows: pa.Table) -> list[str]:
-    """Return the columns that hold the time of a row."""
-    return [name for name in rows.column_names if _plain(name) in TIMES or date_order(rows[name]) is not None]
-
-
-def _with_states(dataset: Dataset, label: str) -> Dataset:
-    """Return the data set with state names as classes.
-
-    Raises:
-        DataError: If a class is not a state, or a state is spelled in two ways.
-    """
-    states = tuple(map(_plain, dataset.class_names))
-    unknown = [name for name, state in zip(dataset.class_names, states, strict=True) if state not in STATES]
-    if unknown or len(set(states)) < len(states):
-        raise DataError.of(
-            f"column {label!r} of data set {dataset.name!r}",
-            f"hold the states {', '.join(STATES)}, each with one spelling",
-            ", ".join(map(repr, unknown or dataset.class_names)),
-            "for a table with other classes, set federation.dataset to its path",
-        )
-    return replace(dataset, class_names=states)
-
-
-def _plain(name: str) -> str:
-    """Return a name in lower case, with spaces for underscores."""
-    return name.lower().replace("_", " ")
 
 
 HEART = Publication(

@@ -177,14 +177,6 @@ def test_bins_that_are_shifted_give_nothing_away() -> None:
     assert np.diff(sorted(totals)).min() >= 5
 
 
-def test_the_client_bounds_the_number_of_bins() -> None:
-    arrays = {"start": np.zeros(3), "width": np.ones(3)}
-    for bins in (0, 1025, 10**9):
-        answers = send_query(LocalGrid(clients(GUARDED), CLIENT_QUERIES), "feature_histogram", arrays, {"bins": bins})
-        assert answers.arrays == {}
-        assert "bins" in answers.refused[MANY]
-
-
 def malformed(query: str) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
     """Yield messages of a query that lack something, or hold arrays of other lengths and numbers out of range."""
     arrays, config = MESSAGES[query]
@@ -214,15 +206,6 @@ def test_whether_and_how_a_query_fails_tells_nothing(query: str, privacy: Privac
         assert len(answers.arrays) in (0, 3), (arrays, config)
         assert len({*answers.refused.values()}) <= 1
         assert all("(" not in reason for reason in answers.refused.values())
-
-
-def test_class_counts_are_told_from_five_rows_on() -> None:
-    labels = np.repeat([0, 1, 2], [10, 2, 1])
-    source = replace(federation([(np.zeros((13, 3)), labels)], num_classes=4), release=GUARDED)
-    grid = LocalGrid(source, CLIENT_QUERIES)
-    counts = send_query(grid, "label_counts").arrays[0]["counts"]
-    assert counts.tolist() == [8, 0, 0, 0]
-    assert send_query(grid, "class_sums", config={"max_features": 9}).arrays[0]["counts"].tolist() == [0, 0, 0, 0]
 
 
 # -- refusals, and runs that promise privacy -------------------------------------------------------------------------

@@ -56,12 +56,6 @@ def flagged(test: ClientTest) -> list[int]:
     return [client for client in test.p_values if test.p_values[client] <= RATE and test.effects[client] > 0]
 
 
-def test_one_class_has_the_hypergeometric_tail() -> None:
-    """20 of 100 rows, 7 of all 10 disagreements."""
-    tail = disagreement_tail(np.array([20]), np.array([7]), np.array([100]), np.array([10]))
-    assert tail == pytest.approx(hypergeom.sf(6, 100, 10, 20))
-
-
 def test_classes_add_up() -> None:
     """Every pair of counts that adds up to at least five, by enumeration."""
     own, rows, errors = np.array([8, 12]), np.array([30, 50]), np.array([9, 6])
@@ -108,18 +102,6 @@ def test_label_alarms_keep_to_the_rate(clients: int, rows: int, federations: int
     assert alarms <= most_alarms(federations, RATE)
 
 
-@pytest.mark.parametrize("clients", [4, 10, 100])
-def test_mislabelled_rows_are_found(clients: int) -> None:
-    """30 % of one client's 150 rows disagree where the others agree at 0.8: 0.56 is six standard errors below."""
-    generator = np.random.default_rng(2)
-    for _ in range(10):
-        agreement = np.full((clients, 3), 0.8)
-        agreement[1] *= 0.7
-        test = counted(generator, np.full((clients, 3), 50), agreement)
-        assert 1 in flagged(test)
-        assert test.effects[1] == pytest.approx(0.3, abs=4 * 0.041 / 0.8 + 0.03)
-
-
 def test_what_one_client_lacks_the_others_do_not() -> None:
     """A poisoned client lowers what all are expected to agree; the others are above it, and above is no alarm."""
     rows, right = np.full((4, 2), 100), np.array([[95, 95], [0, 0], [95, 95], [95, 95]])
@@ -139,23 +121,6 @@ def test_a_class_of_one_client_alone_says_nothing() -> None:
         assert found.classes[0] == ()
 
 
-def test_a_single_row_may_miss_all_that_it_should_agree() -> None:
-    found = count_test(agreements(np.ones((3, 1), int), np.array([[0], [1], [1]])))
-    assert found.effects[0] == 1.0
-
-
-def test_the_order_of_clients_does_not_matter() -> None:
-    generator = np.random.default_rng(3)
-    rows = generator.integers(5, 80, size=(6, 3))
-    right = generator.binomial(rows, 0.7)
-    order = generator.permutation(6)
-    plain = count_test(agreements(rows, right))
-    permuted = count_test(agreements(rows[order], right[order]))
-    for position, client in enumerate(order):
-        assert permuted.p_values[position] == pytest.approx(plain.p_values[int(client)])
-        assert permuted.effects[position] == pytest.approx(plain.effects[int(client)])
-
-
 CLASS_MEANS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.5]])
 
 
@@ -167,21 +132,19 @@ def answered(
     generator: np.random.Generator,
     held: np.ndarray,
     mislabelled: float = 0.0,
-    min_release: int = 1,
-    deviation: float = 1.0,
 ) -> tuple[dict[int, Agreement], Discriminant]:
     """Return the answers of clients whose rows are normal about their class's mean; labels of client 1 are wrong."""
     clients = []
     for client, counts in enumerate(held):
         labels = np.repeat(np.arange(3), counts)
-        rows = CLASS_MEANS[labels] + deviation * generator.normal(size=(len(labels), 2))
+        rows = CLASS_MEANS[labels] + generator.normal(size=(len(labels), 2))
         wrong = generator.random(len(labels)) < (mislabelled if client == 1 else 0.0)
         clients.append((rows, np.where(wrong, generator.permutation(labels), labels)))
     sums = np.stack([sum(rows[labels == c].sum(axis=0) for rows, labels in clients) for c in range(3)])
     counts = np.stack([np.sum([(labels == c).sum() for _, labels in clients]) for c in range(3)])
     known, config = Discriminant(np.eye(2), sums, counts), {"shifted": False}
-    asked = (inputs(samples(rows, labels), 3, known.arrays(), config, min_release) for rows, labels in clients)
-    return {c: Agreement.read(let_out(label_agreement(own), min_release)) for c, own in enumerate(asked)}, known
+    asked = (inputs(samples(rows, labels), 3, known.arrays(), config, 1) for rows, labels in clients)
+    return {c: Agreement.read(let_out(label_agreement(own), 1)) for c, own in enumerate(asked)}, known
 
 
 def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float = 0.0) -> ClientTest:
@@ -189,42 +152,6 @@ def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float 
     found = score_test(*answered(generator, held, mislabelled))
     assert found is not None
     return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 60, 300), (10, 120, 100)])
-def test_alarms_of_rows_judged_in_groups_keep_to_the_rate(clients: int, rows: int, federations: int) -> None:
-    """Groups of ordered rows agree less by chance than rows that are drawn, which is what the test takes them for."""
-    generator = np.random.default_rng(clients)
-    alarms = 0
-    for _ in range(federations):
-        shares = generator.dirichlet(np.full(3, 5.0), size=clients)
-        held = np.stack([generator.multinomial(rows, own) for own in shares])
-        found = count_test(answered(generator, held, min_release=5)[0])
-        alarms += found is not None and bool(flagged(found))
-    assert alarms <= most_alarms(federations, RATE)
-
-
-def test_swapped_labels_are_found_in_groups() -> None:
-    """Of 60 rows two thirds have a label of another class, eight groups in twelve; of the others hardly any."""
-    generator = np.random.default_rng(4)
-    for _ in range(10):
-        found = count_test(answered(generator, np.full((6, 3), 20), mislabelled=1.0, min_release=5, deviation=0.3)[0])
-        assert found is not None
-        assert flagged(found) == [1]
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize(("clients", "rows", "federations"), [(4, 30, 300), (10, 100, 100)])
-@pytest.mark.parametrize("skewed", [False, True])
-def test_score_alarms_keep_to_the_rate(clients: int, rows: int, federations: int, skewed: bool) -> None:
-    generator = np.random.default_rng(clients)
-    alarms = 0
-    for _ in range(federations):
-        shares = generator.dirichlet(np.full(3, 0.5 if skewed else 50.0), size=clients)
-        alarms += bool(flagged(scored(generator, np.stack([generator.multinomial(rows, own) for own in shares]))))
-    assert alarms <= most_alarms(federations, RATE)
 
 
 def test_labels_that_say_less_are_found_where_classes_overlap() -> None:
@@ -240,8 +167,8 @@ def test_labels_that_say_less_are_found_where_classes_overlap() -> None:
 
 
 def test_without_answers_there_is_no_test() -> None:
-    nothing = {client: Agreement.nothing(3) for client in range(5)}
-    assert label_tests(nothing, NOTHING) == ()
+    none = np.zeros((5, 3), np.int64)
+    assert label_tests(agreements(none, none), NOTHING) == ()
     two = agreements(np.full((2, 3), 9), np.full((2, 3), 9))
     assert label_tests(two, NOTHING) == ()
 
@@ -329,10 +256,6 @@ def test_rows_are_judged_one_by_one_where_they_may_be_told() -> None:
     """One row of each class lies beyond 2, on the other side."""
     features = [-1.5, -1, 0, 0, 0, 2.5, 1.5, 4, 4, 4, 4.5, 6]
     assert count(features, [0] * 6 + [1] * 6, min_release=1) == ([6, 6], [5, 5])
-
-
-def test_swapped_labels_do_not_agree() -> None:
-    assert count([0, 0.1, -0.1, 0, 0.2, 4, 4.1, 3.9, 4, 4], [1] * 5 + [0] * 5) == ([1, 1], [0, 0])
 
 
 def test_a_shift_of_skewed_features_is_no_disagreement() -> None:
@@ -566,10 +489,6 @@ def test_counts_that_know_less_say_less() -> None:
 def test_subjects_raise_few_false_alarms(sizes: np.ndarray, label_alike: float) -> None:
     alarms = sum(decide(subjects(seed, sizes, label_alike), grouped=True).detected for seed in range(60))
     assert alarms <= most_alarms(60, DetectionConfig().detector_rate)
-
-
-def test_without_the_column_they_raise_many() -> None:
-    assert sum(decide(subjects(seed, np.full(20, 5)), grouped=False).detected for seed in range(20)) >= 6
 
 
 def test_a_client_of_wrong_labels_is_found_by_its_subjects() -> None:

@@ -149,17 +149,6 @@ def test_one_client_of_wrong_labels_is_found_among_six(rate: float, fewest: int)
     assert found.count((0,)) >= fewest
 
 
-@pytest.mark.slow
-def test_rules_of_their_own_flag_hardly_anybody() -> None:
-    """Six random planes; four of them may be alike by chance, and then the others are a minority."""
-
-    def draw(generator: np.random.Generator, client: int) -> Rows:
-        features = generator.normal(size=(100, 6))
-        return features, (features @ generator.normal(size=6) > 0).astype(np.int64)
-
-    assert sum(decided(draw, 6, seed).detected for seed in range(100)) <= 5
-
-
 def skewed(alpha: float, num_classes: int) -> Draw:
     """Classes in shares by Dirichlet, and features whose mean moves with the client."""
 

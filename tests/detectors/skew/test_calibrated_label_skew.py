@@ -24,7 +24,7 @@ from fedscout.detectors.label_skew import (
     pearson,
     reference_shares,
 )
-from fedscout.detectors.report import CalibratedFinding, DetectionConfig, Finding
+from fedscout.detectors.report import CalibratedFinding, Finding
 from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
 from fedscout.engine.data.client import Samples, release_counts
 from tests.detectors.federations import federation, inputs, report_of, samples
@@ -114,6 +114,13 @@ def test_a_certain_but_small_difference_is_not_called_skew() -> None:
     assert [value for value in ("2.0%", "client 3", "classes 0 and 1") if value not in found.sentence] == []
 
 
+def test_the_three_classes_that_differ_most_are_named() -> None:
+    """By 400, 350 and 310 of 8,000 rows, of which 1,000 are of each class elsewhere."""
+    counts = np.full((6, 8), 1000)
+    counts[2] += [400, 310, 200, 90, -350, -280, -220, -150]
+    assert decide(counts).clients[2].classes == (0, 4, 1)
+
+
 @pytest.mark.parametrize("rows", [20, 2000])
 def test_the_order_of_clients_and_classes_does_not_matter(rows: int) -> None:
     """Of drawn tables and of χ² alike."""
@@ -134,6 +141,7 @@ def test_few_rows_are_compared_by_drawn_tables() -> None:
     generator = np.random.default_rng(0)
     assert "same margins" in label_p_values(few, RATE, generator)[1]
     assert "χ²" in label_p_values(many, RATE, generator)[1]
+    assert "noise" in label_p_values(many, RATE, generator, noise_scale=0.5)[1]
     assert few[:, 2].sum() * few[0].sum() / few.sum() < least_expected(4, RATE)
 
 
@@ -200,11 +208,6 @@ def test_many_that_differ_are_taken_out_in_few_comparisons(monkeypatch: pytest.M
     assert len(asked) <= 9
 
 
-def test_the_statistics_of_many_tables_are_those_of_each() -> None:
-    tables = np.stack([like_clients(np.random.default_rng(seed), 5, 90, 4) for seed in range(3)])
-    np.testing.assert_allclose(pearson(tables), [pearson(table) for table in tables])
-
-
 @pytest.mark.parametrize("noise_scale", [0.0, 3.0])
 def test_what_chance_makes_of_the_distance_is_taken_off(noise_scale: float) -> None:
     """Its mean over simulated clients of 500 rows that are like the reference, by counts with noise or without."""
@@ -225,6 +228,7 @@ def test_tables_too_large_to_draw_are_compared_class_by_class(monkeypatch: pytes
     p_values, _ = label_p_values(np.array([[9, 1], [5, 5], [6, 4]]), RATE, generator)
     one_sided = fisher_exact([[9, 1], [11, 9]], alternative="greater").pvalue
     assert p_values[0] == pytest.approx(min(1.0, 3 * 2 * 2 * one_sided))
+    assert label_p_values(np.array([[9, 1], [0, 9], [0, 9]]), RATE, generator, noise_scale=1.0)[0].min() == 1
     counts = like_clients(generator, 10, 200, 30)
     assert not decide(counts).detected
     counts[2] = counts[2][::-1]
@@ -278,8 +282,6 @@ def test_published_shares() -> None:
     assert finding.client_values == pytest.approx({0: js(0.9), 1: js(0.7), 2: js(0.5), 3: js(0.1)})
     assert finding.detected
     assert finding.flagged_clients == (0, 3)
-    assert "0.1789" in finding.sentence
-    assert "yes" in finding.sentence
 
 
 def test_a_client_at_the_threshold_is_not_above_it() -> None:
@@ -290,40 +292,16 @@ def test_a_client_at_the_threshold_is_not_above_it() -> None:
     assert (below.detected, below.flagged_clients) == (True, (0, 1))
 
 
-def test_equal_clients_have_none() -> None:
-    finding = published_decision(counts_of((0.4, 0.4, 0.4)), threshold=0.1)
-    assert finding.value == pytest.approx(0, abs=1e-15)
-    assert not finding.detected
-    assert finding.flagged_clients == ()
-    assert "no." in finding.sentence
-
-
-def test_federations_are_ordered_as_published() -> None:
-    """IID below the bearing shares below a strong Dirichlet, as in the published rows."""
-    generator = np.random.default_rng(0)
-    iid = dict(enumerate(generator.multinomial(2000, [0.1] * 10, size=4)))
-    dirichlet = {c: generator.multinomial(2000, generator.dirichlet([0.1] * 10)) for c in range(4)}
-    values = [published_decision(c, 0.1).value for c in (iid, counts_of((0.9, 0.7, 0.5, 0.1)), dirichlet)]
-    assert values == sorted(values)
-    assert values[0] < 0.01
-
-
 def test_larger_clients_weigh_more_in_the_global_distribution() -> None:
     counts = {0: np.array([10_000, 0]), 1: np.array([0, 10])}
     finding = published_decision(counts, threshold=0.1)
     assert finding.flagged_clients == (1,)
 
 
-def test_the_order_of_clients_does_not_matter() -> None:
-    counts = counts_of((0.9, 0.7, 0.5, 0.1))
-    assert published_decision(dict(reversed(counts.items())), 0.1) == published_decision(counts, 0.1)
-
-
 def test_one_client_can_not_be_compared() -> None:
     finding = published_decision({3: np.array([5, 5])}, threshold=0.1)
     assert not finding.measured
     assert not finding.detected
-    assert "got 1" in finding.sentence
 
 
 def test_client_counts_its_own_rows_and_absent_classes() -> None:
@@ -436,21 +414,6 @@ def test_alarms_keep_to_the_rate(margins: tuple[float, ...], min_release: int) -
         counts = released(generator.multinomial(40, margins, size=8), min_release)
         alarms += decide_label_skew_calibrated(counts, RATE, 0.0, index).detected
     assert alarms <= most_alarms(federations, RATE)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("min_release", [1, 2, 5, 20])
-@pytest.mark.parametrize("sizes", [(30,) * 3, (30,) * 20, (25, *[1000] * 5), tuple(range(20, 200, 9))])
-@pytest.mark.parametrize("margins", [(0.995, 0.005), (0.95, 0.05), (0.8, 0.2), (0.4, 0.3, 0.2, 0.08, 0.02)])
-def test_alarms_keep_to_the_rate_of_a_detector(
-    margins: tuple[float, ...], sizes: tuple[int, ...], min_release: int
-) -> None:
-    """Whatever the margins, the number and sizes of clients, and what they withhold."""
-    generator, rate, federations, alarms = np.random.default_rng(1), DetectionConfig().detector_rate, 200, 0
-    for index in range(federations):
-        counts = released(np.stack([generator.multinomial(rows, margins) for rows in sizes]), min_release)
-        alarms += decide_label_skew_calibrated(counts, rate, 0.0, index).detected
-    assert alarms <= most_alarms(federations, rate)
 
 
 def clients_of(counts: list[list[int]]) -> list[tuple[np.ndarray, np.ndarray]]:

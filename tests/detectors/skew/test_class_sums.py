@@ -11,12 +11,6 @@ from numpy.testing import assert_allclose
 
 from fedscout.detectors import DetectionConfig
 from fedscout.detectors import feature_skew as calculated
-from fedscout.detectors.calibrated_feature_skew import (
-    Shifts,
-    decide_feature_skew_calibrated,
-    label_adjusted_shifts,
-    within_covariance,
-)
 from fedscout.detectors.feature_skew import (
     ClassCovariances,
     ClassMoments,
@@ -118,7 +112,6 @@ def test_sums_of_each_client_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPat
 # -- Covariances by a client's own mix of classes: what the regression gives, and the rate where classes differ --------
 
 
-RATE = 0.05 / 3
 Client = tuple[np.ndarray, np.ndarray]
 
 
@@ -150,16 +143,6 @@ def measured(clients: Sequence[Client], num_classes: int, min_release: int = 5) 
         found.add(len(labels), total, scatter, own["counts"], own["sums"].astype(float))
         sums.add(client, len(labels), total, scatter)
     return found, sums
-
-
-def decide(clients: Sequence[Client], num_classes: int) -> bool:
-    """Return whether anybody is flagged, without a smallest effect."""
-    covariances, sums = measured(clients, num_classes)
-    pooled, classes = sums.pooled(), moments_of(list(clients), num_classes)
-    assert pooled is not None
-    shifts = label_adjusted_shifts(classes, within_covariance(pooled, classes), None, covariances)
-    assert isinstance(shifts, Shifts)
-    return decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
 
 
 def test_a_class_s_covariance_is_that_of_its_rows() -> None:
@@ -212,20 +195,6 @@ def test_too_many_numbers_are_not_kept() -> None:
     assert not ClassCovariances.fit(10, 4096)
 
 
-@pytest.mark.stress
-@pytest.mark.parametrize(("num_clients", "rows", "concentration"), [(6, 100, 0.5), (10, 60, 0.3)])
-def test_false_alarms_keep_to_the_rate_where_classes_differ_in_correlation(
-    num_clients: int, rows: int, concentration: float
-) -> None:
-    generator, alarms = np.random.default_rng(4), 0
-    for _ in range(200):
-        counts = [
-            generator.multinomial(rows, generator.dirichlet(np.full(2, concentration))) for _ in range(num_clients)
-        ]
-        alarms += decide(drawn(generator, counts, 20, (0.0, 0.9)), 2)
-    assert alarms <= most_alarms(200, RATE)
-
-
 # -- Feature skew of rows that belong together: design effects, and few false alarms -----------------------------------
 
 
@@ -258,16 +227,6 @@ def test_the_design_effect_by_hand() -> None:
     assert found.effects[0].tolist() == [1.25]
 
 
-@pytest.mark.parametrize(("alike", "effect"), [(0.0, 1.0), (0.5, 3.0), (1.0, 5.0)])
-def test_the_design_effect_is_kish(alike: float, effect: float) -> None:
-    """Groups of 5 with correlation ρ: 1 + 4 ρ."""
-    generator = np.random.default_rng(0)
-    groups = np.repeat(np.arange(4000), 5)
-    common, own = generator.normal(size=(4000, 1)), generator.normal(size=(20_000, 1))
-    found = FeatureGroups.read({0: told(np.sqrt(alike) * common[groups] + np.sqrt(1 - alike) * own, groups)})
-    assert found.of([0], [0]).item() == pytest.approx(effect, abs=0.15)
-
-
 QUICK = {"outlier_repetitions": 1, "outlier_min_flags": 1}
 
 
@@ -287,14 +246,6 @@ def of_subjects(seed: int, grouped: bool, shift: float = 0.0, rows_each: int = 5
 
 def alarms(reports: list[HeterogeneityReport], name: str) -> int:
     return sum(finding.detected for report in reports for finding in report.calibrated if finding.name == name)
-
-
-@pytest.mark.stress
-def test_ten_clients_of_subjects_have_neither_skew() -> None:
-    rate = DetectionConfig().detector_rate
-    reports = [of_subjects(seed, grouped=True) for seed in range(60)]
-    assert alarms(reports, "label_skew") <= most_alarms(60, rate)
-    assert alarms(reports, "feature_skew") <= most_alarms(60, rate)
 
 
 @pytest.mark.slow
@@ -336,7 +287,7 @@ def test_a_client_that_told_nothing_has_the_largest_effects_and_the_fewest_group
     np.testing.assert_array_equal(known.groups_of([2, 1]), [4, 9])
 
 
-# -- How clients' rows lie in feature space: lengths, spreads and gains that are known beforehand ----------------------
+# -- How clients' rows lie in feature space ----------------------------------------------------------------------------
 
 
 Rows = list[tuple[np.ndarray, np.ndarray]]
@@ -355,7 +306,7 @@ def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for
     ]
     report = detected(clients)
     finding = report.calibrated_finding("feature_skew")
-    shifts = {own.client: np.array(own.shift) for own in report.features}
+    shifts = {client: np.array(shift) for client, shift in report.feature_shifts.items()}
     for client, shift in shifts.items():
         assert_allclose(np.linalg.norm(shift), finding.clients[client].effect, atol=1e-12)
     assert_allclose(
@@ -366,29 +317,5 @@ def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for
     assert together[3] < -0.4
 
 
-def test_features_times_a_factor_change_spread_and_gain_by_it_and_noise_the_spread_alone() -> None:
-    clients = [(rows - 0.5, y) for rows, y in gaussian_clients([400] * 5)]
-    clients[2] = (clients[0][0] * 3, clients[0][1])
-    noise = np.random.default_rng(5).normal(size=(400, 6))
-    clients[3] = (clients[0][0] + 2 * noise, clients[0][1])
-    told = {own.client: own for own in detected(clients).features}
-    spreads = [told[client].spread or 0.0 for client in range(5)]
-    gains = [told[client].gain or 0.0 for client in range(5)]
-    assert_allclose(spreads[2] / spreads[0], 3, rtol=1e-4, err_msg="float32 rows")
-    assert_allclose(gains[2] / gains[0], 3, rtol=1e-4)
-    assert_allclose(spreads[3] / spreads[0], np.sqrt(5), rtol=0.05)
-    assert_allclose(gains[3] / gains[0], 1, atol=0.35)
-
-
-def test_a_client_of_one_class_has_no_gain_and_like_clients_hardly_a_shift() -> None:
-    clients = gaussian_clients([200] * 4)
-    rows, labels = clients[3]
-    clients[3] = (rows[labels == 1], labels[labels == 1])
-    told = {own.client: own for own in detected(clients).features}
-    assert told[3].gain is None
-    assert all(own.gain is not None for client, own in told.items() if client != 3)
-    assert all(np.linalg.norm(own.shift) < 0.15 for own in told.values())
-
-
 def test_nothing_is_told_of_a_client_that_withholds() -> None:
-    assert [own.client for own in detected(gaussian_clients([60, 3, 50, 40])).features] == [0, 2, 3]
+    assert set(detected(gaussian_clients([60, 3, 50, 40])).feature_shifts) == {0, 2, 3}

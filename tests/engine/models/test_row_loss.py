@@ -19,8 +19,8 @@ from fedscout.engine.models.layout import RowLoss
 from fedscout.engine.training.algorithm_runs import BlockRun, LoopRun
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.record import TrialSettings
-from fedscout.strategies import FedAvgSpec, FedLCSpec, FedProxSpec, MoonSpec, StrategySpec, parse_strategy
-from fedscout.strategies.methods.losses import SymmetricLossSpec
+from fedscout.strategies import FedAvgSpec, FedProxSpec, StrategySpec, parse_strategy
+from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec, SymmetricLossSpec
 from tests.engine.contracts.test_client_task import federation as guessing
 from tests.engine.federations import QUERIES, dense, learnable_rows, uneven_federation
 from tests.engine.results import local_result

@@ -17,23 +17,14 @@ import pytest
 
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_detection, run_workflow
+from tests.experiments.cli.conftest import SMALL
 from tests.experiments.cli.processes import REPOSITORY
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 pytestmark = pytest.mark.slow
 
-SMALL = [
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=3",
-    "search.budget=2",
-    "search.generation_size=2",
-    "search.confirmation_seeds=2",
-    "search.tuned_baseline=false",
-    "engine.grid=local",
-]
-LONG = [*SMALL[:2], "training.num_rounds=1000000", "engine.grid=local"]
+LONG = [*SMALL[:3], "training.num_rounds=1000000"]
 
 Calls = Callable[..., Awaitable[Any]]
 
@@ -79,10 +70,10 @@ def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
     async def talk(call: Calls) -> None:
         seen["tools"] = {tool.name: tool.description for tool in call.tools}  # type: ignore[attr-defined]
         assert "federation.num_clients" in await call("keys")
-        seen["detect"] = (await call("detect", settings=SMALL))["report"]
-        seen["kinds"] = str(await call("strategies", settings=SMALL))
-        seen["recommend"] = await call("recommend", settings=SMALL)
-        started = await call("start_study", settings=SMALL, folder="runs/one")
+        seen["detect"] = (await call("detect", settings=[*SMALL]))["report"]
+        seen["kinds"] = str(await call("strategies", settings=[*SMALL]))
+        seen["recommend"] = await call("recommend", settings=[*SMALL])
+        started = await call("start_study", settings=[*SMALL], folder="runs/one")
         assert started["state"] in ("running", "finished")
         while (state := await call("follow_study", folder="runs/one"))["state"] == "running":
             await anyio.sleep(0.2)
@@ -96,7 +87,7 @@ def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
     assert seen["recommend"]["strategy"]["kind"] in seen["kinds"]
     assert {**seen["detect"], "timings": 0} == {**report, "timings": 0}
     assert (seen["state"]["state"], seen["state"]["exit_code"]) == ("finished", 0)
-    assert seen["state"]["num_trials"] == len(seen["trials"]) == 3 + 4
+    assert seen["state"]["num_trials"] == len(seen["trials"]) == 4 + 4
     assert seen["state"]["best_so_far"]["fitness"] == pytest.approx(expected["best"]["fitness"])
     for name in ("best", "confirmation", "baseline"):
         assert seen["result"][name] == json.loads(json.dumps(expected[name]))
@@ -121,7 +112,7 @@ def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
             *((tool, "x" * 300, "too long") for tool in ("start_study", "follow_study", "stop_study")),
         ):
             with pytest.raises(RefusedError, match=name):
-                await call(tool, folder=folder, **({"settings": SMALL} if tool == "start_study" else {}))
+                await call(tool, folder=folder, **({"settings": [*SMALL]} if tool == "start_study" else {}))
 
     with_server(tmp_path, talk)
 
@@ -131,11 +122,11 @@ def test_what_takes_longer_than_the_agent_wants_is_ended(tmp_path: Path) -> None
     async def talk(call: Calls) -> None:
         for tool in ("describe", "detect", "recommend", "strategies"):
             with pytest.raises(RefusedError, match=rf"{tool} .*max_seconds=0\.1"):
-                await call(tool, settings=SMALL, max_seconds=0.1)
+                await call(tool, settings=[*SMALL], max_seconds=0.1)
         assert not [each for each in psutil.Process().children(recursive=True) if is_command(each)]
         with pytest.raises(RefusedError, match="max_seconds"):
-            await call("detect", settings=SMALL, max_seconds=0)
-        assert len((await call("describe", settings=SMALL, max_seconds=60))["clients"]) == 4
+            await call("detect", settings=[*SMALL], max_seconds=0)
+        assert len((await call("describe", settings=[*SMALL], max_seconds=60))["clients"]) == 4
 
     with_server(tmp_path, talk)
 

@@ -105,20 +105,15 @@ def test_a_searcher_of_the_working_directory_joins_a_replay(cli: Cli, tmp_path: 
 TINY_ENGINE = ("bench", "engine", "--local", "--clients", "2", "--samples", "8", "--rounds", "2")
 
 
-def test_json_of_one_strategy(cli: Cli) -> None:
-    document = cli(*TINY_ENGINE, "--json").silent.document
-    assert 0 < document["min_seconds_per_round"] <= document["median_seconds_per_round"]
-    assert document["seconds_per_round"] > 0
-    assert (document["strategy"], len(document["round_seconds"])) == ("fedavg", 2)
-
-
-def test_strategies_in_turn_beside_fedavg(cli: Cli) -> None:
-    done = cli(*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2").ok
+def test_strategies_in_turn_are_compared_with_fedavg(cli: Cli) -> None:
+    arguments = (*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2")
+    done = cli(*arguments, "--json").ok
     assert done.err.splitlines() == ["fedscout: repetition 1 of 2: fedscout", "fedscout: repetition 2 of 2: fedscout"]
-    lines = done.out.splitlines()
-    assert lines[0].startswith("dense, 2 clients of 8 rows, 1 hosts, 4 rounds each; ")
-    (row,) = [line for line in lines if line.startswith("fedscout, fedmedian")]
-    assert "   FedAvg " in row
+    ours, median = (done.document["programs"][f"fedscout, {kind}"] for kind in ("fedavg", "fedmedian"))
+    assert len(ours["round_seconds"]) == 4
+    assert 0 < ours["min_seconds"] <= ours["median_seconds"]
+    ratio = median["median_seconds"] / ours["median_seconds"]
+    assert done.document["ratios"]["fedscout, fedmedian"] == pytest.approx(ratio)
 
 
 # `fedscout reproduce`: a study from the command to its table, and on.

@@ -14,6 +14,7 @@ from fedscout.experiments.cli.command_line import training_command
 from tests.experiments.cli.conftest import SMALL, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
 from tests.experiments.deployment.test_app_folder import study
+from tests.experiments.reports.scripted_study import write_study
 
 OWN_STRATEGY = '''
 from flwr.serverapp.strategy import FedAvg
@@ -70,19 +71,6 @@ def test_a_tuned_baseline_by_default_or_by_option_or_key(cli: Cli, tuned: bool) 
     assert ("tuning" in by_option, "tuning" in by_default) == (tuned, True)
     roles = [one["role"] for one in by_option["confirmation"]["contestants"]]
     assert roles == ["challenger", "fedavg", *(["tuned-fedavg"] if tuned else [])]
-
-
-@pytest.mark.slow
-def test_a_trial_that_fails_is_shown_and_the_study_goes_on(cli: Cli, tmp_path: Path) -> None:
-    # A scale of 1e30 a round takes the model beyond float32 in the second.
-    (tmp_path / "exploding.py").write_text(OWN_STRATEGY.format(name="Exploding"))
-    custom = "search.customs=[{path: 'exploding:Exploding', values: {scale: 1e30}}]"
-    arguments = ["search", *SMALL, "search.strategies=[fedmedian]", "search.budget=2", custom]
-    assert "failed" in cli(*arguments).ok.out
-    trials = cli(*arguments, "--json").document["trials"]
-    (broken,) = [trial for trial in trials if trial["status"] == "failed"]
-    assert (broken["strategy"], broken["fitness"]) == ("exploding:Exploding", 0)
-    assert "not finite" in broken["error"]
 
 
 # train
@@ -303,3 +291,12 @@ def test_a_strategy_that_is_named_is_what_is_trained(cli: Cli, tmp_path: Path) -
     assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
     for choice in (("--choose", "rules"), ("--max-rounds", "5")):
         cli("app", *WINE, "strategy.kind=fedadam", *choice, "--out", "other").refuses()
+
+
+def test_an_export_names_the_viewer(cli: Cli, tmp_path: Path) -> None:
+    write_study(tmp_path / "out", "search.budget=3", "search.confirmation_seeds=0")
+    shown = cli("export", "out").silent.out
+    assert "4 trials of wine-" in shown
+    assert "optuna-dashboard sqlite:///out/exports/optuna.db" in shown
+    assert (tmp_path / "out" / "exports" / "optuna.db").read_bytes().startswith(b"SQLite format 3")
+    cli("export", "out", "--to", "excel").refuses("", "'--to'", "'excel'")

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.experiments.cli.conftest import without_progress
+from tests.experiments.cli.conftest import SMALL
 from tests.experiments.cli.processes import Command, lasting_result
-from tests.ray_processes import works_as
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
-STUDY = (
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=12",
-    "search.budget=4",
-    "search.generation_size=2",
-    "search.confirmation_seeds=2",
-    "search.tuned_baseline=false",
-    "engine.checkpoint_every_rounds=2",
-)
-NUM_TRIALS = 1 + 4 + 2 * 2
+STUDY = (*SMALL[1:8], "training.num_rounds=12", "engine.checkpoint_every_rounds=2")
 
 
 @pytest.fixture(scope="module")
@@ -59,82 +46,6 @@ def test_the_result_is_that_of_one_process(tmp_path: Path, expected: dict[str, A
     assert document.pop("out") == str(tmp_path / "out")
     assert document == expected
     assert lasting_result(tmp_path / "out") == expected
-    assert left == []
-
-
-@pytest.mark.stress
-def test_after_a_kill_the_rest_is_run_and_the_result_is_the_same(tmp_path: Path, expected: dict[str, Any]) -> None:
-    arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
-    out = tmp_path / "out"
-    with Command(tmp_path, *arguments) as command:
-        command.wait_until(lambda: len(trials(out)) >= 2)
-        command.process.send_signal(signal.SIGKILL)
-        command.end()
-    done = {path: path.stat().st_mtime_ns for path in trials(out)}
-    assert 2 <= len(done) < NUM_TRIALS
-    assert not (out / "result.json").exists()
-
-    with Command(tmp_path, *arguments) as command:
-        code, printed, err = command.end()
-
-    assert (code, err) == (0, "")
-    assert lasting_result(out) == expected
-    assert {path: path.stat().st_mtime_ns for path in done} == done
-    assert len(trials(out)) == NUM_TRIALS
-    assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("name", ["ray::HostActor", "ray::_run"])
-def test_a_killed_process_of_ray_changes_no_result(tmp_path: Path, expected: dict[str, Any], name: str) -> None:
-    arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out", "--json")
-    with Command(tmp_path, *arguments) as command:
-        command.wait_until(lambda: len(trials(tmp_path / "out")) >= 1)
-        command.wait_for_process(lambda process: works_as(process, name)).kill()
-        code, printed, err = command.end()
-    assert (code, err) == (0, "")
-    assert {**json.loads(printed), "timings": 0, "out": 0} == {**expected, "timings": 0, "out": 0}
-
-
-@pytest.mark.stress
-def test_control_c_ends_everything_and_the_log_goes_on(tmp_path: Path, expected: dict[str, Any]) -> None:
-    arguments = ("run", *STUDY, "engine.num_hosts=2", "--out", "out")
-    out = tmp_path / "out"
-    with Command(tmp_path, *arguments) as command:
-        command.wait_until(lambda: len(trials(out)) >= 1)
-        assert command.num_started() > 0
-        started = time.monotonic()
-        command.interrupt()
-        code, printed, err = command.end()
-        seconds = time.monotonic() - started
-        left = command.left_over()
-    assert (code, printed) == (130, "")
-    *_, kept, last = err.splitlines()
-    assert last.startswith("fedscout: interrupted")
-    assert ": fedscout " in kept
-    assert left == []
-    assert seconds < 15  # two to four on an idle machine
-    assert len(trials(out)) < NUM_TRIALS
-
-    with Command(tmp_path, *arguments, "engine.grid=local") as command:
-        code, printed, err = command.end()
-
-    assert (code, without_progress(err)) == (0, "")
-    assert lasting_result(out) == expected
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("seconds", [0.5, 2, 4])
-def test_control_c_while_ray_starts_ends_everything(tmp_path: Path, seconds: float) -> None:
-    with Command(tmp_path, "run", *STUDY, "engine.grid=ray", "--out", "out") as command:
-        command.wait_until((tmp_path / "out" / "config.json").exists)
-        time.sleep(seconds)  # Ray takes some to start
-        command.wait_until(lambda: True)
-        command.interrupt()
-        code, printed, err = command.end()
-        left = command.left_over()
-    assert (code, printed) == (130, "")
-    assert err.splitlines()[-1].startswith("fedscout: interrupted")
     assert left == []
 
 

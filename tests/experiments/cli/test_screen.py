@@ -53,23 +53,6 @@ def trained(cli: Cli, screen: str) -> dict[str, Any]:
     return trial
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "more",
-    [
-        ["federation.num_clients=30", "federation.dataset=digits"],
-        ["federation.dataset=diabetes", "search.tuned_baseline=true"],
-        ["federation.scenario=label_poisoning", "search.strategies=[fedadam+fedprox]"],
-        ["search.objective=[accuracy,bytes_to_target]", "search.target=0.4"],
-        ["search.kind=racing"],
-    ],
-    ids=lambda more: more[0].partition("=")[2],
-)
-def test_screens_of_other_studies_fit_as_well(cli: Cli, more: list[str]) -> None:
-    assert max(map(len, cli("run", *SMALL, *more, "--out", "out").ok.out.splitlines())) <= 80
-
-
 def test_the_command_to_train_gives_the_very_trial(cli: Cli, tmp_path: Path) -> None:
     """On the search's seed, so that its score is the one of the search."""
     screen = cli("search", *UNCONFIRMED, "--out", "out").out
@@ -213,22 +196,6 @@ def test_progress_is_silent_where_there_is_no_terminal(tmp_path: Path, capfd: py
     assert capfd.readouterr() == ("", "")
 
 
-def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # which makes rich take standard error for a terminal
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "xterm")
-    progress = TrialProgress(num_trials=4, num_rounds=10)
-    assert progress.shown
-    with progress.live():
-        progress.stage("search")
-        progress.rounds({"a": 5, "b": 10})
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "running trials" in err
-    assert "0/4 trials, 5/40 rounds" in err
-    assert "s left" in err
-
-
 # What is seen while a study runs: a display in a terminal, lines in a pipe, and what Ctrl-C leaves.
 
 
@@ -317,13 +284,6 @@ def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
     Path("out/report.html").unlink()
     assert "out/report.html" in cli("report", "out").ok.out
     assert Path("out/report.html").is_file()
-
-
-@pytest.mark.slow
-def test_pictures_become_files(cli: Cli, tmp_path: Path) -> None:
-    write_study(tmp_path / "out")
-    shown = cli("plot", "out", "--format", "svg", "--what", "confirmation").ok.out
-    assert shown.strip() == "out/figures/confirmation.svg"
 
 
 def test_mistakes_are_one_line_and_code_2(cli: Cli, tmp_path: Path) -> None:

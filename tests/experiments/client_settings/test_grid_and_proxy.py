@@ -149,21 +149,17 @@ def test_shares_of_classes_are_near_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "cell", "names"),
+    ("place", "cell", "given"),
     [
-        (
-            CellPosition(2, 61),
-            "heterogeneity 0.75 and quantity 61",
-            "61 rows of 2 classes per client, got proxy data with at most 60",
-        ),
-        (CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes"),
-        (CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 of 5"),
+        (CellPosition(2, 61), "heterogeneity 0.75 and quantity 61", "4 classes with at most 60 such rows"),
+        (CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes with at most 120 such rows"),
+        (CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 classes with at most 120 such rows"),
     ],
 )
-def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused(place: CellPosition, cell: str, names: str) -> None:
+def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused(place: CellPosition, cell: str, given: str) -> None:
     proxy = rows_of([30, 30, 30, 30, 0])
-    assert names in place_faults(place, proxy)[0]
-    with refused(ConfigurationError, key=f"the cell of {cell}", names=names):
+    assert place_faults(place, proxy)
+    with refused(ConfigurationError, key=f"the cell of {cell}", names=f"proxy data of {given}"):
         draw_proxy_clients(place, proxy, 5, seed=0)
 
 

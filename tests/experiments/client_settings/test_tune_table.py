@@ -140,10 +140,24 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("training.scored_clients=2",), ("training.scored_clients",)),
         (("strategy.kind=fedex",), ("strategy.kind", "fedex")),
         (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
+        (("--metric", "spread"), ("--metric ", "heterogeneity, entropy", "'spread'")),
+        (("--metric", f"{__name__}:largest"), ("--heterogeneity ", "largest")),
+        (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
         (
-            ("--quantity", "6,12", "search.client_ranges.batch_size={low: 13, high: 64}"),
-            ("search.client_ranges.batch_size", " 12 rows"),
+            ("--metric", f"{__name__}:smallest", "--heterogeneity", "1"),
+            ("client_settings.metric", "smallest", "(class counts, rows)"),
         ),
+        (
+            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5,2", "--quantity", "9"),
+            ("largest 2 and quantity 9 ", "0.75", "0.333 to 1", "4,000"),
+        ),
+        (
+            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5", "--quantity", "600"),
+            ("largest 0.5 and quantity 600 ", "no client", "4,000"),
+        ),
+        (("--metric", "entropy", "--heterogeneity", "1.1"), ("--heterogeneity ", "got 1.1")),
+        (("--metric", "entropy", "--quantity", "600"), ("entropy 0.2 and quantity 600 ",)),
+        (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), (" strategy ", "table")),
         (("--proxy", "wine"), ("federation.dataset=wine",)),
         (("--proxy", "digits"), ("data set 'wine'", "'digits'")),
     ],
@@ -165,15 +179,6 @@ def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: py
     assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
     assert "seed: 0 before, 1 now" in capfd.readouterr().err
     assert out.read_bytes() == written
-
-
-def test_batches_that_no_client_fills_are_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    one = ("--heterogeneity", "0", "--quantity", "6", "engine.grid=local")
-    for high, is_said in ((6, False), (64, True)):
-        batches = f"search.client_ranges.batch_size={{low: 4, high: {high}}}"
-        assert tune(*SMALL, *one, batches, "--out", tmp_path / f"{high}.parquet") == 0
-        told = " ".join(capfd.readouterr().err.split())
-        assert ("6 to 64 rows" in told) == is_said
 
 
 @pytest.mark.slow
@@ -269,15 +274,7 @@ def test_ends_are_extended_as_far_as_the_rows_reach(caplog: pytest.LogCaptureFix
 # Tables of entropies or values of one's own: cells' clients have them, find their cell, and a command does it all.
 
 
-FEW_TRIALS = (
-    "federation.dataset=wine",
-    "federation.num_clients=3",
-    "federation.server_rows=0.4",
-    "training.num_rounds=2",
-    "search.budget=2",
-    "search.kind=random",
-    "engine.grid=local",
-)
+FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
 
 
 def test_clients_of_an_entropy_find_their_cell() -> None:
@@ -340,37 +337,6 @@ def test_a_table_is_tuned_refined_and_trained_with(
     assert tune("--refine", "hrt.parquet", "--out", "fine.parquet", "engine.grid=local") == 0
     finer, _ = read_settings_table(tmp_path / "fine.parquet")
     assert {*table.cells} < {*finer.cells}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--metric", "spread"), ("--metric ", "heterogeneity, entropy", "'spread'")),
-        (("--metric", f"{__name__}:largest"), ("--heterogeneity ", "largest")),
-        (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
-        (
-            ("--metric", f"{__name__}:smallest", "--heterogeneity", "1"),
-            ("client_settings.metric", "smallest", "(class counts, rows)"),
-        ),
-        (
-            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5,2", "--quantity", "9"),
-            ("largest 2 and quantity 9 ", "0.75", "0.333 to 1", "4,000"),
-        ),
-        (
-            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5", "--quantity", "600"),
-            ("largest 0.5 and quantity 600 ", "no client", "4,000"),
-        ),
-        (("--metric", "entropy", "--heterogeneity", "1.1"), ("--heterogeneity ", "got 1.1")),
-        (("--metric", "entropy", "--quantity", "600"), ("entropy 0.2 and quantity 600 ",)),
-        (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), (" strategy ", "table")),
-    ],
-)
-def test_a_mistake_is_one_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], named: tuple[str, ...]
-) -> None:
-    assert tune(*FEW_TRIALS, *arguments, "--out", tmp_path / "hrt.parquet") == 2
-    (line,) = capfd.readouterr().err.strip().splitlines()
-    assert all(part in line for part in named), line
 
 
 def test_a_table_of_another_metric_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

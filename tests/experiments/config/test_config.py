@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.experiments.config import StudyConfig, TrainingConfig, given_settings, known_keys, load_config
+from fedscout.experiments.config import StudyConfig, TrainingConfig, known_keys, load_config
 from fedscout.experiments.federation_config import FederationConfig
-from fedscout.experiments.partitions.table import PARTITIONS
+from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.search import config as recommender_settings
 from tests.kits.refusals import refused
 
@@ -41,16 +41,6 @@ def yaml_file(tmp_path: Path) -> Path:
 # Where values come from.
 
 
-def test_nothing_given_is_the_demo() -> None:
-    config = load_config()
-    assert config == StudyConfig()
-    assert (config.federation.dataset, config.federation.num_clients) == ("digits", 10)
-    assert (config.federation.partition.kind, config.federation.partition.alpha) == ("dirichlet", 0.1)
-    assert (config.training.num_rounds, config.training.learning_rate) == (30, 0.2)
-    assert (config.model.kind, config.model.hidden) == ("auto", None)
-    assert (config.search.kind, config.search.budget, config.search.confirmation_seeds) == ("genetic", 8, 5)
-
-
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [
@@ -70,11 +60,6 @@ def test_nothing_given_is_the_demo() -> None:
 )
 def test_dotted_keys(argument: str, expected: Any) -> None:
     assert value_of(load_config([argument]), argument.partition("=")[0]) == expected
-
-
-def test_strategy_values_keep_their_types() -> None:
-    arguments = ["strategy.kind=fedadam", "strategy.eta=1e-3", "strategy.beta_1=0.5"]
-    assert load_config(arguments).strategy == {"kind": "fedadam", "eta": 0.001, "beta_1": 0.5}
 
 
 def test_a_file_is_read_wherever_it_stands(yaml_file: Path) -> None:
@@ -206,156 +191,44 @@ def test_a_file_must_be_yaml_with_known_keys(tmp_path: Path, content: bytes, key
     assert named in fault
 
 
-def test_fault_in_a_file_does_not_hide_that_of_an_argument(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text("seed: -3\n")
-    assert len(faults("training.batch_size=0", file=file)) == 2
-
-
 # Identity.
 
-OTHER_VALUES = {
-    "model.activation": "tanh",
-    "training.repetitions": "3",
-    "training.scored_clients": "10",
-    "federation.dataset": "wine",
-    "federation.label": "quality",
-    "federation.client_column": "site",
-    "federation.group_column": "subject",
-    "federation.text_column": "note",
-    "federation.drop_columns": "[remark]",
-    "federation.columns": "{zip: category}",
-    "federation.missing_values": "[-9999]",
-    "federation.query": "SELECT * FROM visits",
-    "federation.encoding": "cp1252",
-    "federation.separator": "tab",
-    "federation.header": "false",
-    "federation.image_size": "48",
-    "federation.degraded_from": "7",
-    "federation.split": "test",
-    "federation.text.length": "16",
-    "federation.text.stride": "5",
-    "federation.max_rows": "100",
-    "federation.server_rows": "100",
-    "federation.server_dataset": "wine",
-    "federation.scenario": "iid",
-    "federation.partition.kind": "iid",
-    "federation.partition.alpha": "0.7",
-    "federation.partition.min_size": "6",
-    "federation.partition.class_share": "0.2",
-    "federation.partition.lognormal_sigma": "0.5",
-    "federation.partition.class_sigma": "0.3",
-    "federation.partition.class_rate": "0.3",
-    "federation.partition.levels": "[0.5]",
-    "federation.partition.quantities": "[100, 200]",
-    "federation.partition.dominant_share": "0.6",
-    "federation.partition.dominant_fraction": "0.25",
-    "federation.partition.num_clusters": "3",
-    "federation.partition.counts": "[[5, 5], [9, 1]]",
-    "model.kind": "linear",
-    "model.hidden": "[5]",
-    "model.norm": "batch",
-    "model.embedding_size": "4",
-    "model.dropout": "0.2",
-    "training.fraction_train": "0.5",
-    "training.test_fraction": "0.3",
-    "training.momentum": "0.5",
-    "selection": "{kind: random}",
-    "search.selection": "[random]",
-    "training.weight_decay": "0.1",
-    "training.learning_rate": "0.3",
-    "training.round_timeout_seconds": "30",
-    "training.trial_timeout_seconds": "5",
-    "training.simulated_deadline_seconds": "7",
-    "federation.embedding": "features",
-    "federation.physics": "[{gravity: 20}]",
-    "detection.outlier_min_flags": "3",
-    "detection.label_threshold": "0.3",
-    "detection.outlier_percentile": "50",
-    "detection.false_alarm_rate": "0.1",
-    "detection.label_effect": "0.2",
-    "detection.disagreement_effect": "0.3",
-    "detection.epsilon": "1.0",
-    "detection.delta": "0.001",
-    "strategy": "{kind: krum}",
-    "federation.task": "regression",
-    "training.metric": "auroc",
-    "search.objective": "worst_clients",
-    "search.target": "0.9",
-    "search.mutation_rate": "0.5",
-    "search.mutation_step": "0.2",
-    "search.strategies": "[krum]",
-    "search.customs": "[{path: 'a:B'}]",
-    "search.client_ranges.learning_rate": "{low: 0.1, high: 1}",
-    "search.client_ranges.local_epochs": "{low: 1, high: 5}",
-    "search.client_ranges.batch_size": "{low: 8, high: 64}",
-    "search.warm_start": "[earlier]",
-    "search.validation_fraction": "0.1",
-    "search.confirmation_batch": "2",
-    "search.tuned_baseline": "false",
-    "search.informed": "false",
-    "search.tuning_factors": "[2]",
-    "recommender.model": "gpt-4.1-mini",
-    "recommender.temperature": "0.5",
-    "recommender.max_corrections": "1",
-    "recommender.source": "rules",
-    "recommender.text": "skewed",
-    "recommender.show_schema": "false",
-    "recommender.few_shot": "false",
-}
-ONE_POSSIBLE_VALUE: set[str] = set()
-EXCLUDED_FROM_IDENTITY = {
-    "federation.task",  # found when the data are read, whose digest is compared, too
+MACHINERY = {
     *(name for name in known_keys() if name.startswith("engine.")),
     *(f"recommender.{name}" for name in recommender_settings.EXCLUDED_FROM_IDENTITY),
-    "federation.folder",
-    "federation.max_file_bytes",
-    "federation.max_file_rows",
-    "federation.max_query_seconds",
+    *("federation.folder", "federation.max_file_bytes", "federation.max_file_rows", "federation.max_query_seconds"),
 }
 OF_A_TABLE = {name for name in known_keys() if name.startswith("client_settings.")}
 """Which need a file: see the tests of client settings."""
 
 
-def annotation_of(key: str) -> Any:
-    model: Any = StudyConfig
-    for part in key.split(".")[:-1]:
-        model = model.model_fields[part].annotation
-    return model.model_fields[key.rsplit(".", maxsplit=1)[-1]].annotation
+def test_the_identity_is_every_key_but_the_machinery() -> None:
+    assert {*flattened(StudyConfig().identity())} == {*known_keys()} - MACHINERY - OF_A_TABLE
 
 
-def other_value(key: str) -> str:
-    """Return a valid value that is not the default; of a choice the other, whole numbers are moved by one."""
-    if key in OTHER_VALUES:
-        return OTHER_VALUES[key]
-    default = value_of(StudyConfig(), key)
-    if get_origin(annotation_of(key)) is Literal:
-        return next(choice for choice in get_args(annotation_of(key)) if choice != default)
-    if isinstance(default, bool):
-        return str(not default).lower()
-    return str(default + 1)
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *(
+            "seed=3",
+            "federation.seed=1",
+            "federation.dataset=wine",
+            "federation.partition.alpha=0.7",
+            "model.norm=batch",
+        ),
+        *("training.metric=auroc", "detection.epsilon=1.0", "strategy={kind: krum}", "selection={kind: random}"),
+        *("search.informed=false", "search.tuning_factors=[2]", "recommender.few_shot=false"),
+    ],
+)
+def test_the_digest_depends_on_what_decides_results(argument: str) -> None:
+    assert load_config([argument]).digest() != StudyConfig().digest()
 
 
-def kind_that_reads(key: str) -> list[str]:
-    """Return the argument without which a key would be refused or not be read, if it needs one."""
-    if key == "federation.physics":
-        return ["federation.dataset=cartpole"]
-    if key == "search.target":
-        return ["search.objective=rounds_to_target", "search.target=0.5"]
-    if key == "federation.server_labels":
-        return ["federation.server_rows=0.1"]
-    name = key.removeprefix("federation.partition.")
-    if name in {key, "kind"}:
-        return []
-    kind = next(kind for kind, partition in PARTITIONS.items() if name in partition.reads)
-    return [f"federation.partition.kind={kind}"]
-
-
-@pytest.mark.parametrize("key", sorted(set(known_keys()) - EXCLUDED_FROM_IDENTITY - ONE_POSSIBLE_VALUE - OF_A_TABLE))
-def test_the_digest_depends_on_every_key_that_decides_results(key: str) -> None:
-    reader = kind_that_reads(key)
-    changed = load_config([*reader, f"{key}={other_value(key)}"])
-    assert changed.digest() != load_config(reader).digest()
+@pytest.mark.parametrize(
+    "argument", ["engine.num_hosts=3", "federation.task=classification", "training.metric=accuracy"]
+)
+def test_the_digest_is_without_machinery_and_what_the_data_tell(argument: str) -> None:
+    assert load_config([argument]).digest() == StudyConfig().digest()
 
 
 def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
@@ -379,33 +252,6 @@ def test_what_another_key_rules_out_is_refused(given: str, beside: str, key: str
     """As what a scenario fixes, terms of classes where there are none, and rounds that are left to FedAvg."""
     (fault,) = faults(given, beside)
     assert fault.key == key
-
-
-def test_the_digest_does_not_depend_on_the_machinery() -> None:
-    values = {
-        "federation.task": "classification",
-        "federation.max_file_bytes": "1000",
-        "federation.max_file_rows": "1000",
-        "federation.max_query_seconds": "1000",
-        "engine.grid": "local",
-        "engine.num_hosts": "3",
-        "engine.device": "cuda",
-        "engine.hosts_per_gpu": "2",
-        "engine.clients_together": "8",
-        "engine.address": "auto",
-        "engine.checkpoint_every_rounds": "1",
-        "engine.object_store_bytes": str(10**9),
-        "federation.folder": "/data",
-        "recommender.base_url": "http://127.0.0.1:8000/v1",
-        "recommender.api_key_variable": "MY_KEY",
-        "recommender.timeout_seconds": "5",
-        "recommender.connection_retries": "5",
-        "recommender.prices": "{my-model: {input: 1, output: 2}}",
-        "recommender.replay": "llm.jsonl",
-    }
-    assert set(values) == EXCLUDED_FROM_IDENTITY
-    for key, value in values.items():
-        assert load_config([f"{key}={value}"]).digest() == StudyConfig().digest(), key
 
 
 @pytest.mark.parametrize(
@@ -459,13 +305,6 @@ def test_number_of_clients_that_train(fraction: float, num_clients: int, num_sam
     assert TrainingConfig(fraction_train=fraction).num_sampled(num_clients) == num_sampled
 
 
-def test_local_part_of_the_training() -> None:
-    config = TrainingConfig(local_epochs=3, batch_size=4, optimizer="adam", learning_rate=0.01, num_rounds=9)
-    local = config.local()
-    assert (local.local_epochs, local.batch_size, local.optimizer, local.learning_rate) == (3, 4, "adam", 0.01)
-    assert not hasattr(local, "num_rounds")
-
-
 def test_what_an_informed_search_begins_with_makes_another_study(monkeypatch: pytest.MonkeyPatch) -> None:
     informed, plain = (load_config([f"search.informed={said}"]) for said in ("true", "false"))
     before = informed.digest(), plain.digest()
@@ -492,11 +331,6 @@ def test_a_number_in_place_of_a_text_is_told_how_it_becomes_one(tmp_path: Path, 
     assert "quote" in fault
     file.write_text(f'federation:\n  label: "{text}"\n')
     assert load_config(file=file).federation.label == text
-
-
-@pytest.mark.parametrize(("number", "value"), [("10", 10.0), ("1e-3", 0.001), (".5", 0.5), ("+2.5", 2.5), ("0", 0.0)])
-def test_other_numbers_are_read(number: str, value: float) -> None:
-    assert given_settings([f"training.learning_rate={number}"]) == {"training": {"learning_rate": value}}
 
 
 # A wrong value of a configuration key is refused under that key.

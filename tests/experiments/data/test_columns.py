@@ -16,10 +16,8 @@ from fedscout.experiments.data.columns import (
     CategoryColumn,
     Column,
     NumberColumn,
-    WrittenForm,
     missing_codes,
     typed_columns,
-    written_form,
 )
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
@@ -27,7 +25,7 @@ from fedscout.experiments.data.table_files import plain_cells, read_frame
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved
-from tests.experiments.data.loading import assert_refused, load_dataset, told
+from tests.experiments.data.loading import load_dataset, told
 
 NAN = float("nan")
 
@@ -92,17 +90,16 @@ def test_numbers_declared_categories(cells: list[object], codes: list[int], cate
     ("cells", "named"),
     [
         (["", "NA", "?"], "none in 3 rows"),
-        (["1", "2", "x"], "'x' in row 3"),
-        (["9,4", "1,5"], "point, got '9,4' in row 1"),
-        (["1", "inf"], "'inf' in row 2"),
-        (["1", "1e999", "-inf"], "'1e999' in row 2 and in 1 more"),
-        ([1.0, float("inf")], "'inf' in row 2"),
-        (["1e151", "2"], "'1e151' in row 1"),
-        (["2024-01-31", "2024-02-01"], "date such as '2024-01-31' in row 1"),
-        (["", "31.01.2024", "1.2.24"], "date such as '31.01.2024' in row 2"),
-        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "date such as '2024-01-31 10:00'"),
-        (["10:30", "11:45:10"], "date such as '10:30'"),
-        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "date such as 2024-01-31"),
+        (["1", "2", "x"], "'x' in 1 of 3 cells"),
+        (["9,4", "1,5"], "point, got '9,4' in 2 of 2 cells"),
+        (["1", "1e999", "-inf"], "'1e999' in 2 of 3 cells"),
+        ([1.0, float("inf")], "'inf' in 1 of 2 cells"),
+        (["1e151", "2"], "'1e151'"),
+        (["2024-01-31", "2024-02-01"], "dates, got '2024-01-31'"),
+        (["", "31.01.2024", "1.2.24"], "dates, got '31.01.2024' in 2 of 3 cells"),
+        (["2024-01-31 10:00", "2024-01-31T10:00:00Z"], "dates, got '2024-01-31 10:00'"),
+        (["10:30", "11:45:10"], "dates, got '10:30'"),
+        ([pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")], "dates, got '2024-01-31"),
     ],
 )
 def test_what_is_neither_is_refused_with_the_way_out(cells: list[object], named: str) -> None:
@@ -252,52 +249,7 @@ def test_what_names_rows(tmp_path: Path, name: str, values: list[Any], kind: str
     assert told(load_dataset(path, label="y", client_column="client"))[name] == kind
 
 
-# Numbers as people write them.
-
-
-@pytest.mark.parametrize(
-    ("texts", "form", "numbers"),
-    [
-        (["446.864.000", "1.234", "900"], WrittenForm("thousands ."), [446_864_000, 1234, 900]),
-        (["1,234", "987"], WrittenForm("thousands ,"), [1234, 987]),
-        (["1,234", "1,234.5"], WrittenForm("thousands ,"), [1234, 1234.5]),
-        (["1'000", "50"], WrittenForm("thousands '"), [1000, 50]),
-        (["1 234", "12 345 678"], WrittenForm("thousands space"), [1234, 12_345_678]),
-        (["1,5", "0,750"], WrittenForm("decimal comma"), [1.5, 0.75]),
-        (["$1,200", "$35"], WrittenForm("thousands ,", "$"), [1200, 35]),
-        (["12 kg", "3.5kg"], WrittenForm("plain", "", "kg"), [12, 3.5]),
-        (["75,5 %", "-3 %"], WrittenForm("decimal comma", "", "%"), [75.5, -3]),
-        (["1950-2200", "2000"], WrittenForm("range"), [2075, 2000]),
-        (["true", "0", "1", "False"], WrittenForm("truth"), [1, 0, 1, 0]),
-    ],
-)
-def test_a_form_of_numbers(texts: list[str], form: WrittenForm, numbers: list[float]) -> None:
-    assert written_form(texts, np.ones(len(texts), np.int64)) == (form, 0)
-    assert form.numbers(texts).tolist() == numbers
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["1,234", "12,345"],  # thousands, or decimals
-        ["1.5", "7"],
-        ["Y", "N"],
-        ["a", "12 kg"],
-        ["3-2", "1-4"],
-        ["192.168.1.1", "10.0.0.1"],
-        ["2024-01-31", "2024-02-01"],
-    ],
-)
-def test_what_has_no_form_of_numbers(texts: list[str]) -> None:
-    assert written_form(texts, np.ones(len(texts), np.int64)) is None
-
-
-def test_a_column_of_which_most_is_a_number_is_refused_with_the_count_and_the_keys(tmp_path: Path) -> None:
-    path = table_of(tmp_path, {"weight": [*(f"{row} kg" for row in range(30)), "heavy", "light"]})
-    keys = ("federation.missing_values=[heavy,light]", "federation.drop_columns=[weight]")
-    assert_refused(path, label="y", names=("'heavy'", "row 31", "of 32", *keys))
-    assert told(load_dataset(path, label="y", columns={"weight": "drop"}))["weight"] == "dropped"
-    assert told(load_dataset(path, label="y", missing_values=("heavy", "light")))["weight"] == "number"
+# Codes for missing values.
 
 
 @pytest.mark.parametrize("missing", [[-9999, "unknown"], ["-9999.0", "UNKNOWN"]])

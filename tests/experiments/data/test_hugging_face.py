@@ -43,13 +43,11 @@ def images(mode: str = "RGB") -> list[Image.Image]:
     return [Image.fromarray(pixels).convert(mode) for pixels in PIXELS]
 
 
-@pytest.mark.parametrize("kind", ["image", "text", "table", "categories"])
+@pytest.mark.parametrize("kind", ["image", "table"])
 def test_rows_without_a_label_or_a_client_are_left_out(hub: Hub, kind: str) -> None:
     features: dict[str, list[Any]] = {
         "image": [*images(), *images()],
-        "text": [f"a text of row {row}" for row in range(12)],
         "table": [row / 8 for row in range(12)],
-        "categories": ["a", "b"] * 6,
     }
     columns = {
         "x": features[kind],
@@ -60,6 +58,7 @@ def test_rows_without_a_label_or_a_client_are_left_out(hub: Hub, kind: str) -> N
     hub(columns, label=THREE, **kinds)
     dataset = load_dataset("hf:owner/name", client_column="who", min_release=1)
     assert dataset.labels.tolist() == [0, 1, 1, 0, 0, 1, 0, 1, 0]
+    assert dataset.class_names == ("cat", "eel")
     assert clients_of(dataset) == [*"abbbbabab"]
     assert dataset.facts["num_rows_unlabelled"] == 3
 
@@ -121,7 +120,7 @@ def test_pictures_are_decoded_as_those_of_a_folder(hub: Hub, pictures: list[Imag
 
 def test_pictures_of_no_known_scale_are_refused(hub: Hub) -> None:
     hub({"img": [Image.fromarray(np.ones((2, 2), np.float32))] * 4, "label": [0, 1] * 2}, img=datasets.Image())
-    key = "the image in row 1 of data set 'hf:owner/name'"
+    key = "an image of data set 'hf:owner/name'"
     assert_refused("hf:owner/name", key=key, given="Pillow's mode 'F'")
 
 
@@ -132,68 +131,52 @@ def test_subset_and_split_are_passed_on(hub: Hub) -> None:
 
 
 def test_texts_are_numbered_words(hub: Hub) -> None:
-    hub({"sentence": ["so good", "so bad"] * 5, "label": ["pos", "neg"] * 5})
-    dataset = load_dataset("hf:owner/name")
+    hub({"sentence": ["so good", "so bad"] * 5, "stars": [1, 2] * 5, "label": ["pos", "neg"] * 5})
+    dataset = load_dataset("hf:owner/name", text_column="sentence")
     assert (dataset.kind, dataset.vocabulary_size) == ("tokens", 5)
     assert dataset.class_names == ("neg", "pos")
     assert dataset.features[:2, :3].tolist() == [[2, 4, 0], [2, 3, 0]]  # so in ten texts; bad and good in five
 
 
-def test_numbers_are_a_standardised_table(hub: Hub) -> None:
-    hub({"x": [0.0, 2.0] * 4, "n": [1, 1, 3, 3] * 2, "who": ["a", "b"] * 4, "label": [0, 1, 2, 1] * 2})
-    dataset = load_dataset("hf:owner/name", client_column="who")
-    assert (dataset.kind, dataset.feature_names) == ("table", ("x", "n"))
-    assert dataset.features[:4].tolist() == [[-1, -1], [1, -1], [-1, 1], [1, 1]]
+def test_columns_are_a_table(hub: Hub) -> None:
+    hub({"x": [0.0, 2.0] * 4, "n": [1, 1, 3, 3] * 2, "kind": ["p", "q"] * 4, "label": [0, 1, 2, 1] * 2})
+    dataset = load_dataset("hf:owner/name", columns={"n": "number"}, min_release=1)
+    assert (dataset.kind, dataset.feature_names) == ("table", ("x", "n", "kind=p", "kind=q"))
+    assert dataset.features[:4, :2].tolist() == [[-1, -1], [1, -1], [-1, 1], [1, 1]]
     assert dataset.class_names == ("0", "1", "2")
 
 
 TEXTS, LABELS, PICTURE = ["a", "b"] * 3, [0, 1] * 3, {"img": datasets.Image()}
 NAME = "data set 'hf:owner/name'"
-LABEL, A, N, X = (f"column '{name}' of {NAME}" for name in ("label", "a", "n", "x"))
-FAIL = {"unlabelled_rows": "fail"}
+LABEL, IMG = f"column 'label' of {NAME}", f"column 'img' of {NAME}"
 ROWS: dict[str, tuple[dict[str, list[Any]], dict[str, Any], dict[str, str], str, str | tuple[str, ...]]] = {
     "no rows": ({"text": [], "label": []}, {}, {}, f"{NAME}, split 'train',", "none"),
     "no label": ({"text": TEXTS, "mark": LABELS}, {}, {}, "federation.label", "columns are: text, mark"),
-    "one column twice": (
-        {"text": TEXTS, "label": LABELS},
-        {},
-        {"label": "label", "client_column": "label"},
-        "federation.label, federation.client_column, federation.text_column",
-        "label, label",
+    "secret labels": (
+        {"img": images(), "label": [-1] * 6},
+        {"label": THREE, **PICTURE},
+        {"unlabelled_rows": "fail"},
+        LABEL,
+        "'nothing' in 6 of 6 cells",
     ),
-    "secret labels": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, FAIL, LABEL, "none in row 1"),
     "no label at all": ({"text": TEXTS, "label": [-1] * 6}, {"label": THREE}, {}, NAME, "6 rows"),
-    "secret labels of numbers": ({"x": [1.0, 2.0] * 3, "label": [-1] * 6}, {"label": THREE}, {}, NAME, "6 rows"),
-    "a label missing": ({"text": TEXTS, "label": [0, None] * 3}, {}, FAIL, LABEL, "nothing in row 2"),
-    "a client missing": (
-        {"text": TEXTS, "label": LABELS, "n": [1, None] * 3},
-        {},
-        {"client_column": "n", **FAIL},
-        N,
-        "nothing in row 2",
+    "another label": ({"img": images(), "label": LABELS}, PICTURE, {"label": "x"}, "federation.label", "img, label"),
+    "columns of pictures": (
+        {"img": images(), "label": LABELS},
+        PICTURE,
+        {"text_column": "label"},
+        "federation.text_column",
+        "pictures",
     ),
-    "one class": ({"text": TEXTS, "label": [1] * 6}, {}, {}, LABEL, "(6), got 1"),
-    "a class a row": ({"text": TEXTS, "label": list(range(6))}, {}, {}, LABEL, "(6), got 6"),
-    "fractions as label": ({"text": TEXTS, "label": [0.5, 1.5] * 3}, {}, {}, LABEL, "Value('float64')"),
-    "two texts": ({"a": TEXTS, "b": TEXTS, "label": LABELS}, {}, {}, NAME, ("federation.text_column", "a, b, label")),
-    "text of numbers": ({"a": [1, 2] * 3, "label": LABELS}, {}, {"text_column": "a"}, A, "got 1 in row 1"),
-    "a text missing": ({"a": ["x", None] * 3, "label": LABELS}, {}, {}, A, "nothing in row 2"),
-    "lists": ({"a": [[1, 2]] * 6, "label": LABELS}, {}, {}, NAME, "columns are: a, label"),
-    "a number missing": ({"x": [1.0, None] * 3, "label": LABELS}, {}, {}, X, "'nothing' in row 2"),
+    "lists": ({"a": [[1, 2]] * 6, "label": LABELS}, {}, {}, "column 'a' of the Dataset", "columns.a=drop"),
     "images of two sizes": (
         {"img": [*images()[:5], images()[5].resize((4, 4))], "label": LABELS},
         PICTURE,
         {},
         f"the images of {NAME}",
-        "4 × 4 in row 6 and 9 × 8 in row 1",
+        "(4, 4) and (8, 9)",
     ),
-    "an image missing": (
-        {"img": [*images()[:5], None], "label": LABELS},
-        PICTURE,
-        {},
-        f"the image in row 6 of {NAME}",
-        "",
-    ),
+    "an image missing": ({"img": [*images()[:5], None], "label": LABELS}, PICTURE, {}, IMG, ""),
 }
 
 

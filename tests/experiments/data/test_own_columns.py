@@ -86,7 +86,7 @@ def test_what_is_found_out_is_overruled(tmp_path: Path, kinds: dict[str, str], n
 
 def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": ["1", "2", "many", *"4567" * 5], "y": [*"abbaabbaabb"] * 2 + ["a"]})
-    named = ("'many' in row 3", "federation.columns.x=number", "federation.columns.x=category")
+    named = ("'many' in 1 of 23 cells", "federation.columns.x=number", "federation.columns.x=category")
     assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
     dataset = load(tmp_path, table, "y", columns={"x": "number"})
     assert told(dataset, "became")["x"] == "a number; words count as missing in 1 of 23 rows"
@@ -143,7 +143,7 @@ def test_a_kind_is_a_key_of_the_configuration() -> None:
 
 
 def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
-    """Dates, formatted numbers and overruled columns are read from a client's own rows, whatever the others hold."""
+    """Dates, truth values and overruled columns are read from a client's own rows, whatever the others hold."""
     visits = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
     written = pd.read_csv(RAW / "types_numbers.csv", dtype=str)
     for table, label, client, kinds in (
@@ -165,10 +165,6 @@ def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
         (["01.02.2024", "NA"], "day-month-year", [2024, 2, 1, 3]),
         (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
         (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
-        (["12 Mar 2024", "1 May 2024"], "day-month name-year", [2024, 3, 12, 1]),
-        (["29-FEB-2024 10:05", "NA"], "day-month name-year", [2024, 2, 29, 3, 10, 5]),
-        (["Mar 12, 2024", "Sept. 3, 2024"], "month name-day-year", [2024, 3, 12, 1]),
-        (["march 12 2024 1:30 pm"], "month name-day-year", [2024, 3, 12, 1, 13, 30]),
         (["12:05 AM"], "time of day", [0, 5]),
         (["23:59:59.5"], "time of day", [23, 59]),
     ],
@@ -187,10 +183,7 @@ def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first:
         ["31.04.2024"],
         ["2024-01-01", "soon"],
         ["1.5"],
-        ["12 Mar 24"],
-        ["12 Marble 2024"],
-        ["12 Mar 2024", "Mar 12, 2024"],
-        ["may be", "12 May 2024"],
+        ["12 Mar 2024"],
     ],
 )
 def test_what_is_no_date(cells: list[str]) -> None:
@@ -200,7 +193,7 @@ def test_what_is_no_date(cells: list[str]) -> None:
 def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path) -> None:
     path = saved(readings().assign(timestamp="12 Mar 24"), tmp_path / "t.csv")
     roles = {"label": "state", "client_column": "machine"}
-    assert_refused(str(path), columns={"timestamp": "date"}, names=("'timestamp'", "31 Jan 2024"), **roles)
+    assert_refused(str(path), columns={"timestamp": "date"}, names=("'timestamp'", "31.01.2024"), **roles)
 
 
 def test_weekdays_are_those_of_the_calendar() -> None:
@@ -210,26 +203,11 @@ def test_weekdays_are_those_of_the_calendar() -> None:
     np.testing.assert_array_equal(parts["day"], days.day)
 
 
-# Dates with a fault.
-
-
-MARCH = [f"{day:02}/03/2024" for day in range(1, 29)]
-
-
-@pytest.mark.parametrize(
-    ("days", "named"),
-    [
-        *(
-            ([f"2024-01-{day:02}" for day in range(1, 7)] + [wrong] + ["2024-01-08"] * 23, (f"'{wrong}' in row 7",))
-            for wrong in ("2024-02-30", "2024-13-01", "31.04.2024")
-        ),
-        ([*MARCH, "03/29/2024", "03/30/2024"], ("'13/03/2024' in row 13", "'03/29/2024' in row 29")),
-    ],
-    ids=["no such day", "no such month", "written otherwise", "days first beside months first"],
-)
-def test_dates_with_a_fault_name_its_row(tmp_path: Path, days: list[str], named: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("wrong", ["2024-02-30", "2024-13-01", "31.04.2024"])
+def test_a_date_with_a_fault_is_named(tmp_path: Path, wrong: str) -> None:
+    days = [f"2024-01-{day:02}" for day in range(1, 7)] + [wrong] + ["2024-01-08"] * 23
     table = pd.DataFrame({"when": days, "y": ["a", "b"] * 15})
-    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", *named))
+    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", "dates"))
 
 
 # A label that is a quantity is predicted as one without being asked; classes stay classes.

@@ -286,7 +286,10 @@ def test_rows_without_a_role_are_left_out(
     np.testing.assert_array_equal(dataset.labels, wanted.labels)
     np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
     assert len(caplog.records) == 1
-    key, names = f"column '{column}' of data set '{name}'", "'nothing' in row 5; federation.unlabelled_rows=drop"
+    key, names = (
+        f"column '{column}' of data set '{name}'",
+        ("'nothing' in 3 of 60", "federation.unlabelled_rows=drop"),
+    )
     assert_refused(str(path), key=key, names=names, unlabelled_rows="fail", **roles)
 
 
@@ -298,25 +301,15 @@ def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
     assert load_dataset(str(path), label="grade", **ROLES).class_names == ("ill", "none")
 
 
-def test_clients_are_counted_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_without_rows_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = save(with_gaps("grade", [0, *range(1, NUM_LABELLED, 3)]), tmp_path / "t.csv")
-    dataset = load_dataset(str(path), label="grade", **ROLES)
-    assert dataset.facts["rows_unlabelled_by_client"] == {"north": 1, "south": 20}
-    assert dataset.facts["clients_without_labelled_rows"] == ["south"]
-    assert "south (20), north (1)" in caplog.text
+    load_dataset(str(path), label="grade", **ROLES)
+    assert "no rows are left of south;" in caplog.text
 
 
 def test_no_row_with_a_label_is_a_last_word(tmp_path: Path) -> None:
     path = save(with_gaps("grade", list(range(NUM_LABELLED))), tmp_path / "t.csv")
     assert_refused(str(path), label="grade", key="data set 't.csv'", **ROLES)
-
-
-def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
-    table = with_gaps("grade", [4, 7])
-    table["age"] = table["age"].astype(object)
-    table.loc[20, "age"] = "old"
-    path = save(table, tmp_path / "t.csv")
-    assert_refused(str(path), label="grade", names=("'age'", "'old' in row 21"), **ROLES)
 
 
 # Files of clients.
@@ -331,22 +324,10 @@ def test_a_later_fault_names_the_row_of_the_file(tmp_path: Path) -> None:
         (["d/a/1.csv", "d/a/2.csv", "d/b/1.csv"], ["a/1", "a/2", "b/1"]),
         (["d/x.csv", "d/x.tsv"], ["x.csv", "x.tsv"]),
         (["d/e/a.CSV", "d/f/b.CSV"], ["a", "b"]),
-        (["/train.csv", "/d/train.csv"], ["train", "d"]),
     ],
 )
 def test_names_of_clients(paths: list[str], names: list[str]) -> None:
     assert client_names([Path(path) for path in paths]) == names
-
-
-@pytest.mark.parametrize("column", ["grade", "age"])
-def test_a_refusal_names_the_file_and_its_row(tmp_path: Path, column: str) -> None:
-    for site, rows in LABELLED.groupby("site"):
-        cells = rows.reset_index(drop=True).drop(columns=["site", "person", "size"]).astype({column: object})
-        if site == "south":
-            cells.loc[6, column] = "?" if column == "grade" else "old"
-        save(cells, tmp_path / f"{site}.csv")
-    named = (f"'{column}'", f"in row 7 of {tmp_path}/south.csv")
-    assert_refused(f"{tmp_path}/*.csv", label="grade", unlabelled_rows="fail", names=named)
 
 
 ZONE = pa.timestamp("us", "Europe/Berlin")

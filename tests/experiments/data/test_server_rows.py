@@ -248,7 +248,12 @@ def test_the_digests_hold_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "settings", "key", "given"),
     [
-        (GOOD.rename(columns={"age": "years"}), {}, "dataset", "'years' of 'server.csv' in place of 'age'"),
+        (
+            GOOD.rename(columns={"age": "years"}),
+            {},
+            "dataset",
+            "table of 2 numbers with column 'years' of 'server.csv'",
+        ),
         (GOOD.drop(columns="age"), {}, "dataset", "table of 1 numbers of 'server.csv'"),
         (table(60, ("well", "dead")), {"server_labels": True}, "dataset", "dead of 'server.csv'"),
         (GOOD, {"server_rows": 61}, "rows", 61),

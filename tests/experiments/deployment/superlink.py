@@ -143,8 +143,8 @@ class RealFederation:
         if self._certificates is None:
             secured, options = "insecure = true", ["--insecure"]
         else:
-            secured = f'root-certificates = "{self._certificates.authority}"'
-            options = ["--ssl-ca-certfile", str(self._certificates.authority), "--enable-supernode-auth"]
+            secured = f'root-certificates = "{self._certificates.server}"'
+            options = ["--ssl-ca-certfile", str(self._certificates.server), "--enable-supernode-auth"]
             options += ["--ssl-certfile", str(self._certificates.server)]
             options += ["--ssl-keyfile", str(self._certificates.server_key)]
         (self.folder / "config.toml").write_text(
@@ -170,7 +170,7 @@ class RealFederation:
         else:
             key = NodeKey.made(self.folder, f"node-{number}-key")
             self.flwr("supernode", "register", str(key.public), "local")
-            command += ["--root-certificates", str(self._certificates.authority)]
+            command += ["--root-certificates", str(self._certificates.server)]
             command += ["--auth-supernode-private-key", str(key.private)]
         self._nodes.append(self._start(f"node-{number}", command, forked_clients=True))
         self._nodes[number].wait_for(r"SuperNode ID: \d+")

@@ -112,12 +112,6 @@ def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict:
     assert config.identity() == load_config([], None).identity()
 
 
-def test_a_pair_is_deployed_by_the_name_of_both(tmp_path: Path) -> None:
-    best = {"strategy": "fedadam+fedprox", "parameters": {"eta": 0.1, "proximal_mu": 0.5}, "learning_rate": 0.2}
-    _, strategy = winner_of(study(tmp_path, confirmation=None, best=best))
-    assert parse_strategy(strategy).kind == "fedadam+fedprox"
-
-
 def test_a_study_that_found_nothing_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(LogError) as caught:
         winner_of(study(tmp_path, confirmation=None, best=None))

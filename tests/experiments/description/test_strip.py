@@ -27,7 +27,7 @@ from fedscout.experiments.charts import (
 )
 from fedscout.experiments.description import ClientChange, Description, describe_federation
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.description_console import BLOCKS, PLAIN_BLOCKS, show_description, write_description
+from fedscout.experiments.reports.description_console import BLOCKS, show_description, write_description
 from fedscout.experiments.scenarios.features import FeatureNoise, GaussianUpdate, ScaledUpdate
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.experiments.description.federations import by_counts, federation_of
@@ -43,13 +43,11 @@ def many(num_clients: int) -> Description:
     return described(np.column_stack([first**2, np.full(num_clients, 10)]))
 
 
-def shown(description: Description, width: int = 120, encoding: str = "utf-8", by_count: bool = False) -> str:
+def shown(description: Description, width: int = 120) -> str:
     """Return what a terminal of this width shows, without colour."""
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    show_description(PlainConsole(file=file, width=width), description, by_count)
-    file.flush()
-    assert isinstance(file.buffer, io.BytesIO)
-    return file.buffer.getvalue().decode(encoding)
+    file = io.StringIO()
+    show_description(PlainConsole(file=file, width=width), description)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -112,12 +110,6 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
         assert max(len(line) for line in shown(description, width).splitlines()) <= width
 
 
-def test_a_terminal_that_knows_ascii_only_gets_that() -> None:
-    text = shown(described([[40, 0], [10, 10]], class_names=("grün", "blau")), encoding="ascii")
-    assert PLAIN_BLOCKS[4] * 2 + PLAIN_BLOCKS[0] * 2 in text
-    assert "gr?n, blau" in text
-
-
 @pytest.mark.parametrize("counts", [[[0, 0], [0, 0]], [[1, 0]], [[30, 10]]])
 def test_federations_with_next_to_nothing_are_shown(counts: list[list[int]]) -> None:
     text = shown(described(counts))
@@ -134,9 +126,9 @@ def test_texts_of_the_users_data_are_no_markup() -> None:
 # The picture: what is drawn, and files that are the same for the same federation.
 
 
-def drawn(description: Description, by_count: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def drawn(description: Description) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the tiles and the bars as Vega-Lite, each with its own data."""
-    whole = federation_map(description, by_count).to_dict()
+    whole = federation_map(description).to_dict()
     tiles, bars = ({**part, "data": whole["datasets"][part["data"]["name"]]} for part in whole["hconcat"])
     return tiles, bars
 
@@ -156,12 +148,6 @@ def test_a_cell_is_the_share_of_the_clients_rows() -> None:
     assert (tiles["encoding"]["opacity"]["field"], tiles["encoding"]["opacity"]["scale"]["domain"]) == ("share", [0, 1])
     assert [bar["rows"] for bar in values_of(bars)] == [40, 20, 0]
     assert [bar["affected"] for bar in values_of(bars)] == [False, True, False]
-
-
-def test_a_cell_may_be_a_number_of_rows() -> None:
-    tiles, _ = drawn(described([[30, 10], [5, 15]]), by_count=True)
-    assert [cell["rows"] for cell in values_of(tiles)] == [30, 10, 5, 15]
-    assert (tiles["encoding"]["opacity"]["field"], tiles["encoding"]["opacity"]["scale"]["domain"]) == ("rows", [0, 30])
 
 
 def test_many_clients_have_the_rows_of_the_strip() -> None:

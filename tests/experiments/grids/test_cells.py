@@ -15,10 +15,9 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, seconds_to
+from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, run_cells, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import other_seeds
-from fedscout.experiments.grids.runner import run_cells
 from fedscout.experiments.published import measurements
 from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
 from fedscout.experiments.studies.grid_folder import GridFolder
@@ -148,7 +147,7 @@ def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
         "best": search,
         "worst": {**search, "take": "worst"},
         "FedAvg": {"kind": "choose", "by": "FedAvg"},
-        "model": {"kind": "choose", "by": "language model"},
+        "model": {"kind": "choose", "by": "LLM"},
         "plain": {},
     }
     found = measured(tmp_path, rows)

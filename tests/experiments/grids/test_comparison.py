@@ -110,8 +110,7 @@ def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
 
 def test_the_mean_is_over_columns_however_many_seeds_each_has() -> None:
     # Of two columns both are the first, or both the second, with probability 1/4 each: all of 95 %.
-    assert bootstrap_mean({"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0], "c": []}) == (0.5, 0.0, 1.0)
-    assert bootstrap_mean({"a": []}) is None
+    assert bootstrap_mean({"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0]}) == (0.5, 0.0, 1.0)
 
 
 def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
@@ -123,7 +122,6 @@ def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
     generator = np.random.default_rng(5)
     values = generator.normal(generator.normal(size=(12, 1)), 2.0, size=(12, 4))
     found = bootstrap_mean({str(place): row.tolist() for place, row in enumerate(values)})
-    assert found is not None
     mean, low, high = found
     deviation = np.sqrt((values.mean(axis=1).var() + (values.var(axis=1) / 4).mean()) / 12)
     assert mean == pytest.approx(values.mean())
@@ -164,7 +162,7 @@ def test_curves_go_over_the_steps_and_what_is_no_quantity_is_in_panels(steps: st
     result = ExperimentResult.model_construct(**facts, cells=cell_results(plain, numbers(values)))  # type: ignore[arg-type]
     chart: dict[str, Any] = experiment_picture(result).to_dict()
     if along is None:
-        assert [panel["title"] for panel in chart["concat"]] == [*rows]
+        assert chart["facet"]["sort"] == [*rows]
         return
     assert len(chart["layer"][0]["encoding"]["x"]["sort"]) == along
     (points,) = chart["datasets"].values()

@@ -89,7 +89,7 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
 )
 def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
     found = experiment(statements={text: "said"})
-    relation = "level" if "=" in text else "above"
+    relation = "=" if "=" in text else ">"
     assert [(one.first, one.second) for one in found.said()] == pairs
     assert {(one.relation, one.says) for one in found.said()} == {(relation, "said")}
 
@@ -101,6 +101,16 @@ def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
         ("FedAvg", "c, d"): Number(0.25, 0.05),
         ("rules", "b"): Number(1.0),
     }
+
+
+def test_a_row_or_column_may_have_published_numbers_alone() -> None:
+    columns = {**PLAIN["columns"], "z": "published"}
+    found = experiment(columns=columns, rows={"FedAvg": {}, "by hand": "published"}, published={"by hand": {"z": 1}})
+    for part in (found, found.only(None, ["a", "z"])):
+        assert ("by hand", "z") in part.cells()
+        assert {row for row, _ in part.measured()} == {"FedAvg"}
+        assert "z" not in {column for _, column in part.measured()}
+    assert found.only(None, ["a"]).federations["a"] == found.federations["a"]
 
 
 def test_a_scale_replaces_parts() -> None:
@@ -122,6 +132,7 @@ def test_a_scale_replaces_parts() -> None:
         {"statements": {"FedAvg > rules @ z": ""}},
         {"published": {"FedProx": [1, 2, 3]}},
         {"rows": {"a": None}},
+        {"rows": {"a": {"kind": "given"}}},
         {"rows": {"a": {"kind": "choose"}}},
         {"rows": {"a": {"kind": "guess"}}},
         {"seeds": 0},
@@ -212,7 +223,8 @@ def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
         (next(iter(experiment.rows)), column) for column in experiment.federations
     }:
         method = experiment.rows[row]
-        assert method is not None
+        if isinstance(method, str) or isinstance(experiment.columns.get(column), str):
+            continue
         own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
         config = read_config([*arguments(experiment.federations[column]), *own])
         parse_strategy(with_strategy(config).strategy or {})

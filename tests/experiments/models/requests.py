@@ -40,8 +40,8 @@ SMALL = {
     "embedding_bag": request("embedding_bag", (6,), "tokens", embedding_size=4),
     "textcnn": request("textcnn", (6,), "tokens", hidden=(5,), embedding_size=4),
     "char_lstm": request("char_lstm", (6,), "tokens", hidden=(7, 5), embedding_size=3),
-    "embedding_classifier": request("embedding_classifier", (9,), "embedding"),
-    "embedding_classifier with a hidden layer": request("embedding_classifier", (9,), "embedding", hidden=(8,)),
+    "embedding_classifier": request("embedding_classifier", (9,)),
+    "embedding_classifier with a hidden layer": request("embedding_classifier", (9,), hidden=(8,)),
     "dqn": request("dqn", (4,)),
     "auto": request("auto", (6,), "tokens", num_classes=VOCABULARY - 1),
 }

@@ -84,11 +84,7 @@ def test_what_is_no_image_or_too_small_is_refused(kind: str, shape: tuple[int, .
         *[(kind, "tokens") for kind in ("linear", "dense", "dense_large", "lenet", "cnn2", "resnet18", "dqn")],
         ("embedding_classifier", "tokens"),
         ("embedding_classifier", "image"),
-        *[
-            (kind, other)
-            for kind in ("embedding_bag", "textcnn", "char_lstm")
-            for other in ("table", "image", "embedding")
-        ],
+        *[(kind, other) for kind in ("embedding_bag", "textcnn", "char_lstm") for other in ("table", "image")],
     ],
 )
 def test_rows_that_a_model_cannot_read_are_refused(kind: str, data_kind: str) -> None:
@@ -245,7 +241,6 @@ def test_nothing_heavy_is_imported_until_it_is_needed() -> None:
         ("tokens", (32,), 10_000, 2, "embedding_bag"),
         ("tokens", (32,), 300, 2, "embedding_bag"),  # a small vocabulary, but the classes are no tokens
         ("tokens", (32,), 50_000, 49_000, "embedding_bag"),
-        ("embedding", (384,), 0, 2, "embedding_classifier"),
     ],
 )
 def test_choice(data_kind: DataKind, shape: tuple[int, ...], vocabulary_size: int, num_classes: int, kind: str) -> None:
@@ -347,8 +342,8 @@ COUNTS = [
     ("embedding_bag", "tokens", (32,), 2, {}, 10_000 * 32 + (32 * 2 + 2)),
     ("textcnn", "tokens", (32,), 2, {}, 10_000 * 100 + (3 + 4 + 5) * 100 * 100 + 3 * 100 + (300 * 2 + 2)),
     ("char_lstm", "tokens", (80,), 65, {}, 10_000 * 8 + LSTM_8_256 + LSTM_256_256 + 257 * 65),
-    ("embedding_classifier", "embedding", (384,), 2, {}, 384 * 2 + 2),
-    ("embedding_classifier", "embedding", (384,), 2, {"hidden": (16,)}, (384 * 16 + 16) + (16 * 2 + 2)),
+    ("embedding_classifier", "table", (384,), 2, {}, 384 * 2 + 2),
+    ("embedding_classifier", "table", (384,), 2, {"hidden": (16,)}, (384 * 16 + 16) + (16 * 2 + 2)),
     ("dqn", "table", (4,), 2, {}, (4 * 64 + 64) + (64 * 64 + 64) + (64 * 2 + 2)),
 ]
 EACH = pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "settings", "expected"), COUNTS)

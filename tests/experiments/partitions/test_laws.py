@@ -382,28 +382,14 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "given"),
-    [
-        (b"a,b,c\n1,2,3\n", ", line 1", "'a,b,c'"),
-        (b"1,2,3\n1,2\n", ", line 2", "'1,2'"),
-        (b"1,2,3\n1,-2,3\n", ", line 2", "'1,-2,3'"),
-        (b"1,2.5,3\n", ", line 1", "'1,2.5,3'"),
-        (b"1;2;3\n", ", line 1", "'1;2;3'"),
-        (b"", "", "none"),
-        (b"\xff\xfe1", "", "0xff"),
-        (None, "", "No such file"),
-    ],
+    "content", [b"a,b,c\n1,2,3\n", b"1,2,3\n1,2\n", b"1,-2,3\n", b"1,2.5,3\n", b"1;2;3\n", b"\xff\xfe1", None]
 )
-def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None, place: str, given: str) -> None:
+def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "counts.csv"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigurationError) as caught:
+    with refused(ConfigurationError, key="federation.partition.counts"):
         deal("counts", COUNTED, None, counts=file)
-    (fault,) = caught.value.faults
-    assert str(fault.key).startswith("federation.partition.counts")
-    assert f"{file}{place}" in fault
-    assert given in str(fault.given)
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,17 @@ from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.reports.console import PlainConsole, bytes_text, paragraph
-from fedscout.experiments.reports.details import TrialLine, informative_columns
-from fedscout.experiments.reports.progress import Cost
+from fedscout.experiments.reports.details import informative_columns, trial_values
+from fedscout.experiments.reports.progress import cost_text
 from fedscout.experiments.reports.study_console import (
     SEVERITY_BAR,
     StudyScreen,
     bar,
+    certainty,
     diagnosis_lines,
     few_clients,
+    headline,
     reason,
-    verdict_lines,
 )
 from fedscout.experiments.text import visible
 from fedscout.search.config import SearchConfig
@@ -58,22 +59,21 @@ def by_kind(**means: float) -> Callable[[TrialSettings], Measured]:
     return lambda spec: completed(means.get(spec.strategy.kind, 0.5))
 
 
-def sentence_of(outcome: StudyOutcome) -> str:
-    assert outcome.confirmation is not None
-    return outcome.confirmation.sentence
-
-
-def test_what_is_better_is_to_be_used(tmp_path: Path) -> None:
-    outcome = found(tmp_path, by_kind(fedmedian=0.75))
-    assert [*verdict_lines(outcome, None)] == ["Use fedmedian.", sentence_of(outcome)]
-    assert sentence_of(outcome).startswith("fedmedian ")
-    assert "+25.0 points" in sentence_of(outcome)
-
-
-@pytest.mark.parametrize("best", [0.25, 0.5])
-def test_where_nothing_is_better_fedavg_is_to_be_used(tmp_path: Path, best: float) -> None:
-    outcome = found(tmp_path, by_kind(fedmedian=best, fedadam=0.25))
-    assert [*verdict_lines(outcome, None)] == ["Use FedAvg.", sentence_of(outcome)]
+@pytest.mark.parametrize(
+    ("means", "settings", "first"),
+    [
+        ({"fedmedian": 0.75}, {}, "Use fedmedian."),
+        ({"fedmedian": 0.25, "fedadam": 0.25}, {}, "Use FedAvg."),
+        ({}, {}, "Use FedAvg."),
+        ({"fedmedian": 0.75}, {"confirmation_seeds": 0}, "Best of the search: fedmedian;"),
+    ],
+)
+def test_the_headline_says_what_to_use(tmp_path: Path, means: Any, settings: Any, first: str) -> None:
+    outcome = found(tmp_path, by_kind(**means), **settings)
+    assert headline(outcome).startswith(first)
+    if first == "Use fedmedian.":
+        assert outcome.confirmation is not None
+        assert "+25.0 points" in certainty(outcome.confirmation)
 
 
 def test_where_fedavg_at_another_rate_is_as_good_that_is_to_be_used(tmp_path: Path) -> None:
@@ -84,22 +84,10 @@ def test_where_fedavg_at_another_rate_is_as_good_that_is_to_be_used(tmp_path: Pa
         rate = spec.session.training.learning_rate
         return completed(means.get(rate, 0.3) if spec.strategy.kind == "fedavg" else 0.7)
 
-    first, second = verdict_lines(found(tmp_path, outcome, tuned_baseline=True), None)
-    assert first.startswith("Use FedAvg ")
-    assert all("rate 0.8" in line for line in (first, second))
-
-
-def test_what_was_not_confirmed_is_only_the_best_of_the_search(tmp_path: Path) -> None:
-    outcome = found(tmp_path, by_kind(fedmedian=0.75), confirmation_seeds=0)
-    (line,) = verdict_lines(outcome, None)
-    assert line.startswith("Best of the search: fedmedian;")
-
-
-@pytest.mark.parametrize("report", [None, SKEWED])
-def test_where_no_trial_went_through_nothing_is_advised(tmp_path: Path, report: HeterogeneityReport | None) -> None:
-    outcome = found(tmp_path, lambda spec: failed("diverged"), report)
-    (line,) = verdict_lines(outcome, report)
-    assert line.startswith("No trial ")
+    tuned = found(tmp_path, outcome, tuned_baseline=True)
+    assert tuned.confirmation is not None
+    assert headline(tuned).startswith("Use FedAvg ")
+    assert all("rate 0.8" in line for line in (headline(tuned), certainty(tuned.confirmation)))
 
 
 def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_search(tmp_path: Path) -> None:
@@ -114,10 +102,9 @@ def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_sear
     study = found(tmp_path, outcome, SKEWED, **settings)
     assert study.best is not None
     assert study.best.spec.kind == "fedadam"
-    first, *_, last = verdict_lines(study, SKEWED)
-    (advised,) = [one for one in study.first_generation if first == f"Use {one.spec}."]
+    (advised,) = [one for one in study.first_generation if headline(study) == f"Use {one.spec}."]
     assert advised.spec.kind == "fedyogi"
-    assert last.endswith(f": {advised.explanation}")
+    assert reason(study).endswith(f". {advised.explanation}")
 
 
 # Why a study tried what it advises: who proposed it, and what the rules say.
@@ -184,8 +171,10 @@ def test_the_rules_answer_is_told_where_fedavg_is_kept(tmp_path: Path, report: H
     tells(outcome, "no other ", f"the rules recommend {spec}{too}. {explanation}")
 
 
-def test_where_nothing_went_through_there_is_no_reason(tmp_path: Path) -> None:
-    assert reason(study(tmp_path, lambda spec: failed("diverged"))) == ""
+def test_where_nothing_went_through_nothing_is_advised(tmp_path: Path) -> None:
+    outcome = study(tmp_path, lambda spec: failed("diverged"))
+    assert headline(outcome).startswith("No trial ")
+    assert reason(outcome) == ""
 
 
 # One screen of 80 × 24 for any study, verdict first.
@@ -197,7 +186,7 @@ STEPS = (("Train", COMMAND), ("Export", "fedscout app"), ("Report", "fedscout re
 
 
 def screen(outcome: StudyOutcome, report: HeterogeneityReport | None = None, **parts: Any) -> StudyScreen:
-    given: dict[str, Any] = {"federation": LONG, "cost": Cost(9, 0, 12.4), "next_steps": STEPS}
+    given: dict[str, Any] = {"federation": LONG, "cost": cost_text(9, 0, 12.4), "next_steps": STEPS}
     return StudyScreen(outcome, report, **{**given, **parts})
 
 
@@ -370,32 +359,19 @@ def test_a_list_of_clients_fits_and_counts_them_all(width: int) -> None:
 # What tables of trials tell beside fitness.
 
 
-FEDAVG = TrialLine(own=0.5, shared=None, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
-DITTO = TrialLine(own=0.75, shared=0.5, new_client=None, bytes_down=1000.0, bytes_up=1000.0)
-SCAFFOLD = TrialLine(own=0.625, shared=None, new_client=None, bytes_down=1900.0, bytes_up=2000.0)
-FAILED = TrialLine(own=None, shared=None, new_client=None, bytes_down=None, bytes_up=None)
-
-
-def test_nothing_where_nothing_differs() -> None:
-    assert informative_columns([FEDAVG, FEDAVG, FAILED]) == {}
-    assert informative_columns([FAILED]) == {}
-    assert informative_columns([]) == {}
-
-
-def test_the_global_model_beside_models_of_clients_own() -> None:
-    """Where clients use it, it is what they are scored by."""
-    assert informative_columns([FEDAVG, DITTO, FAILED]) == {"global model": ["0.5000", "0.5000", ""]}
-
-
-def test_new_clients_where_there_are_some() -> None:
-    new = TrialLine(own=0.5, shared=None, new_client=0.25, bytes_down=1.0, bytes_up=1.0)
-    assert informative_columns([new, new]) == {"new client": ["0.2500", "0.2500"]}
-
-
-def test_bytes_where_they_differ_or_stand_alone() -> None:
+def test_columns_that_carry_information() -> None:
+    """The global model where some client has another (else it is the own one); bytes where they differ or alone."""
+    fedavg = {"own": 0.5, "down per round": 1000.0, "up per round": 1000.0}
+    ditto = {**fedavg, "own": 0.75, "global model": 0.5}
+    scaffold = {"own": 0.625, "down per round": 1900.0, "up per round": 2000.0}
+    failed_trial = {"own": None, "down per round": None, "up per round": None}
+    assert informative_columns([fedavg, fedavg, failed_trial]) == {}
+    assert informative_columns([failed_trial]) == informative_columns([]) == {}
+    assert informative_columns([fedavg, ditto, failed_trial]) == {"global model": ["0.5000", "0.5000", ""]}
+    assert informative_columns([{**fedavg, "new client": 0.25}] * 2) == {"new client": ["0.2500", "0.2500"]}
     differing = {"down per round": ["1 kB", "1.9 kB"], "up per round": ["1 kB", "2 kB"]}
-    assert informative_columns([FEDAVG, SCAFFOLD]) == differing
-    assert informative_columns([SCAFFOLD]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
+    assert informative_columns([fedavg, scaffold]) == differing
+    assert informative_columns([scaffold]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
 
 
 @pytest.mark.parametrize(
@@ -410,7 +386,7 @@ def test_time_stands_where_there_is_a_clock_and_time_to_a_target_where_there_is_
     """Five rounds of 30 s; a mean of 0.6 is reached by the whole of them, one of 0.7 is not."""
     trial = Trial(round_accuracy=(0.4, 0.5, 0.6, 0.7, 0.8), round_seconds=(30.0,) * 5)
     near, far = (Objective("time_to_accuracy", 5, target).measure(ACCURACY) for target in (0.6, 0.7))
-    assert informative_columns([TrialLine.of_trial(trial)])["simulated time"] == ["2.5 min"]
-    assert "time to target" not in informative_columns([TrialLine.of_trial(trial)])
-    assert informative_columns([TrialLine.of_trial(trial, near)])["time to target"] == ["2.5 min"]
-    assert "time to target" not in informative_columns([TrialLine.of_trial(trial, far)])
+    assert informative_columns([trial_values(trial)])["simulated time"] == ["2.5 min"]
+    assert "time to target" not in informative_columns([trial_values(trial)])
+    assert informative_columns([trial_values(trial, near)])["time to target"] == ["2.5 min"]
+    assert "time to target" not in informative_columns([trial_values(trial, far)])

@@ -29,7 +29,7 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.features import GaussianUpdate, LittleIsEnough, ScaledUpdate
-from fedscout.strategies import FedAvgSpec, parse_strategy
+from fedscout.strategies import parse_strategy
 from tests.engine.choices import rounds_of
 from tests.kits.refusals import refused
 from tests.ray_processes import NUM_HOSTS
@@ -183,40 +183,6 @@ def test_scores_and_losses_are_of_honest_rows_and_training() -> None:
     assert attacked.round_accuracy[0] == attacked.round_clean_accuracy[0]
 
 
-def test_who_turns_round_as_much_as_the_others_bring_stops_the_mean() -> None:
-    """Of equal clients that all hold the same rows in one batch, two of ten at c = 4: 8 u - 2 · 4 u = 0.
-
-    Sums are of exact products; the update itself is rounded to float32 once by each attacker.
-    """
-    federation = build({"kind": "sign_flip", "clients": ATTACKERS, "factor": 4}, dataset="wine")
-    rows = np.tile(federation.partition.client(5), CLIENTS)
-    offsets = np.arange(CLIENTS + 1) * len(federation.partition.client(5))
-    alike = Federation(
-        name="alike",
-        features=federation.features,
-        labels=federation.labels,
-        num_classes=federation.num_classes,
-        partition=type(federation.partition)(rows, offsets),
-        model=federation.model,
-        attacks=federation.attacks,
-    )
-    spec = TrialSettings(
-        strategy=parse_strategy(FEDAVG, Cohort(CLIENTS, CLIENTS, 0.1)),
-        num_rounds=2,
-        num_sampled=CLIENTS,
-        session=Session(
-            training=LocalTraining(local_epochs=1, batch_size=1000, learning_rate=0.1),
-            test_fraction=0.0,
-            evaluate_on="train",
-        ),
-        keep_model=True,
-    )
-    host = ClientHost(alike, {})
-    result = run_trial(spec, LocalGrid(host, session=spec.session))
-    assert result.status == "completed"
-    np.testing.assert_allclose(result.vector, host.initial_vector(0), rtol=0, atol=1e-6)
-
-
 EVERY_KIND = (
     {"kind": "sign_flip", "clients": [0]},
     {"kind": "scaled_update", "clients": [1]},
@@ -302,33 +268,3 @@ def test_a_fifth_of_attackers_breaks_the_mean_and_not_what_is_robust(strategy: s
     assert accuracy(strategy, attack, num_clients) > accuracy(strategy, None, num_clients) - 0.05
     assert accuracy("fedavg", attack, num_clients) < accuracy(strategy, attack, num_clients) - 0.1
     assert accuracy("fedavg", None, num_clients) > 0.9
-
-
-# What the loss for wrong labels is there for: digits of which 40 % are called something else.
-
-
-def clean_accuracy(training: LocalTraining, seed: int) -> float:
-    """Return the mean of the last five of 30 rounds, on labels as they were."""
-    federation = FederationConfig.model_validate(
-        {
-            "dataset": "digits",
-            "num_clients": 10,
-            "partition": {"kind": "iid"},
-            "seed": seed,
-            "scenario": {"kind": "label_flip", "clients": "all", "rate": 0.4},
-        }
-    )
-    host = ClientHost(build_federation(federation, ModelConfig()), {})
-    session = Session(seed=seed, training=training)
-    trial = run_trial(TrialSettings(FedAvgSpec(), 30, 10, session), LocalGrid(host, session=session))
-    assert trial.error is None
-    return float(np.mean(trial.round_clean_accuracy[-5:]))
-
-
-@pytest.mark.stress
-def test_the_added_terms_help_where_labels_are_wrong() -> None:
-    """On every one of three splits; docs/strategies.md has both losses at their best rates."""
-    plain = LocalTraining(local_epochs=5)
-    robust = plain.model_copy(update={"pseudo_label_weight": 1.0, "reverse_weight": 1.0})
-    gains = [clean_accuracy(robust, seed) - clean_accuracy(plain, seed) for seed in range(3)]
-    assert min(gains) > 0

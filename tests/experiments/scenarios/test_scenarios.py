@@ -20,7 +20,6 @@ from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.partitions.base import PartitionRequest
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.features import FeatureNoise
-from fedscout.experiments.scenarios.labels import RandomLabelFlip, ShiftLabels
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS, parse_effects, stack_effects
 from tests.kits.refusals import refused
 
@@ -89,13 +88,6 @@ def test_the_affected_client_is_the_third(name: str, num_clients: int, affected:
     result = plan(name, by_counts(60, 60), num_clients)
     assert result.affected_clients == (affected,)
     assert set(result.transforms) == {affected}
-
-
-def test_what_is_done_to_the_one_client() -> None:
-    labels = by_counts(60, 60)
-    assert plan("noisy_labels", labels).transforms[2] == (RandomLabelFlip(0.3),)
-    assert plan("label_poisoning", labels).transforms[2] == (ShiftLabels(),)
-    assert plan("corrupted_client", labels).transforms[2] == (FeatureNoise(1.0, 0.5), ShiftLabels())
 
 
 def test_feature_skew_gives_each_client_its_noise_in_turn() -> None:

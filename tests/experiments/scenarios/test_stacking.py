@@ -69,15 +69,6 @@ def test_effects_go_in_order() -> None:
     assert empty_features(build(DROP, NOISE), 2) == 0  # what was dropped is noise now
 
 
-def test_label_effects_compose_in_order() -> None:
-    swap = {"kind": "concept_shift", "permutation": [1, 0, 2]}
-    shift = {"kind": "poisoning"}
-    before = view(build(), 2)[1]
-    swapped = np.array([1, 0, 2])
-    np.testing.assert_array_equal(view(build(swap, shift), 2)[1], (swapped[before] + 1) % 3)
-    np.testing.assert_array_equal(view(build(shift, swap), 2)[1], swapped[(before + 1) % 3])
-
-
 def test_equal_seeds_give_equal_clients_and_others_do_not() -> None:
     effects = ({**NOISE, "clients": 0.5}, {"kind": "label_flip", "clients": "all", "alpha": 2, "beta": 5})
     first, again, other = (build(*effects, seed=seed) for seed in (3, 3, 4))
@@ -175,23 +166,16 @@ def test_the_digest_depends_on_every_key_and_on_the_order_of_effects_but_not_of_
     [
         ("[]", "", "at least one"),
         ("poisoning", "", "iid, label_skew"),
-        ("5", "", "iid, label_skew"),
         ("[poisoning]", ".0", "got 'poisoning'"),
         ("{rate: 1}", ".0.kind", "feature_noise, label_flip"),
         ("{kind: flood}", ".0.kind", "feature_noise, label_flip"),
         ("{kind: [1]}", ".0.kind", "feature_noise, label_flip"),
         ("{kind: feature_noise}", ".0.std", "feature_noise"),
-        ("{kind: feature_noise, std: -1}", ".0.std", "to 0, got -1"),
         ("{kind: feature_noise, std: .inf}", ".0.std", "got inf"),
         ("{kind: label_flip}", ".0", "rate, or alpha and beta"),
         ("{kind: label_flip, rate: 1.5}", ".0.rate", "to 1, got 1.5"),
-        ("{kind: label_flip, alpha: 1}", ".0", "rate, or alpha and beta"),
         ("{kind: label_flip, rate: 0.1, beta: 1}", ".0", "rate, or alpha and beta"),
         ("{kind: label_flip, rate: 0.1, rat: 1}", ".0", "kind, clients, num_clients, rate, alpha, beta, got 'rat'"),
-        ("{kind: sign_flip, factor: 0}", ".0.factor", "than 0, got 0"),
-        ("{kind: scaled_update, factor: -2}", ".0.factor", "than 0, got -2"),
-        ("{kind: gaussian_update, std: -1}", ".0.std", "to 0, got -1"),
-        ("{kind: little_is_enough, z: -1}", ".0.z", "to 0, got -1"),
         ("{kind: dropout, probability: 1}", ".0.probability", "than 1, got 1"),
         ("{kind: feature_drop, share: 0.1, value: max}", ".0.value", "'zero' or 'mean', got"),
         ("{kind: concept_shift, permutation: [0, 0]}", ".0.permutation", "each class"),

@@ -173,17 +173,6 @@ def test_a_table_of_one_strategy_is_not_for_a_search_of_all(tmp_path: Path, capl
     assert told == (str(path), "strategy fedadam", "strategy fedadam or fedprox")
 
 
-def test_batches_beyond_the_grid_are_said(tmp_path: Path, caplog: Any) -> None:
-    path = tmp_path / "table.parquet"
-    cells = tuple(replace(cell, batch_size=80 if cell.quantity == 20 else 1_000_000) for cell in TABLE.cells)
-    for number, table in enumerate((SettingsTable(cells[:1]), SettingsTable(cells[1:2]), SettingsTable(cells))):
-        write_settings_table(path, table, PROVENANCE)
-        with caplog.at_level(logging.WARNING, logger="fedscout"):
-            run_training(load_config(with_table(path, "training.num_rounds=1")), tmp_path / str(number))
-    said = [message.removeprefix(str(path)).split(":")[0] for message in caplog.messages if "batches" in message]
-    assert [re.findall(r"[\d,]*\d", line) for line in said] == [["80", "20"], *[["1,000,000", "80"]] * 2]
-
-
 def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_metrics_of_clients.py").write_text(
         "def largest(counts, rows):\n    return counts.max() / rows\n\n\ndef nothing(counts, rows):\n    return None\n"

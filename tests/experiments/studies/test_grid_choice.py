@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import runner
 from fedscout.experiments.studies.runner import Estimate, ExpectedWork, device_for, local_host_if_faster
-from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training, run_workflow
+from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training
 from tests.kits.refusals import refused
 
 ALL_DAY = 10**9
@@ -40,17 +39,6 @@ def test_short_work_stays_and_long_work_does_not() -> None:
     assert Estimate.of(0.5, 4, 2) == Estimate(4 * (runner.LOCAL_ROUND_SECONDS + 0.5), there)
     assert Estimate.of(0.5, 4, 2).is_local
     assert not Estimate.of(0.5, 400, 2).is_local
-
-
-@pytest.mark.parametrize("round_seconds", [1e-4, 0.1, 100.0])
-@pytest.mark.parametrize("num_rounds", [1, 1000])
-def test_one_processor_gains_nothing_from_ray(round_seconds: float, num_rounds: int) -> None:
-    assert Estimate.of(round_seconds, num_rounds, num_hosts=1).is_local
-
-
-def test_rounds_that_cost_less_than_rays_own_share_stay_however_many_there_are() -> None:
-    less = runner.RAY_ROUND_SECONDS - runner.LOCAL_ROUND_SECONDS
-    assert Estimate.of(less, ALL_DAY, num_hosts=100).is_local
 
 
 def test_what_is_long_by_its_operations_alone_is_not_tried(
@@ -142,44 +130,6 @@ def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     rounds, local, _ = map(float, re.findall(r"\d+", caplog.messages[-1]))
     assert rounds == 10_000
     assert local == pytest.approx(10_000 * round_seconds, abs=0.5)
-
-
-TABLES = {
-    "three clients": ("federation.dataset=wine", "federation.num_clients=3"),
-    "ten clients": ("federation.dataset=wine", "federation.num_clients=10", "federation.partition.alpha=1"),
-    "pictures": ("federation.dataset=digits", "federation.num_clients=10"),
-    "many clients": ("federation.dataset=digits", "federation.num_clients=50", "federation.partition.alpha=0.5"),
-    "epochs": (
-        "federation.dataset=digits",
-        "federation.num_clients=20",
-        "training.local_epochs=5",
-        "training.fraction_train=0.5",
-    ),
-}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("table", TABLES)
-def test_what_is_foreseen_is_spent_within_a_factor_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: str
-) -> None:
-    began: list[float] = []
-
-    def here(federation: Federation, work: ExpectedWork) -> ClientHost | None:
-        host = local_host_if_faster(federation, work)
-        began.append(time.process_time())
-        return host
-
-    monkeypatch.setattr(runner, "num_processors", lambda: 1)
-    monkeypatch.setattr(runner, "local_host_if_faster", here)
-    small = ["search.budget=6", "search.generation_size=3", "search.confirmation_seeds=2", "training.num_rounds=12"]
-    with caplog.at_level(logging.INFO, "fedscout"):
-        run_workflow(load_config([*TABLES[table], *small]), tmp_path / "out")
-    spent = time.process_time() - began[0]
-    told = next(message for message in caplog.messages if "engine.grid=" in message)
-    foreseen = float(re.findall(r"\d+", told)[1])
-    assert spent / 2 < foreseen < 2 * spent
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,15 +17,6 @@ from fedscout.experiments.studies.run_folder import default_folder, differences,
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CONFIG = StudyConfig()
-HOLD = """
-import sys
-from pathlib import Path
-from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.studies.run_folder import open_run_folder
-with open_run_folder(Path(sys.argv[1]), StudyConfig()):
-    print("open", flush=True)
-    sys.stdin.read()
-"""
 
 
 def refusal(path: Path, config: StudyConfig = CONFIG, data: str | None = None) -> Fault:
@@ -99,29 +85,6 @@ def test_a_folder_that_was_moved_away_is_not_written_to(tmp_path: Path, again: b
         assert not out.exists() or not list(out.iterdir())
 
 
-@pytest.mark.slow
-def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "open\n"
-        fault = refusal(tmp_path)
-        assert all(name in fault for name in (str(tmp_path), f" {holder.pid} ", socket.gethostname()))
-        assert (tmp_path / "config.json").is_file()
-    finally:
-        holder.kill()
-        holder.communicate()
-    with open_run_folder(tmp_path, CONFIG):
-        assert (tmp_path / ".lock").read_text().split()[:2] == [str(os.getpid()), socket.gethostname()]
-    assert (tmp_path / ".lock").read_text() == ""
-
-
 def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     with open_run_folder(tmp_path, CONFIG):
         pass
@@ -179,16 +142,6 @@ def unwritable(path: Path) -> bool:
     return fault.startswith("--out ") and f"got {path}: " in fault
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="a superuser may write everywhere")
-def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        assert unwritable(tmp_path)
-        assert unwritable(tmp_path / "below")
-    finally:
-        tmp_path.chmod(0o700)
-
-
 # Nothing half-written.
 
 
@@ -219,31 +172,6 @@ def test_an_interruption_keeps_the_folder(tmp_path: Path, interruption: type[Bas
         raise interruption
     with open_run_folder(tmp_path, CONFIG):
         assert (tmp_path / "config.json").is_file()
-
-
-def test_a_json_file_appears_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_run_folder(tmp_path, CONFIG) as folder:
-        folder.write_json("result.json", {"value": 1})
-        before = content(tmp_path)
-
-        def crash(*_: object) -> None:
-            raise OSError("no space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", crash)
-            with pytest.raises(EngineError, match=r"result\.json"):
-                folder.write_json("result.json", {"value": 2})
-        with pytest.raises(ValueError, match="JSON"):  # JSON knows no infinity
-            folder.write_json("result.json", {"value": float("inf")})
-        assert folder.read_json("result.json") == {"value": 1}
-        assert content(tmp_path) == before
-
-
-@pytest.mark.parametrize("write", [lambda p: None, lambda p: p.write_text("{"), lambda p: p.write_text("[1]")])
-def test_what_cannot_be_read_is_none(tmp_path: Path, write: Callable[[Path], object]) -> None:
-    with open_run_folder(tmp_path, CONFIG) as folder:
-        write(tmp_path / "report.json")
-        assert folder.read_json("report.json") is None
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:

@@ -91,12 +91,9 @@ def test_the_origin_of_rows(arguments: list[str], known: DataOrigin | None) -> N
 # What is written.
 
 
-def test_the_result_is_returned_as_it_is_written(finished: FinishedStudy) -> None:
-    assert json.loads((finished.folder / "result.json").read_text()) == json.loads(json.dumps(finished.document))
-
-
 def test_the_result_holds_what_was_found(finished: FinishedStudy) -> None:
     document, outcome = finished.document, finished.outcome
+    assert json.loads((finished.folder / "result.json").read_text()) == json.loads(json.dumps(document))
     assert [trial["trial"] for trial in document["trials"]] == [0, 1, 2, 3]
     assert document["baseline"] == document["trials"][0]
     assert outcome.best is not None
@@ -132,7 +129,7 @@ def test_a_scenario_s_affected_clients_are_told(tmp_path: Path, scenario: str, a
 # Going on.
 
 
-@pytest.mark.parametrize("num_lost", [1, 2, 4, 5, 7, NUM_TRIALS])
+@pytest.mark.parametrize("num_lost", [1, 5, NUM_TRIALS])
 def test_without_its_last_trials_it_ends_the_same(finished: FinishedStudy, tmp_path: Path, num_lost: int) -> None:
     folder = copy_of(finished.folder, tmp_path / "out", without=num_lost)
     _, known = run_noting(small(), folder)
@@ -267,24 +264,12 @@ def test_training_logs_one_trial_and_does_not_repeat_it(tmp_path: Path) -> None:
     assert len(list((folder / "trials").iterdir())) == 1
 
 
-def test_training_fedavg_is_the_baseline_of_the_search(finished: FinishedStudy, tmp_path: Path) -> None:
-    _, entry, _ = run_training(small(), tmp_path / "out", Display())
-    assert entry.round_accuracy == finished.outcome.baseline.round_accuracy
-
-
 def test_a_trained_strategy_and_a_search_do_not_share_a_folder(finished: FinishedStudy, tmp_path: Path) -> None:
     run_training(small(), tmp_path / "trained", Display())
     with refused(UserError, key="trained"):
         run_workflow(small(), tmp_path / "trained", Display())
     with refused(UserError, key="searched"):
         run_training(small(), copy_of(finished.folder, tmp_path / "searched"), Display())
-
-
-def test_detection_alone(finished: FinishedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, report = run_detection(small(), Display())
-    assert report.without_timings().model_dump(mode="json") == finished.document["report"]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_with_an_epsilon_clients_answer_with_noise_alone() -> None:

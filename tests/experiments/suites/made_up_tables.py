@@ -10,10 +10,10 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured
 from fedscout.experiments.grids.experiment import Experiment
-from fedscout.experiments.suites.choice import Replayed
 from fedscout.experiments.suites.replay import (
     SPACE,
     FederationTrials,
+    Replayed,
     TabledFederation,
     TabledTrial,
     joint_grid,
@@ -89,10 +89,10 @@ def replayed(path: Path, names: Sequence[str], *settings: str, columns: Sequence
     document = {
         "title": "a test",
         "unit": "R_t",
-        "method": {"kind": "given"},
-        "measured_by": {"function": "fedscout.experiments.suites.choice:Replayed"},
+        "method": {"kind": "choose"},
+        "measured_by": {"function": "fedscout.experiments.suites.replay:Replayed"},
         "columns": {name: {} for name in known},
-        "rows": {name: {"arguments": {"by": name}} for name in names},
+        "rows": {name: {"by": name} for name in names},
     }
     return Replayed(str(path)).measure(Experiment.model_validate(document), CellContext(path.parent, settings))
 

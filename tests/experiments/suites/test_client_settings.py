@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.trials import runner as trial_runner
 from fedscout.experiments import suites
 from fedscout.experiments.grids.catalogue import catalogue
-from fedscout.experiments.grids.cells import CellContext, Measured
+from fedscout.experiments.grids.cells import CellContext, Measured, run_cells
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
 from fedscout.experiments.grids.methods import Given
+from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.suites.client_settings import (
-    VALIDATION_SHARE,
     WAYS,
-    SettingsCells,
     SettingsTuning,
-    by_hand,
-    every_client,
-    finer_table,
+    Tuned,
     one_for_all,
-    own_table,
     random_table,
     reinforced,
-    settings_in,
-    shuffled_table,
+    settings_cell,
     table,
     worse_proxies,
 )
@@ -55,10 +52,19 @@ def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SettingsTuning]
         yield SettingsTuning(runner, other_seeds("client settings", 1)[0], out)
 
 
+def settings_in(found: Tuned) -> list[tuple[float, int, int]]:
+    """Return the settings of a table's cells."""
+    assert found.lookup is not None
+    return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
+
+
 def measure(out: Path, rows: dict[str, Any]) -> Measured:
-    document = {"title": "a test", "columns": {"digits": TINY}, "method": {"kind": "given"}, "rows": rows}
-    experiment = Experiment.model_validate({**document, "measured_by": {"function": f"{__name__}:SettingsCells"}})
-    return SettingsCells().measure(experiment, CellContext(out, num_seeds=2, fresh_stream="client settings"))
+    method = {"kind": "given", "function": f"{settings_cell.__module__}:settings_cell"}
+    experiment = Experiment.model_validate(
+        {"title": "a test", "columns": {"digits": TINY}, "method": method, "rows": rows}
+    )
+    context = CellContext(out, num_seeds=2, fresh_stream="client settings")
+    return run_cells(experiment, GridFolder(out), context, EngineConfig(grid="local"))
 
 
 @pytest.mark.slow
@@ -75,46 +81,33 @@ def test_a_whole_table_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.
     assert steps["table"] == (5 * cells * tried, 0)
     assert steps["random table"] == (0, 0)
     assert steps["global"] == steps["FedRL"] == (0, tried * clients)
-    assert steps["Bayesian for each client"] == (0, tried * clients)
-    assert steps["by hand for each client"] == (5 * cells * tried, (1 + 4 * clients) * clients)
 
+    rmtree(tmp_path / "cells")
     monkeypatch.setattr(trial_runner, "run_trial", lambda *_: pytest.fail("all of it is in the log"))
     assert measure(tmp_path, rows) == found
 
 
 @pytest.mark.slow
 def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
-    tuned = table(tuning, "fedavg")
-    assert sorted(settings_in(shuffled_table(tuning, "fedavg"))) == sorted(settings_in(tuned))
+    tuned = table(tuning)
+    assert sorted(settings_in(table(tuning, change="shuffled"))) == sorted(settings_in(tuned))
     ranges = tuning.config.search.client_ranges
     assert ranges.learning_rate is not None
-    for rate, batch, epochs in settings_in(random_table(tuning, "fedavg")):
+    for rate, batch, epochs in settings_in(random_table(tuning)):
         assert ranges.learning_rate.low <= rate <= ranges.learning_rate.high
         assert 8 <= batch <= 64
         assert 1 <= epochs <= 10
-    assert own_table(tuning, "fedavg") == tuned
-    assert own_table(tuning, "fedadagrad") != tuned
-    assert len(settings_in(one_for_all(tuning, "fedavg"))) == 1
-    learner = reinforced(tuning, "fedavg")
+    assert table(tuning, strategy="fedadagrad") != tuned
+    assert len(settings_in(one_for_all(tuning))) == 1
+    learner = reinforced(tuning)
     assert learner.lookup is None
     assert learner.strategy is not None
-    assert learner.setting == settings_in(one_for_all(tuning, "fedavg"))[0]
-
-
-def test_every_client_gets_its_own_settings_whatever_rows_it_holds_back(tuning: SettingsTuning) -> None:
-    wanted = [(0.01 * (client + 1), 8 + client, 1) for client in range(tuning.num_clients)]
-    labels = tuning.runner.federation.labels
-    for share in (0.0, VALIDATION_SHARE):
-        lookup = tuning.table_for_each(wanted, share)
-        for client, setting in enumerate(wanted):
-            counts = np.bincount(labels[tuning.train_rows(client, share)], minlength=10)
-            found = lookup.settings(tuning.config.training.local(), counts)
-            assert (found.learning_rate, found.batch_size, found.local_epochs) == setting
+    assert learner.setting == settings_in(one_for_all(tuning))[0]
 
 
 @pytest.mark.slow
 def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: SettingsTuning) -> None:
-    coarse, finer = table(tuning, "fedavg", grid=(2, 2)), finer_table(tuning, "fedavg", grid=(2, 2))
+    coarse, finer = table(tuning, grid=(2, 2)), table(tuning, grid=(2, 2), change="refined")
     assert coarse.lookup is not None
     assert finer.lookup is not None
     assert {*coarse.lookup.table.cells} < {*finer.lookup.table.cells}
@@ -123,30 +116,6 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tunin
     classes = {round(9 * (1 - cell.heterogeneity)) + 1 for cell in finer.lookup.table.cells}
     assert classes == {3, 6, 8, 10}, "one class has no 48 rows"
     assert finer.proxy_steps > coarse.proxy_steps
-
-
-@pytest.mark.stress
-def test_settings_by_hand_are_no_worse_by_what_they_are_chosen_by(tuning: SettingsTuning) -> None:
-    places = [tuning.place(client) for client in range(tuning.num_clients)]
-    tuned, found = table(tuning, "fedavg").lookup, by_hand(tuning, "fedavg")
-    assert tuned is not None
-    own = [tuned.table.nearest(*place) for place in places]
-    begun = [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in own]
-    scores = [
-        tuning.validated(tuning.table_for_each(settings, VALIDATION_SHARE)) for settings in (begun, settings_in(found))
-    ]
-    assert scores[1] >= scores[0]
-
-
-@pytest.mark.slow
-def test_nothing_that_is_tuned_sees_the_rows_that_test_it(tuning: SettingsTuning) -> None:
-    federation = tuning.runner.federation
-    fraction = tuning.config.training.test_fraction
-    for client in range(tuning.num_clients):
-        rows = federation.partition.client(client)
-        split = federation.split_rows(client, federation.labels[rows], tuning.seed, fraction, 0)
-        assert not {*tuning.train_rows(client)} & {*rows[split.test]}
-    assert len(every_client(tuning, "fedavg").lookup.table.cells) == tuning.num_clients  # type: ignore[union-attr]
 
 
 def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
@@ -166,4 +135,4 @@ def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
 def test_every_way_is_a_row_of_a_table() -> None:
     entries = [entry for entry in catalogue(Path(suites.__file__).parent) if entry.source == "client-settings"]
     methods = [method for entry in entries for method in entry.read().rows.values()]
-    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*WAYS} - {"finer_table"}
+    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*WAYS}

@@ -16,7 +16,7 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import Measured, Values
 from fedscout.experiments.grids.experiment import arguments, read_experiment
 from fedscout.experiments.grids.federation_runner import Choice
-from fedscout.experiments.grids.recommenders import RECOMMENDERS, Recommender
+from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
 from fedscout.experiments.suites.replay import (
     PUBLISHED,
     SPACE,
@@ -214,22 +214,28 @@ def test_what_can_not_be_replayed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError):
         replayed(tmp_path / "nowhere.parquet", ["FedAvg"], columns=["made up"])
     with pytest.raises(ConfigurationError):
-        ReplayedFederation(federation(by_rate)).runner.nearest(parse_strategy({"kind": "fedexp"}), {})
+        ReplayedFederation(federation(by_rate)).nearest(parse_strategy({"kind": "fedexp"}), {})
 
 
-@pytest.mark.slow
-def test_a_warm_start_counts_the_other_development_federations(tmp_path: Path) -> None:
-    """Of two made-up ones, FedAvg and eight trials each; the held-out one reads both, the others each other."""
+def test_a_warm_start_learns_from_the_other_development_federations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two made-up ones; the held-out one reads both, the others each other, none that of the same data."""
     names, data = ("one", "two", "held"), ("digits", "wine", "breast_cancer")
     made = [federation(by_rate, "held out" if name == "held" else "development", name) for name in names]
-    table = [  # the same data would be left out
+    table = [
         replace(each, about=each.about.model_copy(update={"arguments": (*ARGUMENTS, f"federation.dataset={of_data}")}))
         for each, of_data in zip(made, data, strict=True)
     ]
-    found = replayed(written(tmp_path / "t.parquet", *table), ["genetic 8", "warm start 8"])
-    archives = {cell: {*own} for cell, own in found.figures["archives, trainings"].items()}
-    assert [archives["warm start 8", name] for name in names] == [{9}, {9}, {18}]
-    assert [archives["genetic 8", name] for name in names] == [{0}, {0}, {0}]
+    read: dict[str, set[str]] = {}
+
+    def learn(task: ChoiceTask) -> Choice:
+        read.setdefault(task.context.name, set()).update(study.name.split(",")[0] for study in task.others())
+        return Choice(BASELINE)
+
+    monkeypatch.setitem(RECOMMENDERS, "learner", Recommender("learner", learn, is_warm=True))  # type: ignore[arg-type]
+    replayed(written(tmp_path / "t.parquet", *table), ["learner", "genetic 4"])
+    assert read == {"one": {"two"}, "two": {"one"}, "held": {"one", "two"}}
 
 
 @pytest.mark.slow

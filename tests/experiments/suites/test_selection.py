@@ -69,10 +69,3 @@ def test_regret_is_below_randoms_and_falls(name: str) -> None:
     for differences in (below, falls):  # 99 % intervals over seeds lie above 0
         low, _ = stats.t.interval(0.99, len(SEEDS) - 1, differences.mean(), stats.sem(differences))
         assert low > 0
-
-
-def test_random_choice_never_learns() -> None:
-    """Its regret in the second half is that in the first, but for what is drawn."""
-    empty_moments = np.stack([regrets(Nobody(), seed) for seed in SEEDS]).reshape(len(SEEDS), 2, -1).sum(axis=2)
-    difference = empty_moments[:, 0] - empty_moments[:, 1]
-    assert abs(difference.mean()) < 4 * stats.sem(difference)

@@ -39,10 +39,6 @@ class Raylets:
         (server,) = (one for one in self.keeper.children() if one.name() == "gcs_server")
         return server
 
-    def workers(self) -> list[psutil.Process]:
-        """Return the processes that run studies."""
-        return [one for raylet in self.all() for one in _workers_of(raylet)]
-
     def workers_a_raylet(self) -> list[int]:
         """Return how many workers each raylet has."""
         return [len(_workers_of(raylet)) for raylet in self.all()]

@@ -120,15 +120,6 @@ def test_studies_with_hosts_give_the_same_table(tmp_path: Path, cluster: Raylets
     assert written(tmp_path / "out") == expected
 
 
-def test_a_killed_study_harms_no_other(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
-    with Command(tmp_path, *arguments(cluster)) as command:
-        command.wait_until(under_way(cluster, tmp_path / "out"))
-        cluster.workers()[0].kill()
-        code, _, _ = command.end()
-    assert code == 0  # with a study that is lost it is 1
-    assert written(tmp_path / "out") == longer
-
-
 def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
     out = tmp_path / "out"
     with Command(tmp_path, *arguments(cluster)) as command:
@@ -169,23 +160,6 @@ def test_nodes_without_a_shared_folder(tmp_path: Path, longer: list[dict[str, An
         code, _, err = command.end()
     assert code == 0, err
     assert written(out) == longer
-
-
-def seconds_of_studies(tmp_path: Path, num_nodes: int) -> float:
-    """Return what sixteen short studies take from the first trial that is written to the last."""
-    out = tmp_path / f"out{num_nodes}"
-    sweep = (*SHORT, "training.num_rounds=40", "federation.num_clients=4", f"seed={','.join(map(str, range(16)))}")
-    with raylets(num_nodes) as nodes:
-        with Command(tmp_path, "sweep", *sweep, f"engine.address={nodes.address}", "--out", str(out)) as command:
-            code, _, err = command.end()
-        assert code == 0, err
-    times = sorted(trials(out).values())
-    return (times[-1] - times[0]) / 1e9
-
-
-def test_two_nodes_take_hardly_more_than_half_the_time_of_one(tmp_path: Path) -> None:
-    one, two = (seconds_of_studies(tmp_path, num_nodes) for num_nodes in (1, 2))
-    assert two < 1.3 * one / 2
 
 
 def test_a_lost_node_loses_no_result(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import numpy as np
 import pytest
 
@@ -26,28 +28,23 @@ def test_every_client_has_its_own_rows_and_all_classes_occur(work: WorkName) -> 
 def test_rounds_are_trained_and_timed() -> None:
     specs = [parse_strategy("fedavg"), parse_strategy("fedmedian")]
     few, many = (
-        time_engine(Task("dense", 3, 64, rounds, workers=1), specs, EngineConfig(grid="local"))[0].accuracy
-        for rounds in (1, 25)
+        time_engine(Task("dense", 3, 64, rounds, workers=1), specs, EngineConfig(grid="local"))[1] for rounds in (1, 25)
     )
-    assert many > few + 0.05, "labels are linear in the features: more rounds must fit them better"
-    timings = time_engine(Task("dense", 3, 64, 2, workers=1), specs, EngineConfig(grid="local"))
-    assert [timing.strategy for timing in timings] == ["fedavg", "fedmedian"]
-    for timing in timings:
-        assert timing.hosts == 1
+    improved = many["fedscout, fedavg"].accuracy - few["fedscout, fedavg"].accuracy
+    assert improved > 0.05, "labels are linear in the features: more rounds must fit them better"
+    hosts, timings = time_engine(Task("dense", 3, 64, 2, workers=1), specs, EngineConfig(grid="local"))
+    assert (hosts, [*timings]) == (1, ["fedscout, fedavg", "fedscout, fedmedian"])
+    for timing in timings.values():
         assert len(timing.round_seconds) == 2
-        assert timing.min_seconds_per_round <= timing.median_seconds_per_round
-        own = timing.seconds_per_round - timing.phases["hosts"]
-        assert timing.driver_seconds_per_client_round == pytest.approx(own / timing.clients)
-        parts = sum(seconds for phase, seconds in timing.phases.items() if phase != "hosts")
-        assert 0 < parts <= timing.seconds_per_round
+        seconds = fmean(timing.round_seconds)
+        own = seconds - timing.phases["hosts"]
+        assert timing.driver_seconds_per_client_round == pytest.approx(own / 3)
+        parts = sum(spent for phase, spent in timing.phases.items() if phase != "hosts")
+        assert 0 < parts <= seconds
 
 
-def test_rounds_add_up_to_the_wall_time_and_the_last_scoring_belongs_to_the_first() -> None:
+def test_the_last_scoring_belongs_to_the_first_round_and_rounds_that_are_not_told_of_count_the_same() -> None:
     assert whole_rounds([10.0, 11.0, 13.0, 16.0, 16.5], rounds=3) == (1.5, 2.0, 3.0)
-    assert whole_rounds([10.0, 12.0, 12.5], rounds=1) == (2.5,)
-
-
-def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
     assert whole_rounds([10.0, 15.0, 16.0], rounds=3) == (2.0, 2.0, 2.0)
 
 
@@ -56,6 +53,9 @@ def test_rounds_that_a_strategy_does_not_tell_of_count_the_same() -> None:
 @pytest.mark.usefixtures("ray_session")
 def test_on_ray_the_driver_does_less_than_it_waits() -> None:
     """The hosts' work on LeNet is what takes the time."""
-    (timing,) = time_engine(Task("lenet", 2, 200, 3, workers=1), [parse_strategy("fedavg")], EngineConfig(num_hosts=2))
-    assert timing.hosts == 2
-    assert 0 < timing.driver_seconds_per_client_round * timing.clients < timing.seconds_per_round
+    task = Task("lenet", 2, 200, 3, workers=1)
+    hosts, times = time_engine(task, [parse_strategy("fedavg")], EngineConfig(num_hosts=2))
+    (timing,) = times.values()
+    assert hosts == 2
+    assert timing.driver_seconds_per_client_round is not None
+    assert 0 < timing.driver_seconds_per_client_round * task.clients < fmean(timing.round_seconds)

@@ -121,14 +121,6 @@ def scored(federation: Federation, client: int, seed: int) -> npt.NDArray[np.int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_rows_have_the_same_features(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
-    out, federation, _ = training(kind)
-    found = load(out)._features(rows_of(folder, kind))[0]
-    np.testing.assert_array_equal(found, federation.features)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "texts", "pictures"])
 def test_predictions_have_the_trials_accuracy(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
     out, federation, trial = training(kind)

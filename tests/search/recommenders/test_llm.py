@@ -25,15 +25,12 @@ ModelAt = Callable[..., LanguageModel]
 SituationOf = Callable[..., RecommendationContext]
 GOOD = chooses("fedprox", proximal_mu=0.1)
 PROX = FedProxSpec(proximal_mu=0.1)
-FENCED = says('Sure!\n```json\n{"kind": "fedprox", "proximal_mu": 0.1}\n```\nI hope that helps.')
-PROSE = says('Given the skew I recommend {"kind": "fedprox", "proximal_mu": 0.1}, since clients drift.')
 
 
-@pytest.mark.parametrize("play", [GOOD, FENCED, PROSE], ids=["good", "fenced", "prose"])
 def test_a_valid_answer_is_the_recommendation(
-    server: Server, model_at: ModelAt, situation: RecommendationContext, play: Play
+    server: Server, model_at: ModelAt, situation: RecommendationContext
 ) -> None:
-    at = server([play])
+    at = server([GOOD])
     found = recommend_by_llm(situation, model_at(at))
     assert (found.spec, found.source) == (PROX, "llm")
     assert (found.model_use.num_answers, found.model_use.prompt_tokens) == (1, 1000)
@@ -144,15 +141,6 @@ def test_the_words_of_a_correction_are_no_reason(
     assert found.reasons == (
         replace(unexplained.reasons[0], explanation=reason) if reason and is_own else unexplained.reasons[0],
     )
-
-
-def test_a_paraphrase_of_a_correction_is_no_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
-    """As Qwen2.5-Coder 1.5B gave it."""
-    reason = "'beta_1' and 'beta_2' are not parameters of fedadagrad; their parameters are eta and tau"
-    betas = {"beta_1": 0.9, "beta_2": 0.99}
-    wrong, right = (chooses("fedadagrad", reason, eta=0.1, tau=0.001, **more) for more in (betas, {}))
-    found = recommend_by_llm(situation, model_at([wrong, right])).reasons[0].explanation
-    assert found not in ("", reason)
 
 
 def test_what_a_model_says_twice_is_its_own_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
@@ -269,23 +257,22 @@ def test_a_record_answers_alone_and_is_not_changed(
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    "fields",
     [
-        ({"text": "other?"}, "message 1 (user)"),
-        ({"model": "gpt-5"}, "model ('gpt-4.1' recorded, 'gpt-5' now)"),
-        ({"temperature": 1.0}, "temperature (0.0 recorded, 1.0 now)"),
-        ({"seed": 9}, "seed (0 recorded, 9 now)"),
-        ({"max_answer_tokens": 50}, "max_answer_tokens (100 recorded, 50 now)"),
-        ({"answer_schema": {}}, "strategies"),
+        {"text": "other?"},
+        {"model": "gpt-5"},
+        {"temperature": 1.0},
+        {"seed": 9},
+        {"max_answer_tokens": 50},
+        {"answer_schema": {}},
     ],
 )
-def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: dict[str, Any], named: str) -> None:
+def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: dict[str, Any]) -> None:
     with (
         RecordedChat(RecommenderConfig(replay=record), None) as chat,
-        pytest.raises(RecommenderError, match="recorded") as caught,
+        refused(RecommenderError, key="recorded exchanges", names=str(record)),
     ):
         chat.complete(request(**fields))
-    assert named in str(caught.value)
 
 
 def test_what_one_server_answered_is_asked_of_another(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
@@ -305,9 +292,8 @@ def test_a_record_does_not_answer_for_a_server_that_was_not_asked(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     settings = RecommenderConfig(replay=record, base_url="http://127.0.0.1:1/v1")
-    with RecordedChat(settings, None) as chat, pytest.raises(RecommenderError) as caught:
+    with RecordedChat(settings, None) as chat, refused(RecommenderError, key="recorded exchanges"):
         chat.complete(request())
-    assert "'http://127.0.0.1:1/v1' now" in str(caught.value)
 
 
 def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import product
 from typing import Any
 
 import pytest
@@ -261,7 +260,7 @@ def test_a_redirection_does_not_take_the_prompt_along(server: Server, talk: Talk
     elsewhere = server([chooses("fedavg")])
     target = elsewhere.url.replace("http://", "http://user:secret@") + "/chat/completions?token=secret"
     asking = talk([Play(status=status, headers={"location": target})], connection_retries=2)
-    asking.fails(UnreachableModelError, elsewhere.url.removesuffix("/v1"))
+    asking.fails(UnreachableModelError, status)
     assert "secret" not in str(asking.exchanges[-1].error)
     assert elsewhere.asked == []
 
@@ -414,18 +413,6 @@ def test_prices() -> None:
 )
 def test_secrets_are_taken_out_and_nothing_else(text: str, secrets: tuple[str, ...], expected: str) -> None:
     assert redact(text, secrets) == expected
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("max_corrections", 4),
-        *product(["timeout_seconds", "temperature", "max_answer_tokens"], [-1, float("nan"), float("inf")]),
-    ],
-)
-def test_numbers_have_limits(field: str, value: Any) -> None:
-    with pytest.raises(ValidationError, match=field):
-        RecommenderConfig(**{field: value})
 
 
 def test_a_server_that_needs_no_key(talk: TalkTo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,18 +11,41 @@ from typing import Any
 import pytest
 
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
-from fedscout.search.objective import DataOrigin
+from fedscout.search.objective import MEASURES, DataOrigin, Measure, reward
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext, Severity, SkewFinding, diagnose
+from fedscout.search.recommenders.diagnosis import (
+    Alternative,
+    Diagnosis,
+    RecommendationContext,
+    Severity,
+    SkewFinding,
+    diagnose,
+)
 from fedscout.search.recommenders.rules import (
+    BY_SEVERITY,
+    DRAWN,
+    ROBUST,
     RULES,
     SLOW_RATIO,
-    advice_for,
+    advised_row,
     cut_of,
+    first_generation,
+    kinds_in_turn,
     recommend_by_rules,
     selection_notes,
+    suspected_per_round,
 )
-from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedProxSpec, FedTrimmedAvgSpec, RealRange
+from fedscout.strategies import (
+    BUILT_IN_KINDS,
+    CHOSEN_BY_NAME_KINDS,
+    ChoiceRange,
+    FedAvgSpec,
+    FedProxSpec,
+    FedTrimmedAvgSpec,
+    MultiKrumSpec,
+    RealRange,
+)
+from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of, report_of
 
 SituationOf = Callable[..., RecommendationContext]
@@ -241,8 +264,8 @@ DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
 
 
 def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
-    advice = advice_for(data_origin, severity)
-    return [] if advice is None else [spec.kind for spec in advice.specs]
+    row = advised_row(data_origin, severity)
+    return [] if row is None else [spec.kind for spec in BY_SEVERITY[row[1]]]
 
 
 @pytest.mark.parametrize("severity", [None, "none", "low", "high"])
@@ -262,8 +285,7 @@ def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: Da
 
 
 def test_mu_begins_at_a_hundredth() -> None:
-    for data_origin, expected in DEALT.values():
-        assert (PROX in advice_for(data_origin, None).specs) == ("fedprox" in expected)
+    assert [PROX in BY_SEVERITY[severity] for severity in ("none", "low", "high")] == [False, True, True]
 
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
@@ -278,26 +300,17 @@ def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: 
 
 
 @pytest.mark.parametrize(
-    ("ratio", "selection", "named"),
-    [
-        (None, None, "random, oort and flash"),
-        (SLOW_RATIO - 0.1, None, "noise"),
-        (SLOW_RATIO, None, "selection.kind=oort or pyramidfl"),
-        (9.0, None, "9 times"),
-        (9.0, "flash", "selection.kind=oort or pyramidfl"),
-        (9.0, "oort", "selection.kind=oort, as set"),
-        (9.0, "pyramidfl", "selection.kind=pyramidfl, as set"),
-    ],
+    ("ratio", "advises_policy"), [(None, False), (SLOW_RATIO - 0.1, False), (SLOW_RATIO, True), (9.0, True)]
 )
-def test_time_counts_where_somebody_is_slow_and_what_is_set_is_not_advised(
-    situation_of: Callable[..., RecommendationContext], ratio: float | None, selection: str | None, named: str
+def test_a_policy_is_advised_where_somebody_is_slow(
+    situation_of: Callable[..., RecommendationContext], ratio: float | None, advises_policy: bool
 ) -> None:
-    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}), selection=selection)
+    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
     assert [*selection_notes(whole)] == []
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
     sampled = replace(whole, space=replace(whole.space, cohort=cohort))
     (note,) = selection_notes(sampled)
-    assert named in note
+    assert ("selection.kind=oort" in note) == advises_policy
     assert note in recommend_by_rules(sampled).notes
 
 
@@ -388,3 +401,125 @@ def test_a_diagnosis_holds_no_clients_label_counts() -> None:
     counts = {str(count) for client in report.clients for count in client.label_counts}
     assert not [count for count in counts if count in text]
     assert diagnose(report).median_rows == 277.5
+
+
+# -- What an informed search tries first: from the diagnosis, and by what share from anywhere --------------------------
+
+
+FEDAVG = FedAvgSpec()
+
+
+def proposed(
+    situation: RecommendationContext, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
+) -> tuple[Alternative, ...]:
+    return first_generation(situation, recommend_by_rules(situation), size, seed, (FEDAVG,), priors)
+
+
+def robust_in(candidates: tuple[Alternative, ...]) -> list[object]:
+    return [each.spec for each in candidates if isinstance(each.spec, ROBUST)]
+
+
+LIKE = (Alternative(MultiKrumSpec(num_malicious_nodes=1, num_nodes_to_select=5), "It did well there.", "priors"),)
+POISONED = diagnosis_of(outlier="high", outliers=(2, 5))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 9])
+@pytest.mark.parametrize(("label", "feature", "outlier"), list(product(("none", "high"), repeat=3)))
+def test_a_generation_is_whole_new_and_of_the_space(
+    situation_of: SituationOf, size: int, label: str, feature: str, outlier: str
+) -> None:
+    situation = situation_of(diagnosis_of(label_skew=label, feature_skew=feature, outlier=outlier))
+    found = proposed(situation, size)
+    digests = {situation.space.digest(each.spec) for each in found}
+    assert len(digests) == len(found) == size
+    assert situation.space.digest(FEDAVG) not in digests
+    assert all(situation.space.contains(each.spec) for each in found)
+
+
+@pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=3)])
+def test_the_rules_answer_is_the_first_or_fedavg_itself(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+    situation = situation_of(diagnosis)
+    answer = recommend_by_rules(situation).spec
+    assert proposed(situation)[0].spec == answer or answer == FEDAVG
+
+
+def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> None:
+    situation = situation_of(diagnosis_of(label_skew="high"))
+    chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
+    found = proposed(replace(situation, space=chosen), size=8)
+    founded = [each for each in found if each.explanation != DRAWN]
+    assert len(founded) == 5
+    assert [each.spec.selection for each in founded] == ["random", "oort", "flash", "random", "oort"]
+    assert all(chosen.contains(each.spec) for each in found)
+    alone = [each.spec.model_copy(update={SELECTION: None}) for each in founded]
+    assert proposed(situation, size=8)[0].spec == alone[0]
+    assert len({situation.space.digest(spec) for spec in alone}) == 5
+
+
+@pytest.mark.parametrize("diagnosis", [diagnosis_of(), diagnosis_of(label_skew="high", outlier="high")])
+def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+    situation = situation_of(diagnosis)
+    assert suspected_per_round(situation) == 0
+    assert robust_in(proposed(situation, size=40)) == []
+    assert robust_in(proposed(situation, size=40, priors=LIKE)) == []
+
+
+def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationOf) -> None:
+    """Two of ten; Bulyan, proved for one of ten, with as many as it may."""
+    situation = situation_of(POISONED)
+    assert suspected_per_round(situation) == 2
+    robust = robust_in(proposed(situation, size=40))
+    counts = {(spec.kind, getattr(spec, "num_malicious_nodes", None)) for spec in robust}  # type: ignore[attr-defined]
+    assert counts == {("multikrum", 2), ("krum", 2), ("bulyan", 1), ("fedmedian", None), ("fedtrimmedavg", None)}
+    trimmed = [int(spec.beta * situation.cohort.num_sampled) for spec in robust if isinstance(spec, FedTrimmedAvgSpec)]
+    assert trimmed == [2]
+    first, second, *_ = proposed(situation, priors=LIKE)
+    assert second.spec == MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=5)
+    assert (second.explanation, first.spec) == (LIKE[0].explanation, proposed(situation)[0].spec)
+
+
+def test_only_strategies_of_the_space_are_tried(situation_of: SituationOf) -> None:
+    found = proposed(situation_of(POISONED, kinds=("fedavg", "fedmedian")))
+    assert [each.spec.kind for each in found] == ["fedmedian"]
+
+
+@pytest.mark.parametrize(("view", "expected"), [("own", 0), ("clean", 1)])
+def test_who_has_other_inputs_is_suspected_where_clean_data_judge(
+    situation_of: SituationOf, view: str, expected: int
+) -> None:
+    diagnosis = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
+    assert suspected_per_round(situation_of(diagnosis, view=view)) == expected
+
+
+@pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
+def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+    situation = situation_of(diagnosis)
+    found = kinds_in_turn(situation, seed=3)
+    robust = {spec.label for spec in found if isinstance(spec, ROBUST)}
+    others = [spec.label for spec in found if not isinstance(spec, ROBUST)]
+    suspects = suspected_per_round(situation)
+    assert sorted(others) == sorted({*situation.space.kinds} - {kind.model_fields["kind"].default for kind in ROBUST})
+    assert bool(robust) == bool(suspects)
+    assert all(spec.num_malicious_nodes == suspects for spec in found if isinstance(spec, MultiKrumSpec))
+    assert all(situation.space.contains(spec) for spec in found)
+    assert found != kinds_in_turn(situation, seed=4)
+
+
+@pytest.mark.parametrize(
+    "measure", [reward("reward", 500), MEASURES["r2"], MEASURES["mae"]], ids=lambda each: each.name
+)
+def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
+    situation_of: SituationOf, measure: Measure
+) -> None:
+    """Whatever the actions of a player, which a report may count as classes."""
+    situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
+    recommendation = recommend_by_rules(situation)
+    assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
+    assert {each.explanation for each in proposed(situation)} == {DRAWN}
+
+
+@pytest.mark.parametrize("num_clients", [4, 10])
+def test_nothing_that_is_the_same_as_another_strategy_is_proposed(situation_of: SituationOf, num_clients: int) -> None:
+    situation = situation_of(diagnosis_of(outlier="high", num_clients=num_clients, outliers=(2,)), num_clients)
+    for seed in range(5):
+        assert [each for each in proposed(situation, 6, seed) if situation.space.has_equivalent(each.spec)] == []

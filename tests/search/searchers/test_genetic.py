@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
-from fedscout.search.searcher import Searcher, ranking
-from fedscout.search.searchers.genetic import GeneticSearcher, mutate
+from fedscout.search.config import RecommenderConfig, SearchConfig
+from fedscout.search.recommenders.language_model import LanguageModel
+from fedscout.search.searcher import Searcher, SearchTask, ranking
+from fedscout.search.searchers.genetic import (
+    GeneticSearcher,
+    GridSearcher,
+    RandomSearcher,
+    crowded_ranking,
+    crowding_distances,
+    grid_parts,
+    grid_values,
+    mutate,
+    range_points,
+)
+from fedscout.search.searchers.racing import most_trials
+from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import (
     BUILT_IN_KINDS,
+    BulyanSpec,
     ChoiceRange,
     CustomSpec,
     FedAdamSpec,
     FedAvgMSpec,
+    FedAvgSpec,
     FedMedianSpec,
     FedProxSpec,
     IntegerRange,
     KrumSpec,
+    MultiKrumSpec,
     RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
 )
+from tests.kits.refusals import refused
+from tests.search.recommenders.played_chat import PlayedChat
 from tests.search.searcher_conformance import (
     BATCH,
     BUDGET,
     COHORT,
     GenerationalLaws,
+    SearcherLaws,
+    client_space,
     proposals,
     some_fitness,
     task,
     trials,
+    user_space,
 )
+from tests.search.test_objective import PROX
+from tests.search.test_objective import trials as scored_twice
 
 SPACE = space_of(COHORT)
 
@@ -257,3 +285,243 @@ def test_where_neither_parent_has_a_free_parameter_children_are_of_another_strat
     children = searcher.ask(4)
     assert len(children) == 4
     assert {child.kind for child in children} <= set(space.kinds) - set(bare)
+
+
+def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
+    """Were it passed over, children would be drawn from anywhere: ten near it but once in 10^6 times."""
+    ranges = {"rate": {"low": 0.0, "high": 1.0}, "fixed": {"low": 2.5, "high": 2.5}}
+    own = CustomSpec.model_validate({"path": "a:B", "values": {"rate": 0.5, "fixed": 2.5}, "ranges": ranges})
+    space = SearchSpace(COHORT, "default", {own.label: own})
+    children = [told((own, 0.9), space=space, seed=seed, generation_size=1).ask(1)[0] for seed in range(10)]
+    assert max(abs(child.search_values()["rate"] - 0.5) for child in children) <= 0.1 + 1e-3
+
+
+# -- Two objectives -------------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_two_fronts_by_hand() -> None:
+    """Four of the first front, whose ends are first; of its others (3, 4) is 4/5 + 3/4 apart, (1, 5) 3/5 + 3/4.
+
+    Then what only they beat, the lonelier of two; then what failed.
+    """
+    points = [(0, 7), (1, 5), (3, 4), (5, 1), (0, 5), (2, 4), (3, 1)]
+    told = [
+        replace(one, spec=FedProxSpec(proximal_mu=0.01 * (1 + place))) for place, one in enumerate(scored_twice(points))
+    ]
+    lost = Trial(FedProxSpec(proximal_mu=0.5), status="failed", error="why", objectives=(9.0, 9.0))
+    found = [trial.objectives for trial in crowded_ranking([lost, *told], PROX)]
+    assert {*found[:2]} == {(0, 7), (5, 1)}
+    assert found[2:4] == [(3, 4), (1, 5)]
+    assert {*found[4:6]} == {(0, 5), (3, 1)}
+    assert found[6:] == [(2, 4), (9, 9)]
+    assert crowded_ranking([*reversed(told), lost], PROX) == crowded_ranking([lost, *told], PROX)
+
+
+def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
+    assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
+    assert crowding_distances([(0.0, 2.0), (0.1, 2.0), (0.5, 2.0)]).tolist() == [np.inf, 1, np.inf]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
+    """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""
+    space = space_of(Cohort(4, 4, 0.1), ("fedavgm",))
+    settings = SearchConfig(budget=192, generation_size=8, objective=("accuracy", "worst_clients"))
+    searcher = GeneticSearcher(SearchTask(space, seed, settings))
+    drawn = space.parameters_of("fedavgm", {})
+    tried: list[tuple[float, float]] = []
+    while len(tried) < 192 and (specs := searcher.ask(192 - len(tried))):
+        told = []
+        for spec in specs:
+            rate, momentum = (drawn[name].to_unit(value) for name, value in spec.search_values().items())  # type: ignore[union-attr]
+            off = 2 * abs(momentum - 0.5)
+            tried.append((rate, off))
+            told.append(Trial(spec, fitness=rate - off, objectives=(rate - off, 1 - rate - off)))
+        searcher.tell(told)
+    late = tried[96:]
+    assert np.mean([off for _, off in late]) < 0.25  # at random a half
+    assert min(rate for rate, _ in late) < 0.2
+    assert max(rate for rate, _ in late) > 0.8
+
+
+def test_the_better_of_two_drawn_by_fronts_and_crowding_is_the_parent() -> None:
+    """Of four the last is the better of two in 1 of 16 draws, the one before in 3; the ends of the front come first."""
+    points = {ADAM: (3.0, 0.0), MOMENTUM: (0.0, 3.0), KRUM: (2.0, 2.0), FedProxSpec(): (1.0, 1.0)}
+    results = [Trial(spec, fitness=values[0], objectives=values) for spec, values in points.items()]
+    kinds: Counter[str] = Counter()
+    for seed in range(400):
+        searcher = GeneticSearcher(task(SPACE, seed, objective=["accuracy", "worst_clients"]))
+        searcher.tell(results)
+        kinds[searcher.ask(1)[0].kind] += 1
+    assert kinds["fedprox"] / 400 == pytest.approx(1 / 16, abs=0.05)  # four standard errors
+    assert kinds["krum"] / 400 == pytest.approx(3 / 16, abs=0.08)
+
+
+# -- Grid and random search, the one answer of a model, and what is given first ----------------------------------------
+
+
+class TestGridSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GridSearcher(task(space, seed))
+
+    def odd_spaces(self) -> list[SearchSpace]:
+        """Those whose grid has twelve points or more."""
+        return [user_space(), client_space(), space_of(COHORT, ranges="wide")]
+
+
+def test_points_of_a_range() -> None:
+    assert range_points(RealRange(0, 1), 3) == [0.0, 0.5, 1.0]
+    assert range_points(RealRange(0.01, 1, log=True), 3) == [0.01, 0.1, 1.0]
+    assert range_points(RealRange(0, 1), 2) == [0.0, 1.0]
+    assert range_points(RealRange(0, 1), 1) == [0.5]
+    assert range_points(RealRange(2.5, 2.5), 3) == [2.5]
+    assert range_points(IntegerRange(0, 2), 5) == [0, 1, 2]
+    assert range_points(IntegerRange(0, 8), 3) == [0, 4, 8]
+    assert range_points(ChoiceRange(("a", "b", "c", "d")), 2) == ["a", "b", "c", "d"]
+
+
+def test_a_dependent_range_is_divided_for_each_value() -> None:
+    """MultiKrum among ten: f from 0 … 7, of 1 … 10 − f models the first, the middle and the last."""
+    points = {
+        (values["num_malicious_nodes"], values["num_nodes_to_select"])
+        for values in grid_values(space_of(COHORT), "multikrum", 3)
+    }
+    assert {selected for malicious, selected in points if malicious == 0} == {1, 6, 10}
+    assert {selected for malicious, selected in points if malicious == 7} == {1, 2, 3}
+    assert {malicious for malicious, _ in points} == {0, 4, 7}
+
+
+def test_the_grid_is_exhausted() -> None:
+    """Krum's f = 0 … 7, Bulyan's 1; of FedAvgM the server rates 0.1, 0.8, 1.5 and the momenta 0, 0.495, 0.99."""
+    space = space_of(COHORT, kinds=("fedavg", "fedavgm", "krum", "bulyan"))
+    proposed = proposals(GridSearcher(task(space, grid_points=8)), budget=1000)
+    krums = {spec.num_malicious_nodes for spec in proposed if isinstance(spec, KrumSpec)}
+    assert krums == set(range(8))
+    assert {spec.num_malicious_nodes for spec in proposed if isinstance(spec, BulyanSpec)} == {1}
+    nine = proposals(GridSearcher(task(space_of(COHORT, kinds=("fedavgm",)))), budget=1000)
+    assert {(spec.server_learning_rate, spec.server_momentum) for spec in nine if isinstance(spec, FedAvgMSpec)} == {
+        (rate, momentum) for rate in (0.1, 0.8, 1.5) for momentum in (0.0, 0.495, 0.99)
+    }
+
+
+def test_strategies_take_turns() -> None:
+    """Of four strategies with free points the first four proposals are one each, the next four too."""
+    space = space_of(COHORT, kinds=("fedavgm", "fedprox", "fedtrimmedavg", "qfedavg"))
+    for seed in range(5):
+        proposed = proposals(GridSearcher(task(space, seed)), budget=2 * BATCH)
+        assert {spec.kind for spec in proposed[:BATCH]} == set(space.kinds)
+
+
+def test_seeds_see_the_same_grid_in_another_order() -> None:
+    """Of MultiKrum's nine points the one that selects all ten models is FedAvg, the reference."""
+    space = space_of(COHORT, kinds=("multikrum", "fedadagrad"))
+    first, other = (proposals(GridSearcher(task(space, seed)), budget=1000) for seed in (0, 1))
+    assert {*first} == {*other}
+    assert first != other
+    assert sum(isinstance(spec, MultiKrumSpec) for spec in first) == 8
+
+
+def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
+    """Six parameters of five values are 15625 points, of four 4096; four of ten values are as many as there may be."""
+    own = CustomSpec.model_validate({"path": "a:B", "ranges": {f"p{i}": {"low": 0, "high": 1.5} for i in range(6)}})
+    space = SearchSpace(COHORT, "default", {own.label: own})
+    with refused(ConfigurationError, key="a grid", names="search.grid_points"):
+        GridSearcher(task(space, grid_points=5))
+    assert GridSearcher(task(space, grid_points=4)).ask(1)
+    fewer = own.model_copy(update={"ranges": {name: own.ranges[name] for name in ("p0", "p1", "p2", "p3")}})
+    assert len(grid_parts(SearchSpace(COHORT, "default", {own.label: fewer}), 10)[own.label]) == 10_000
+
+
+def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    space = space_of(COHORT, kinds=("fedavgm",))
+    with caplog.at_level(logging.WARNING, logger="fedscout"):
+        GridSearcher(task(space, budget=9))
+        assert caplog.messages == []
+        GridSearcher(task(space, budget=8))
+    (told,) = caplog.messages
+    assert "9" in told
+    assert "search.budget=8" in told
+
+
+# -- A searcher that is given its first configurations obeys the laws of the searcher itself ---------------------------
+
+
+FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()]
+
+
+class TestGeneticSearchGivenFirst(SearcherLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return GeneticSearcher(task(space, seed, FIRST))
+
+
+def test_they_come_first_in_their_order_and_count_for_the_generation() -> None:
+    searcher = GeneticSearcher(task(SPACE, first=FIRST))
+    assert searcher.ask(BATCH) == FIRST
+    searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in zip(FIRST, (0.9, 0.8, 0.1), strict=True)])
+    assert len(searcher.ask(BATCH)) == BATCH - len(FIRST)
+    searcher.tell([Trial(spec, fitness=0.0) for spec in searcher.ask(BATCH)])
+    assert {spec.kind for spec in searcher.ask(BATCH)} <= {"fedadam", "fedprox"}  # children of the best two
+
+
+def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
+    given = [FedAvgSpec(), FIRST[0], FedAdamSpec(eta=7.0), FIRST[0], KrumSpec(num_malicious_nodes=99), FIRST[1]]
+    assert GeneticSearcher(task(SPACE, first=given)).ask(BATCH) == FIRST[:2]
+
+
+@pytest.mark.parametrize("kind", [*SEARCHERS, *ASKS_A_LANGUAGE_MODEL])
+def test_every_searcher_of_the_table_can_be_given_a_first_generation(kind: str) -> None:
+    space = space_of(COHORT, kinds=("fedadam",)) if kind == "cmaes" else SPACE
+    first = FIRST[:1] if kind == "cmaes" else FIRST
+    model = LanguageModel(PlayedChat(space), RecommenderConfig())
+    searcher = new_searcher(task(space, first=first, kind=kind), model=model)
+    size = getattr(searcher, "population", len(first))
+    assert searcher.ask(len(first)) == first[:size]
+
+
+# -- The one answer is trained once; FedAvg, which is trained anyway, not again ----------------------------------------
+
+
+ANSWER = FedProxSpec(proximal_mu=0.5)
+ONE_SHOT = SearchConfig(kind="one_shot")
+
+
+def one_shot_task(*first: StrategySpec) -> SearchTask:
+    return SearchTask(SPACE, 0, ONE_SHOT, first=first)
+
+
+def test_the_answer_is_proposed_until_it_is_told_and_nothing_after_it() -> None:
+    searcher = new_searcher(one_shot_task(ANSWER, FedMedianSpec()))
+    assert searcher.ask(8) == searcher.ask(8) == [ANSWER]
+    searcher.tell([Trial(ANSWER, status="failed", error="no")])
+    assert searcher.ask(8) == []
+    assert searcher.archive.searched[0].spec == ANSWER
+
+
+@pytest.mark.parametrize("answer", [FedAvgSpec(), FedProxSpec(proximal_mu=0.0)])
+def test_what_is_the_same_as_fedavg_is_not_trained_again(answer: StrategySpec) -> None:
+    assert new_searcher(one_shot_task(answer)).ask(1) == []
+
+
+def test_without_an_answer_there_is_nothing_to_train() -> None:
+    with refused(ConfigurationError, key="search.kind"):
+        new_searcher(one_shot_task())
+
+
+def test_one_trial_is_planned_whatever_the_budget() -> None:
+    assert most_trials(SearchConfig(kind="one_shot", budget=50), num_rounds=30) == (1, 0)
+    assert (ONE_SHOT.trials_at_once, SearchConfig().trials_at_once) == (1, SearchConfig().generation_size)
+
+
+# -- Random search: the laws of every searcher, and that it does not learn ---------------------------------------------
+
+
+class TestRandomSearcher(GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Searcher:
+        return RandomSearcher(task(space, seed))
+
+
+def test_results_do_not_matter() -> None:
+    space = space_of(COHORT)
+    indifferent = proposals(RandomSearcher(task(space, 1)), lambda spec: Trial(spec, fitness=0.5), budget=20)
+    assert proposals(RandomSearcher(task(space, 1)), budget=20) == indifferent

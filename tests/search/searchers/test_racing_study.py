@@ -162,20 +162,6 @@ def test_rungs_share_the_name_of_their_checkpoint_until_the_race_is_over(tmp_pat
     assert [key for batches, key in forgotten_when if batches == 1] == [baseline.key]
 
 
-def test_failed_rungs_stay_in_the_log_and_out_of_the_next(tmp_path: Path) -> None:
-    runner = ScriptedRunner(
-        lambda spec: (
-            failed("diverged")
-            if spec.strategy.kind in {"fedadam", "fedavgm"}
-            else completed(0.5, num_rounds=spec.num_rounds)
-        )
-    )
-    outcome = race(tmp_path, runner)
-    broken = [entry for entry in outcome.trials if entry.status == "failed"]
-    assert {entry.spec.kind for entry in broken} == {"fedadam", "fedavgm"}
-    assert not {entry.spec.kind for entry in outcome.whole_trials} & {"fedadam", "fedavgm"}
-
-
 # -- Whole studies with each kind of searcher, on hosts in this process: cut off, continued, the same result -----------
 
 

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from fedscout.engine.messages.calls import ClientTable, DoubleArray, Losses, RoundReport, SelectionPolicy
+from fedscout.engine.messages.calls import ClientTable, RoundReport, SelectionPolicy
+from tests.strategies.selection import reports
 
 NUM_CLIENTS, NUM_CHOSEN = 20, 4
 
 
-def losses(cross_entropy: DoubleArray) -> Losses:
-    """Return losses of which the other three follow from the first."""
-    return Losses(cross_entropy, cross_entropy**2, 1 - np.exp(-cross_entropy), cross_entropy / 2)
-
-
 def report(
-    server_round: int, clients: list[int], trained: list[int], cross_entropy: list[float], **further: float
+    server_round: int, clients: list[int], trained: list[int], cross_entropy: list[float], round_seconds: float = 0.0
 ) -> RoundReport:
-    """Return a report of these clients' losses on training rows; on validation rows they are twice those."""
-    values = np.array(cross_entropy, float)
-    nothing = np.zeros(len(clients))
-    return RoundReport(
-        server_round,
-        np.array(clients, np.int64),
-        np.isin(clients, trained),
-        np.full(len(clients), 10),
-        np.where(np.isin(clients, trained), 5, 0),
-        nothing,
-        values,
-        nothing,
-        losses(values),
-        losses(2 * values),
-        round_seconds=further.get("round_seconds", 0.0),
-    )
+    """Return a report of these clients' losses."""
+    told = reports.report(server_round, clients, cross_entropy, trained=np.isin(clients, trained).tolist())
+    return replace(told, round_seconds=round_seconds)
 
 
 def played(policy: SelectionPolicy, rounds: range, clock: bool = True) -> Iterator[tuple[ClientTable, list[int]]]:

@@ -1,4 +1,4 @@
-"""The bandits of FLASH and its rivals: least squares, gradients and bounds written out, and contexts by hand."""
+"""The bandits of FLASH and its rivals, and FedCor: their formulas written out, contexts by hand, what each learns."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import DotProduct
 
-from fedscout.engine.messages.calls import ClientTable, Losses, ReportRequest, RoundReport
-from fedscout.strategies.selection.bandits import (
-    ClientContexts,
-    ContextualSelection,
-    DiscountedRegression,
-    LinearPosterior,
-    MeasuredLoss,
-    NeuralBandit,
-    loss_gradient,
-    mean_squared_gradient,
-    outputs_and_gradients,
-    standardised,
-)
-from tests.strategies.selection.planted_rounds import report
+from fedscout.engine.errors import StrategyError
+from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
+from fedscout.strategies.selection import bandits
+from fedscout.strategies.selection.fedcor import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
+from fedscout.strategies.selection.table import parse_selection
+from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, played, report
 
 # -- The linear bandits against least squares written out in float64 ---------------------------------------------------
 
@@ -30,13 +24,13 @@ ROUNDS = [(RNG.normal(size=(5, 3)), RNG.normal(size=5)) for _ in range(6)]
 CONTEXTS, REWARDS = (np.concatenate(parts) for parts in zip(*ROUNDS, strict=True))
 
 
-def told(bandit: LinearPosterior | DiscountedRegression) -> None:
+def told(bandit: bandits.LinearPosterior | bandits.DiscountedRegression) -> None:
     for contexts, rewards in ROUNDS:
         bandit.update(contexts, rewards)
 
 
 def test_the_mean_is_ridge_regression_on_all_that_was_told() -> None:
-    bandit = LinearPosterior(3, num_clients=20, regularisation=0.7)
+    bandit = bandits.LinearPosterior(3, num_clients=20, regularisation=0.7)
     told(bandit)
     precision = 0.7 * np.eye(3) + CONTEXTS.T @ CONTEXTS
     np.testing.assert_allclose(bandit.precision, precision, rtol=1e-12)
@@ -44,14 +38,14 @@ def test_the_mean_is_ridge_regression_on_all_that_was_told() -> None:
 
 
 def test_the_width_is_the_one_printed() -> None:
-    bandit = LinearPosterior(3, num_clients=20, regularisation=0.7, delta=0.1, exploration=2.0)
+    bandit = bandits.LinearPosterior(3, num_clients=20, regularisation=0.7, delta=0.1, exploration=2.0)
     told(bandit)
     printed = math.sqrt(0.7) + math.sqrt(3 * math.log((1 + 6 * 20) / 0.1))
     assert bandit.width() == pytest.approx(2 * printed, rel=1e-12)
 
 
 def test_draws_have_the_posteriors_mean_and_covariance() -> None:
-    bandit = LinearPosterior(3, num_clients=20)
+    bandit = bandits.LinearPosterior(3, num_clients=20)
     told(bandit)
     generator = np.random.default_rng(1)
     draws = np.stack([bandit.draw(generator) for _ in range(20_000)])
@@ -62,15 +56,8 @@ def test_draws_have_the_posteriors_mean_and_covariance() -> None:
     np.testing.assert_allclose(np.cov(whitened), np.eye(3), atol=0.05)
 
 
-def test_without_exploration_scores_are_the_means() -> None:
-    bandit = LinearPosterior(3, num_clients=20, exploration=0)
-    told(bandit)
-    scores = bandit.scores(CONTEXTS, np.random.default_rng(2))
-    np.testing.assert_allclose(scores, CONTEXTS @ bandit.mean(), rtol=1e-12)
-
-
 def test_what_is_forgotten_counts_less_by_its_age() -> None:
-    bandit = DiscountedRegression(3, discount=0.8, regularisation=0.7)
+    bandit = bandits.DiscountedRegression(3, discount=0.8, regularisation=0.7)
     told(bandit)
     weights = np.repeat(0.8 ** np.arange(6)[::-1], 5)
     np.testing.assert_allclose(bandit.precision, (CONTEXTS.T * weights) @ CONTEXTS + 0.7 * np.eye(3), rtol=1e-12)
@@ -79,7 +66,7 @@ def test_what_is_forgotten_counts_less_by_its_age() -> None:
 
 
 def test_its_bound_is_the_one_printed() -> None:
-    bandit = DiscountedRegression(3, discount=0.8, regularisation=0.7, delta=0.1)
+    bandit = bandits.DiscountedRegression(3, discount=0.8, regularisation=0.7, delta=0.1)
     told(bandit)
     inverse = np.linalg.inv(bandit.precision)
     logarithms = 2 * math.log(10) + 3 * math.log(1 + (1 - 0.8**12) / (0.7 * 3 * (1 - 0.64)))
@@ -91,9 +78,9 @@ def test_its_bound_is_the_one_printed() -> None:
 
 
 def test_who_never_forgets_is_linucb() -> None:
-    bandit = DiscountedRegression(3, discount=1.0)
+    bandit = bandits.DiscountedRegression(3, discount=1.0)
     told(bandit)
-    posterior = LinearPosterior(3, num_clients=20)
+    posterior = bandits.LinearPosterior(3, num_clients=20)
     told(posterior)
     inverse = np.linalg.inv(posterior.precision)
     width = 1 + math.sqrt(2 * math.log(20) + 3 * math.log(1 + 6 / 3))
@@ -119,15 +106,17 @@ def directions() -> np.ndarray:
 def test_the_network_is_the_one_written() -> None:
     inner, outer = PARAMETERS[: SIZE * HIDDEN].reshape(HIDDEN, SIZE), PARAMETERS[SIZE * HIDDEN :]
     expected = [HIDDEN**0.5 * sum(outer[j] * max(inner[j] @ x, 0) for j in range(HIDDEN)) for x in CONTEXTS_NEURAL]
-    np.testing.assert_allclose(outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)[0], expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        bandits.outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)[0], expected, rtol=1e-12
+    )
 
 
 def test_gradients_of_outputs_are_their_differences() -> None:
-    _, gradients = outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
+    _, gradients = bandits.outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
     differences = [
         (
-            outputs_and_gradients(PARAMETERS + way, CONTEXTS_NEURAL, HIDDEN)[0]
-            - outputs_and_gradients(PARAMETERS - way, CONTEXTS_NEURAL, HIDDEN)[0]
+            bandits.outputs_and_gradients(PARAMETERS + way, CONTEXTS_NEURAL, HIDDEN)[0]
+            - bandits.outputs_and_gradients(PARAMETERS - way, CONTEXTS_NEURAL, HIDDEN)[0]
         )
         / (2 * STEP)
         for way in directions()
@@ -135,22 +124,34 @@ def test_gradients_of_outputs_are_their_differences() -> None:
     np.testing.assert_allclose(gradients, np.stack(differences, axis=1), atol=1e-7)
 
 
-def test_the_gradient_of_the_loss_is_its_difference() -> None:
-    def loss(parameters: np.ndarray) -> float:
-        outputs, _ = outputs_and_gradients(parameters, CONTEXTS_NEURAL, HIDDEN)
-        return float(np.mean((outputs - TARGETS) ** 2) / 2)
+def test_descent_follows_the_difference_of_the_loss() -> None:
+    """Two steps on the mean of (f − r)²/2 and mλ‖θ − θ₀‖²/2n, each half of 1/(mean ‖g‖² + mλ/n); r is divided by 4."""
+    bandit = bandits.NeuralBandit(SIZE, HIDDEN, regularisation=0.3, num_steps=2, step=0.5)
+    bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
+    bandit.parameters, bandit.start = PARAMETERS, PARAMETERS / 2
+    rewards = 4 * np.array([-1, 0.5, 0.25, 0.75, 0])
 
-    differences = [(loss(PARAMETERS + way) - loss(PARAMETERS - way)) / (2 * STEP) for way in directions()]
-    np.testing.assert_allclose(loss_gradient(PARAMETERS, CONTEXTS_NEURAL, TARGETS, HIDDEN), differences, atol=1e-6)
+    def loss(parameters: np.ndarray) -> float:
+        outputs, _ = bandits.outputs_and_gradients(parameters, CONTEXTS_NEURAL, HIDDEN)
+        pull = HIDDEN * 0.3 / 5 * np.sum((parameters - PARAMETERS / 2) ** 2)
+        return float(np.mean((outputs - rewards / 4) ** 2) + pull) / 2
+
+    _, gradients = bandits.outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
+    step, expected = 0.5 / (np.square(gradients).sum() / 5 + HIDDEN * 0.3 / 5), PARAMETERS
+    for _ in range(2):
+        differences = [(loss(expected + way) - loss(expected - way)) / (2 * STEP) for way in directions()]
+        expected = expected - step * np.array(differences)
+    bandit.update(CONTEXTS_NEURAL, rewards)
+    np.testing.assert_allclose(bandit.parameters, expected, atol=1e-8)
 
 
 def test_the_bound_is_the_one_printed() -> None:
-    bandit = NeuralBandit(SIZE, HIDDEN, exploration=0.5)
+    bandit = bandits.NeuralBandit(SIZE, HIDDEN, exploration=0.5)
     bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
-    _, before = outputs_and_gradients(bandit.start, CONTEXTS_NEURAL, HIDDEN)
+    _, before = bandits.outputs_and_gradients(bandit.start, CONTEXTS_NEURAL, HIDDEN)
     bandit.update(CONTEXTS_NEURAL, TARGETS)
     information = np.eye(before.shape[1]) + sum(np.outer(g, g) for g in before) / HIDDEN
-    outputs, gradients = outputs_and_gradients(bandit.parameters, CONTEXTS_NEURAL, HIDDEN)
+    outputs, gradients = bandits.outputs_and_gradients(bandit.parameters, CONTEXTS_NEURAL, HIDDEN)
     bounds = [np.sqrt(g @ np.linalg.inv(information) @ g / HIDDEN) for g in gradients]
     expected = outputs + 0.5 * np.array(bounds)
     np.testing.assert_allclose(bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(1)), expected, rtol=1e-9)
@@ -159,38 +160,20 @@ def test_the_bound_is_the_one_printed() -> None:
 @pytest.mark.parametrize("num_rows", [1, 9, SIZE + 40])
 def test_the_inverse_is_that_of_all_gradients_so_far(num_rows: int) -> None:
     """Also of more gradients at once than the network has parameters, and after several rounds."""
-    bandit = NeuralBandit(SIZE, HIDDEN, regularisation=0.5)
+    bandit = bandits.NeuralBandit(SIZE, HIDDEN, regularisation=0.5)
     bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
     information = 0.5 * np.eye(PARAMETERS.size)
     for _ in range(4):
         contexts = RNG_NEURAL.normal(size=(num_rows, SIZE))
-        _, gradients = outputs_and_gradients(bandit.parameters, contexts, HIDDEN)
+        _, gradients = bandits.outputs_and_gradients(bandit.parameters, contexts, HIDDEN)
         information += gradients.T @ gradients / HIDDEN
         bandit.update(contexts, RNG_NEURAL.normal(size=num_rows))
     np.testing.assert_allclose(bandit.inverse @ information, np.eye(PARAMETERS.size), atol=1e-9)
 
 
-def test_the_mean_square_is_that_of_the_gradients() -> None:
-    _, gradients = outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
-    expected = np.square(gradients).sum(axis=1).mean()
-    assert mean_squared_gradient(PARAMETERS, CONTEXTS_NEURAL, HIDDEN) == pytest.approx(expected, rel=1e-12)
-
-
-def test_it_learns_what_is_not_linear() -> None:
-    bandit = NeuralBandit(2, 16, regularisation=1e-3, num_steps=20)
-    generator = np.random.default_rng(5)
-    bandit.scores(np.zeros((1, 2)), generator)
-    for _ in range(100):
-        contexts = generator.normal(size=(20, 2))
-        bandit.update(contexts, np.abs(contexts[:, 0]))
-    contexts = generator.normal(size=(500, 2))
-    outputs, _ = outputs_and_gradients(bandit.parameters, contexts, 16)
-    assert np.corrcoef(outputs, np.abs(contexts[:, 0]))[0, 1] > 0.95  # a linear rule has 0
-
-
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
 def test_descent_does_not_diverge(scale: float) -> None:
-    bandit = NeuralBandit(4, 16, num_steps=50)
+    bandit = bandits.NeuralBandit(4, 16, num_steps=50)
     generator = np.random.default_rng(6)
     bandit.scores(np.zeros((1, 4)), generator)
     for _ in range(20):
@@ -199,7 +182,7 @@ def test_descent_does_not_diverge(scale: float) -> None:
 
 
 def test_only_the_last_are_remembered() -> None:
-    bandit = NeuralBandit(SIZE, HIDDEN, num_remembered=7)
+    bandit = bandits.NeuralBandit(SIZE, HIDDEN, num_remembered=7)
     bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
     bandit.update(CONTEXTS_NEURAL, TARGETS)
     bandit.update(CONTEXTS_NEURAL, TARGETS)
@@ -217,7 +200,7 @@ def table(clients: list[int], seconds: list[float]) -> ClientTable:
 
 
 def test_three_rounds_by_hand() -> None:
-    contexts = ClientContexts(4, standardised=False)
+    contexts = bandits.ClientContexts(4, standardised=False)
     seconds = table([0, 1, 2], [2.0, 3.0, 5.0])
     np.testing.assert_array_equal(contexts.show(seconds), [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
     first = contexts.take(report(1, [0, 1, 2], [0], [4.0, 2.0, NAN], round_seconds=5.0))
@@ -238,7 +221,9 @@ def test_three_rounds_by_hand() -> None:
 
 
 def test_durations_can_be_the_other_ones() -> None:
-    contexts = ClientContexts(2, ["duration"], context_duration="round", reward_duration="own", standardised=False)
+    contexts = bandits.ClientContexts(
+        2, ["duration"], context_duration="round", reward_duration="own", standardised=False
+    )
     seconds = table([0, 1], [2.0, 4.0])
     np.testing.assert_array_equal(contexts.show(seconds), [[2], [4]])  # no round has lasted
     contexts.take(report(1, [0, 1], [0], [1.0, 1.0], round_seconds=9.0))
@@ -254,19 +239,19 @@ def test_the_robust_loss_by_hand() -> None:
     both = RoundReport(1, np.arange(2), nothing > 0, nothing, nothing, nothing, nothing, nothing, told)
     reverse = 4.0 * (1 - right)  # −A(1 − p_y), A = −4
     expected = -np.log(right) + 0.1 * entropy + 8.0 * reverse
-    np.testing.assert_allclose(MeasuredLoss("robust", alpha=0.1, beta=8.0).of(both), expected)
-    np.testing.assert_allclose(MeasuredLoss("pseudo").of(both), entropy)
-    np.testing.assert_allclose(MeasuredLoss().of(both), -np.log(right))
-    np.testing.assert_array_equal(MeasuredLoss(rows="validation").of(both), [NAN, NAN])
+    np.testing.assert_allclose(bandits.MeasuredLoss("robust", alpha=0.1, beta=8.0).of(both), expected)
+    np.testing.assert_allclose(bandits.MeasuredLoss("pseudo").of(both), entropy)
+    np.testing.assert_allclose(bandits.MeasuredLoss().of(both), -np.log(right))
+    np.testing.assert_array_equal(bandits.MeasuredLoss(rows="validation").of(both), [NAN, NAN])
 
 
 def test_a_loss_beyond_all_bounds_is_none() -> None:
     told = report(1, [0, 1, 2, 3], [0], [math.inf, 1e7, -math.inf, 3.0])
-    np.testing.assert_array_equal(MeasuredLoss().of(told), [NAN, NAN, NAN, 3.0])
+    np.testing.assert_array_equal(bandits.MeasuredLoss().of(told), [NAN, NAN, NAN, 3.0])
 
 
 def test_standardised_columns() -> None:
-    found = standardised(np.array([[1.0, 7.0, 0.1], [3.0, 7.0, 0.1], [5.0, 7.0, 0.1]]))
+    found = bandits.standardised(np.array([[1.0, 7.0, 0.1], [3.0, 7.0, 0.1], [5.0, 7.0, 0.1]]))
     np.testing.assert_allclose(found[:, 0], np.array([-2, 0, 2]) / np.sqrt(8 / 3))
     np.testing.assert_array_equal(found[:, 1:], 0)
 
@@ -284,7 +269,7 @@ def test_standardised_columns() -> None:
     ],
 )
 def test_only_what_is_used_is_measured(names: list, rows: str, expected: ReportRequest) -> None:
-    assert ClientContexts(3, names, reward_loss=MeasuredLoss(rows=rows)).observes == expected
+    assert bandits.ClientContexts(3, names, reward_loss=bandits.MeasuredLoss(rows=rows)).observes == expected
 
 
 class Listener:
@@ -311,7 +296,9 @@ class Listener:
 )
 def test_who_is_credited_with_what(credited: str, told: list) -> None:
     listener = Listener()
-    policy = ContextualSelection(ClientContexts(3, ["duration"], standardised=False), listener, credited=credited)
+    policy = bandits.ContextualSelection(
+        bandits.ClientContexts(3, ["duration"], standardised=False), listener, credited=credited
+    )
     generator = np.random.default_rng(0)
     assert {*policy.choose(1, table([0, 1, 2], [10, 20, 30]), 2, generator)} == {1, 2}
     policy.observe(report(1, [0, 1, 2], [1, 2], [1.0, 1.0, 1.0]))
@@ -320,3 +307,194 @@ def test_who_is_credited_with_what(credited: str, told: list) -> None:
     assert {*policy.choose(3, table([0, 1, 2], [50, 20, 40]), 2, generator)} == {0, 2}
     policy.observe(report(3, [0, 1], [0], [3.0, 3.5]))
     assert listener.told == told
+
+
+COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1, num_rounds=30)
+FEDCOR = {"kind": "fedcor", "warm_up": 3, "refit_every": 2, "dimension": 4}
+
+
+def fedcor() -> SelectionPolicy:
+    return parse_selection(FEDCOR, COHORT).build(COHORT)
+
+
+LEARNT = [
+    {"kind": "flash"},
+    {"kind": "flash", "credited": "previous"},
+    {"kind": "flash", "bandit": "neural"},
+    {"kind": "flash", "bandit": "restless"},
+    {"kind": "restless"},
+    {"kind": "neural"},
+]
+
+
+@pytest.mark.parametrize("document", LEARNT, ids=str)
+def test_clients_whose_losses_change_most_are_found(document: dict) -> None:
+    policy = parse_selection(document, COHORT).build(COHORT)
+    clients = np.arange(NUM_CLIENTS)
+    spread = np.where(clients < 10, 1.0, 0.1)
+    table = ClientTable(clients, np.full(NUM_CLIENTS, 10), np.random.default_rng(0).lognormal(size=NUM_CLIENTS))
+    shares = []
+    for server_round in range(1, 61):
+        generator = np.random.default_rng(server_round)
+        chosen = [int(client) for client in policy.choose(server_round, table, NUM_CHOSEN, generator)]
+        shares.append(np.mean([client < 10 for client in chosen]))
+        told = (4 + spread * generator.normal(size=NUM_CLIENTS)).clip(0.01)
+        policy.observe(report(server_round, clients.tolist(), chosen, told.tolist(), round_seconds=1.0))
+    assert np.mean(shares[20:]) > 0.8  # a random choice has 0.5, with a standard error of 0.04
+
+
+def test_fedcor_is_random_in_its_warm_up_and_until_it_can_fit() -> None:
+    policy = fedcor()
+    for _ in played(policy, range(1, 4)):
+        assert not policy.embeddings.any()
+    (_,) = played(policy, range(4, 5))
+    assert policy.embeddings.any()
+    silent = fedcor()
+    table = next(played(fedcor(), range(1, 2)))[0]
+    for server_round in range(1, 9):
+        assert len({*silent.choose(server_round, table, 4, np.random.default_rng(server_round))}) == 4
+    assert not silent.embeddings.any()
+
+
+def test_fedcor_anneals_who_is_chosen_until_the_next_fit() -> None:
+    policy = fedcor()
+    for _ in played(policy, range(1, 4)):
+        pass
+    for server_round in (4, 5, 6):
+        ((_, chosen),) = played(policy, range(server_round, server_round + 1))
+        if server_round != 5:  # there is a new fit
+            expected = np.ones(NUM_CLIENTS)
+        expected[chosen] *= 0.95
+        np.testing.assert_array_equal(policy.annealing, expected)
+
+
+@pytest.mark.parametrize(
+    ("document", "share"),
+    [
+        ({"kind": "flash"}, 0.1),
+        ({"kind": "flash", "contexts": ["training", "reward"]}, 0.0),
+        ({"kind": "flash", "contexts": ["training"], "reward_rows": "validation"}, 0.1),
+        ({"kind": "fedcor"}, 0.0),
+        ({"kind": "neural"}, 0.1),
+        ({"kind": "restless"}, 0.1),
+    ],
+)
+def test_rows_are_set_aside_only_where_they_are_measured(document: dict, share: float) -> None:
+    spec = parse_selection(document)
+    assert spec.validation_share == share
+    assert spec.build(COHORT).observes.validation_losses == (share > 0)
+
+
+@pytest.mark.parametrize(
+    ("document", "cohort", "first", "given"),
+    [
+        ({"kind": "flash", "contexts": ["reward", "reward"]}, COHORT, "contexts of selection.kind=flash", None),
+        ({"kind": "flash", "contexts": []}, COHORT, "contexts of selection.kind=flash", "[]"),
+        ({"kind": "flash", "delta": 1}, COHORT, "delta of selection.kind=flash", "1"),
+        ({"kind": "neural", "num_hidden": 5}, COHORT, "num_hidden of selection.kind=neural", "5"),
+        ({"kind": "fedcor"}, Cohort(50, 10, 0.1, num_rounds=15), "warm_up of selection.kind=fedcor", "15"),
+        ({"kind": "fedcor"}, Cohort(15, 5, 0.1, num_rounds=40), "dimension of selection.kind=fedcor", "15"),
+        ({"kind": "flash"}, Cohort(10, 10, 0.1), "selection.kind", "training.fraction_train that selects 10 of 10"),
+    ],
+)
+def test_faults_are_told_before_training(document: dict, cohort: Cohort, first: str, given: str | None) -> None:
+    with pytest.raises(StrategyError) as caught:
+        parse_selection(document, cohort)
+    (fault,) = caught.value.faults
+    assert fault.startswith(first)
+    assert fault.given == given
+
+
+# -- FedCor's Gaussian process against dense float64 algebra and scikit-learn ------------------------------------------
+
+
+RNG_FEDCOR = np.random.default_rng(0)
+EMBEDDINGS = 0.1 * RNG_FEDCOR.normal(size=(3, 8))
+CHANGES = 0.1 * RNG_FEDCOR.normal(size=(5, 8))
+WEIGHTS = 0.9 ** np.arange(5)[::-1]
+COVARIANCE = EMBEDDINGS.T @ EMBEDDINGS + NOISE**2 * np.eye(8)
+
+
+def predicted(changes: np.ndarray, left_out: int) -> tuple[float, float]:
+    """Return mean and variance of one client's change given the others', by scikit-learn."""
+    others = [client for client in range(8) if client != left_out]
+    kernel = DotProduct(sigma_0=0, sigma_0_bounds="fixed")
+    process = GaussianProcessRegressor(kernel, alpha=NOISE**2, optimizer=None)
+    process.fit(EMBEDDINGS[:, others].T, changes[others])
+    mean, deviation = process.predict(EMBEDDINGS[:, [left_out]].T, return_std=True)
+    return float(mean[0]), float(deviation[0]) ** 2 + NOISE**2
+
+
+def test_the_likelihood_is_that_of_each_client_left_out() -> None:
+    expected = 0.0
+    for weight, changes in zip(WEIGHTS, CHANGES, strict=True):
+        for client in range(8):
+            mean, variance = predicted(changes, client)
+            expected -= weight * (np.log(variance) + (changes[client] - mean) ** 2 / variance) / 2
+    value, _ = leave_one_out(EMBEDDINGS, CHANGES, WEIGHTS)
+    np.testing.assert_allclose(value, expected, rtol=1e-7)
+
+
+def test_its_gradient_is_its_difference() -> None:
+    _, gradient = leave_one_out(EMBEDDINGS, CHANGES, WEIGHTS)
+    differences = np.empty_like(EMBEDDINGS)
+    for place in np.ndindex(*EMBEDDINGS.shape):
+        way = np.zeros_like(EMBEDDINGS)
+        way[place] = 1e-6
+        up, down = (leave_one_out(EMBEDDINGS + sign * way, CHANGES, WEIGHTS)[0] for sign in (1, -1))
+        differences[place] = (up - down) / 2e-6
+    np.testing.assert_allclose(gradient, differences, rtol=1e-5, atol=1e-5 * np.abs(gradient).max())
+
+
+def test_the_greedy_choice_is_that_of_dense_conditioning() -> None:
+    shares = RNG_FEDCOR.random(8)
+    shares /= shares.sum()
+    annealing = RNG_FEDCOR.uniform(0.5, 1, 8)
+    covariance, expected = COVARIANCE.copy(), []
+    for _ in range(8):
+        variances = np.diag(covariance)
+        free = [client for client in range(8) if client not in expected]
+        scores = {
+            client: annealing[client] * shares @ covariance[:, client] / np.sqrt(variances[client]) for client in free
+        }
+        pick = max(scores, key=scores.__getitem__)
+        expected.append(pick)
+        column = covariance[:, pick]
+        covariance = covariance - np.outer(column, column) / column[pick]
+    assert greedy_choice(EMBEDDINGS, shares, annealing, 8).tolist() == expected
+
+
+def test_a_fit_finds_who_changes_together() -> None:
+    generator = np.random.default_rng(4)
+    groups = np.repeat([0, 1, 2], 4)
+    changes = 0.3 * generator.normal(size=(25, 3))[:, groups] + 0.01 * generator.normal(size=(25, 12))
+    weights = np.ones(25)
+    deviations = without_means(changes, weights)
+    found, start = fitted(deviations, weights, 5, 100), principal(deviations, weights, 5)
+    assert leave_one_out(found, deviations, weights)[0] > leave_one_out(start, deviations, weights)[0]
+    lengths = np.linalg.norm(found, axis=0)
+    correlations = found.T @ found / np.outer(lengths, lengths)
+    together = groups[:, None] == groups
+    assert correlations[together].min() > np.abs(correlations[~together]).max()
+    chosen = greedy_choice(found, np.full(12, 1 / 12), np.ones(12), 3)
+    assert {*groups[chosen]} == {0, 1, 2}  # one of each, since a group's second tells next to nothing
+
+
+def test_principal_embeddings_give_back_the_covariance_of_few_changes() -> None:
+    covariance = (CHANGES.T * WEIGHTS) @ CHANGES / WEIGHTS.sum()
+    found = principal(CHANGES, WEIGHTS, 7)  # five changes have no more than five directions
+    np.testing.assert_allclose(found.T @ found, covariance, atol=1e-15)
+
+
+def test_means_are_taken_off_with_their_weights_and_silence_is_the_mean() -> None:
+    changes = np.array([[1.0, np.nan, np.nan], [4.0, 2.0, np.nan]])
+    found = without_means(changes, np.array([0.5, 1.0]))
+    np.testing.assert_allclose(found, [[-2, 0, 0], [1, 0, 0]])
+
+
+def test_a_specification_is_shown_by_what_is_not_default() -> None:
+    assert str(bandits.FlashSpec()) == "flash"
+    assert str(bandits.FlashSpec(contexts=("reward",), bandit="neural")) == "flash(bandit=neural, contexts=['reward'])"
+    assert parse_selection(
+        {"kind": "flash", **bandits.FlashSpec(contexts=("reward",)).parameters()}
+    ) == bandits.FlashSpec(contexts=("reward",))

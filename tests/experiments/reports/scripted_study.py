@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.config import load_config
-from fedscout.experiments.reports.export import LoggedStudy, read_study
 from fedscout.experiments.studies.run_folder import open_run_folder
 from fedscout.experiments.studies.workflow import cohort_of
 from fedscout.search.study import run_study
 from tests.search.studies import Measured, ScriptedRunner, completed, failed, open_ledger
 
 NUM_ROUNDS = 3
-MakeStudy = Callable[..., LoggedStudy]
 
 
 def by_strategy(spec: TrialSettings) -> Measured:
@@ -29,16 +24,9 @@ def by_strategy(spec: TrialSettings) -> Measured:
 
 
 def write_study(folder: Path, *settings: str) -> None:
-    """Run a study of scripted trials and leave its folder."""
-    config = load_config(
-        [
-            "federation.dataset=wine",
-            "federation.num_clients=10",
-            f"training.num_rounds={NUM_ROUNDS}",
-            "search.tuned_baseline=false",
-            *settings,
-        ]
-    )
+    """Run a study of scripted trials on ten clients of wine and leave its folder."""
+    data = ["federation.dataset=wine", "federation.num_clients=10", f"training.num_rounds={NUM_ROUNDS}"]
+    config = load_config([*data, "search.tuned_baseline=false", *settings])
     with open_run_folder(folder, config) as opened:
         ledger = open_ledger(
             opened.path,
@@ -51,15 +39,3 @@ def write_study(folder: Path, *settings: str) -> None:
             config_hash=config.digest(),
         )
         run_study(config.search, ledger)
-
-
-@pytest.fixture
-def make_study(tmp_path: Path) -> MakeStudy:
-    """Return a maker of studies."""
-
-    def make(*settings: str) -> LoggedStudy:
-        folder = tmp_path / "study"
-        write_study(folder, *settings)
-        return read_study(folder)
-
-    return make

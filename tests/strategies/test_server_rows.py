@@ -1,20 +1,21 @@
-"""FedDF and RHFL, which distil: their laws, and steps written out."""
+"""FedDF, RHFL and FedBiO, which read rows of the server: their laws, and steps written out."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from flwr.app import Message
-from pydantic import ValidationError
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
@@ -22,23 +23,34 @@ from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, Session
-from fedscout.engine.messages.contents import client_of, metrics_of
+from fedscout.engine.messages.contents import (
+    auxiliary_record,
+    claim_task_identity,
+    client_of,
+    metrics_of,
+    sent_auxiliary,
+)
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.config import load_config
-from fedscout.experiments.studies.workflow import run_training, run_workflow
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.aggregation.rules import Outputs
 from fedscout.strategies.methods import server_rows
-from fedscout.strategies.methods.server_rows import Alignment, Distillation, FedDFSpec, Rhfl, RhflSpec, confidences
-from tests.engine.federations import QUERIES, dense, normalised, plain_model, uneven_federation, with_server_rows
+from tests.engine.federations import (
+    QUERIES,
+    dense,
+    linear,
+    normalised,
+    plain_model,
+    uneven_federation,
+    with_server_rows,
+)
 from tests.kits.refusals import refused
-from tests.strategies.by_hand import SIZES, result_of, spec_of
+from tests.strategies.by_hand import SIZES, Hand, host_of, result_of, spec_of
 from tests.strategies.rounds import played
 
 NUM_ROWS = 60
-FEW = FedDFSpec(distillation_steps=24, distillation_rate=2e-3, distillation_batch=16)
+FEW = server_rows.FedDFSpec(distillation_steps=24, distillation_rate=2e-3, distillation_batch=16)
 Vectors = npt.NDArray[np.float32]
 
 
@@ -79,7 +91,7 @@ def distilled(context: Any, models: Vectors, **changes: Any) -> tuple[Vectors, f
     settings = {"num_steps": 20, "learning_rate": 0.01, "batch_size": 16, "patience": 1000, **changes}
     student = mean_of(models)
     outputs = np.mean([Outputs().run(context, {"model": model})["outputs"] for model in models], axis=0)
-    found = Distillation(**settings).run(context, {"student": student, "outputs": outputs})
+    found = server_rows.Distillation(**settings).run(context, {"student": student, "outputs": outputs})
     before, after = found["divergences"].tolist()
     return found["student"], before, after
 
@@ -210,32 +222,6 @@ class Kept(LocalGrid):
         return super().serve_each(work, inputs)
 
 
-def test_clients_that_fail_or_are_absent_teach_nobody() -> None:
-    """Seven clients, of which one has no rows and others miss rounds."""
-    everyone = with_server_rows(uneven_federation())
-    absent = replace(everyone, dropout=dict.fromkeys((0, 5), 0.5))
-    spec = spec_of(FEW, num_rounds=4, num_sampled=7)
-    for federation, expected in ((everyone, {6}), (absent, {4, 5, 6})):
-        grid = Kept(ClientHost(federation, QUERIES), session=spec.session)
-        result = run_trial(spec, grid)
-        assert (result.status, result.skipped_rounds) == ("completed", {})
-        counts = [len(models) for models in grid.asked]
-        assert len(counts) == 4
-        assert {*counts} <= expected
-        assert sum(counts) == 4 * 7 - len(result.dropped_clients)
-
-
-def test_a_server_without_rows_is_refused_before_anything_trains(tmp_path: Path) -> None:
-    with refused(StrategyError, key="feddf", given="none", names="federation.server_rows"):
-        FedDFSpec().build(Cohort(8, 5, 0.1))
-    for allowed in (1, None):
-        FedDFSpec().build(Cohort(8, 5, 0.1, server_rows=allowed))
-    for run, setting in ((run_training, "strategy.kind=feddf"), (run_workflow, "search.strategies=[fedavg,feddf]")):
-        with refused(StrategyError, key="feddf", names="federation.server_rows"):
-            run(load_config([setting]), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_grid_without_hosts_is_refused() -> None:
     built = FEW.build(Cohort(2, 2, 0.1, server_rows=9))
     with refused(StrategyError, key="FedDF", given="NodeList"):
@@ -273,8 +259,8 @@ def rhfl_models_of(count: int) -> Any:
 
 
 def aligned(models: Any, weights: Any, **changes: Any) -> Any:
-    alignment = Alignment(**{"num_epochs": 30, "learning_rate": 0.01, "batch_size": 16, **changes})
-    rule = Rhfl(alignment, 0.5, Cohort(len(models), len(models), 0.1))
+    alignment = server_rows.Alignment(**{"num_epochs": 30, "learning_rate": 0.01, "batch_size": 16, **changes})
+    rule = server_rows.Rhfl(alignment, 0.5, Cohort(len(models), len(models), 0.1))
     rule.grid = LocalGrid(with_server_rows(uneven_federation()), session=Session(seed=3))
     return rule.aligned(alignment, [*models], np.asarray(weights, np.float32))
 
@@ -285,42 +271,42 @@ def told(vector: Any) -> torch.Tensor:
 
 def test_who_improves_is_heard_more() -> None:
     """Drops of 0, 1/2 and 1/4 of what was: shares 0, 2/3, 1/3 of all, times η in the exponent."""
-    found = confidences(np.array([1.0, 2.0, 4.0, np.inf]), np.array([1.5, 1.0, 3.0, 1.0]), 0.6)
+    found = server_rows.confidences(np.array([1.0, 2.0, 4.0, np.inf]), np.array([1.5, 1.0, 3.0, 1.0]), 0.6)
     raised = np.exp([0.0, 0.4, 0.2, 0.0])
     np.testing.assert_allclose(found, raised / raised.sum(), rtol=1e-6)
-    np.testing.assert_allclose(confidences(np.full(3, np.inf), np.ones(3), 0.6), 1 / 3, rtol=1e-6)
-    without_loss = confidences(np.array([0.0, 2.0]), np.array([0.0, 1.0]), 0.6)  # it can't fall any more
+    np.testing.assert_allclose(server_rows.confidences(np.full(3, np.inf), np.ones(3), 0.6), 1 / 3, rtol=1e-6)
+    without_loss = server_rows.confidences(np.array([0.0, 2.0]), np.array([0.0, 1.0]), 0.6)  # it can't fall any more
     np.testing.assert_allclose(without_loss, np.array([1, np.exp(0.6)]) / (1 + np.exp(0.6)), rtol=1e-6)
-    assert confidences(np.array([2.0, 2.0]), np.array([1.0, 2.0]), 1e4).tolist() == [1, 0]
+    assert server_rows.confidences(np.array([2.0, 2.0]), np.array([1.0, 2.0]), 1e4).tolist() == [1, 0]
 
 
 def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clients miss rounds, and what they lost last counts as of the round before."""
     told: dict[int, float] = {}
     rounds: list[tuple[Any, Any, dict[int, float]]] = []
-    taught = Rhfl.aligned
+    taught = server_rows.Rhfl.aligned
 
     def noted(reply: Message) -> Any:
         told[client_of(reply.metadata.src_node_id)] = metrics_of(reply)["loss"]  # type: ignore[assignment]
         return metrics_of(reply)
 
-    def aligned(rule: Rhfl, alignment: Any, models: Any, weights: Any) -> Any:
+    def aligned(rule: server_rows.Rhfl, alignment: Any, models: Any, weights: Any) -> Any:
         rounds.append((alignment, weights, dict(told)))
         told.clear()
         return taught(rule, alignment, models, weights)
 
     monkeypatch.setattr(server_rows, "metrics_of", noted)
-    monkeypatch.setattr(Rhfl, "aligned", aligned)
+    monkeypatch.setattr(server_rows.Rhfl, "aligned", aligned)
     federation = replace(with_server_rows(uneven_federation(sizes=SIZES)), dropout={2: 0.5, 5: 0.5})
-    asked = RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)
+    asked = server_rows.RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)
     result_of(ClientHost(federation, QUERIES), asked, num_sampled=ALL)
     assert all(len({client in losses for _, _, losses in rounds}) == 2 for client in (2, 5))
     now = np.full(ALL, np.inf)
     for work, weights, losses in rounds:
         before = now.copy()
         now[[*losses]] = [*losses.values()]
-        assert work == Alignment(7, 0.02)
-        assert np.array_equal(weights, confidences(before, now, 2.0))
+        assert work == server_rows.Alignment(7, 0.02)
+        assert np.array_equal(weights, server_rows.confidences(before, now, 2.0))
 
 
 @pytest.mark.parametrize("weights", [[0.2, 0.5, 0.3], [1 - 2e-7, 1e-7, 1e-7]], ids=["all are heard", "one is heard"])
@@ -350,7 +336,7 @@ def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
     for place in range(2):
         context_of_place = context_of()
         arrays = {"model": model, "taught": told(other).float().numpy(), "share": np.float32(0.5), "place": place}
-        Alignment(3, 0.01, 16).run(context_of_place, arrays)
+        server_rows.Alignment(3, 0.01, 16).run(context_of_place, arrays)
         batches = context_of_place.batches
         assert [len(batch) for batch in batches] == [16, 16, 16, 12] * 3
         assert [row for batch in batches for row in batch] == [r for order in orders[3 * place :][:3] for r in order]
@@ -361,15 +347,6 @@ def test_models_that_say_the_same_stay() -> None:
     assert np.array_equal(aligned(np.stack([model] * 3), [1 / 3] * 3), np.stack([model] * 3))
 
 
-def test_two_clients_learn_what_the_other_said_before() -> None:
-    """Each one's divergence from the other's first word falls; the first word is that of before any step."""
-    models = rhfl_models_of(2)
-    first, now = [told(model) for model in models], [told(model) for model in aligned(models, [0.5, 0.5])]
-    for place, other in ((0, 1), (1, 0)):
-        before, after = ((first[other] * (first[other] / own[place]).log()).sum(dim=1).mean() for own in (first, now))
-        assert after < before / 2
-
-
 def test_who_has_no_weight_is_not_heard() -> None:
     """With the whole weight on the first of three, the two others learn what it said, and it what nobody said."""
     models = rhfl_models_of(3)
@@ -378,12 +355,154 @@ def test_who_has_no_weight_is_not_heard() -> None:
     assert np.array_equal(found[0], models[0])
 
 
-@pytest.mark.parametrize("cohort", [Cohort(8, 8, 0.1), Cohort(8, 5, 0.1, server_rows=9)])
-def test_what_it_needs_is_said_before_anything_trains(cohort: Cohort) -> None:
-    with refused(StrategyError, key="rhfl"):
-        RhflSpec().build(cohort)
+FAST = server_rows.FedBiOSpec(weight_rate=2.0, direction_rate=0.3)
+Points = st.lists(st.floats(-3, 3), min_size=1, max_size=8).map(np.array)
 
 
-def test_nobody_is_heard_less_for_learning() -> None:
-    with pytest.raises(ValidationError, match="confidence_strength"):
-        RhflSpec(confidence_strength=-0.1)
+# Weights.
+
+
+@given(Points)
+def test_projected_weights_are_the_nearest_ones(point: npt.NDArray[np.float64]) -> None:
+    """As Karush, Kuhn and Tucker say: what is positive is the point less one number, and the rest is not above it."""
+    weights = server_rows.on_simplex(point)
+    assert weights.sum() == pytest.approx(1)
+    assert (weights >= 0).all()
+    threshold = (point - weights)[weights > 0]
+    np.testing.assert_allclose(threshold, threshold[0], atol=1e-9)
+    assert (point[weights == 0] <= threshold[0] + 1e-9).all()
+
+
+@pytest.mark.parametrize("large", [1e9, 1e17, 1e300])
+def test_projected_weights_are_weights_however_long_the_step(large: float) -> None:
+    np.testing.assert_array_equal(server_rows.on_simplex(np.array([-large, large, 0.5])), [0, 1, 0])
+    np.testing.assert_array_equal(server_rows.on_simplex(np.array([large, large])), [0.5, 0.5])
+
+
+# A model of one number: L_k(y) = ½ (y − c_k)², f(y) = ½ (y − 1)², so ∇²L_k u = u.
+
+
+class OneNumber:
+    """A grid whose server's rows want y = 1."""
+
+    def get_node_ids(self) -> list[int]:
+        return [2, 3]
+
+    def serve(self, work: Any, arrays: Any) -> Any:
+        return {"gradient": arrays["model"] - np.float32(1)}
+
+
+def play(
+    strategy: server_rows.FedBiO, centres: Sequence[float], num_rounds: int, absent: Sequence[int] = ()
+) -> list[tuple[float, dict[int, float], float]]:
+    """Return the model, the weights and u after each round; client k ends local training at its centre.
+
+    Args:
+        strategy: With two clients.
+        centres: c_k, of clients with 10 and 30 rows.
+        num_rounds: To play, from y = 0.
+        absent: Who never answers.
+    """
+    claim_task_identity()
+    model, told = np.zeros(1, np.float32), []
+    for server_round in range(1, num_rounds + 1):
+        record, grid = ArrayRecord({"flat": Array(model)}), OneNumber()
+        messages: list[Message] = list(strategy.configure_train(server_round, record, ConfigRecord(), grid))  # type: ignore[arg-type]
+        direction = sent_auxiliary(messages[0].content).get("direction", np.zeros(1, np.float32))
+        replies = []
+        for message in sorted(messages, key=lambda message: message.metadata.dst_node_id):
+            client = client_of(message.metadata.dst_node_id)
+            if client in absent:
+                continue
+            alignment = float((model[0] - centres[client]) * direction[0])
+            metrics = MetricRecord({"num-examples": (10, 30)[client], "alignment": alignment, "loss": 1.0})
+            arrays = ArrayRecord({"flat": Array(np.float32([centres[client]]))})
+            content = RecordDict({"arrays": arrays, "metrics": metrics})
+            content["auxiliary"] = auxiliary_record({"curvature": direction})
+            replies.append(Message(content, reply_to=message))
+        aggregated, _ = strategy.aggregate_train(server_round, replies)
+        model = aggregated["flat"].numpy().astype(np.float32)
+        told.append((float(model[0]), dict(strategy.client_weights), float(strategy.direction[0])))
+    return told
+
+
+def server_of(**parameters: Any) -> server_rows.FedBiO:
+    return server_rows.FedBiOSpec(**parameters).build(Cohort(2, 2, 0.1, server_rows=9, server_labels=True))
+
+
+def test_three_rounds_of_two_clients_by_hand() -> None:
+    """τ = ½, η = 2, μ = 0; c = (1, −1), n = (10, 30), p = (¼, ¾), y_0 = 0.
+
+    1: u = ½ (f'(0) = −1) = −½; p stays, as u was 0; y = ¼ − ¾ = −½
+    2: alignments (y − c) u = (−3/2, ½)(−½) = (¾, −¼), so p + 2 a = (7/4, ¼), less ½ (3/2, −¼): p = (1, 0), of 40 rows;
+       u = −½ − ½ (−½ − f'(−½)) = −½ − ½ (−½ + 3/2) = −1; y = −½ by the weights as they were
+    3: y = 1
+    """
+    one, two, three = play(server_of(weight_rate=2.0, direction_rate=0.5, damping=0.0), (1.0, -1.0), 3)
+    assert one == (-0.5, {0: 10.0, 1: 30.0}, -0.5)
+    assert two == (-0.5, {0: 40.0, 1: 0.0}, -1.0)
+    assert three[0] == 1.0
+
+
+def test_who_does_not_answer_keeps_its_weight() -> None:
+    """And who answers alone has all of the mean, and its own weight."""
+    strategy = server_of()
+    play(strategy, (1.0, -1.0), 2)
+    before = strategy.client_weights[1]
+    rounds = play(strategy, (1.0, -1.0), 2, absent=[1])
+    assert strategy.client_weights[1] == before
+    assert [model for model, _, _ in rounds] == [1, 1]
+
+
+# Over a federation.
+
+
+class KeptMessages(LocalGrid):
+    """Remembers what each training sent: who trains, the model and u."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sent: list[tuple[tuple[int, ...], Any, Any]] = []
+
+    def _start(self, host: int, method: str, call: Any) -> Any:
+        if method == "train":
+            self.sent.append((call.clients, call.vector, call.auxiliary.get("direction")))
+        return super()._start(host, method, call)
+
+
+def derivatives(vector: Any, features: torch.Tensor, labels: torch.Tensor, direction: Any) -> tuple[Any, Any]:
+    """Return the gradient of softmax regression's loss and its Hessian times a direction, in float64 by autograd."""
+    flat = torch.tensor(vector, requires_grad=True)
+    loss = nn.functional.cross_entropy(features @ flat[:18].view(3, 6).T + flat[18:], labels)
+    (gradient,) = torch.autograd.grad(loss, flat, create_graph=True)
+    (curvature,) = torch.autograd.grad(gradient @ torch.tensor(direction, dtype=torch.float64), flat)
+    return gradient.detach().numpy(), curvature.numpy()
+
+
+def test_rounds_are_the_algorithm_by_hand() -> None:
+    """In float64, Hessians by autograd: six rounds, five of eight clients in each, of a convex model."""
+    federation = with_server_rows(uneven_federation(linear, SIZES), labelled=True)
+    server, hand, weights = federation.server, Hand(federation, model=linear), {}
+    spec, host = spec_of(FAST, num_rounds=6), host_of(linear)
+    grid = KeptMessages(host, session=spec.session)
+    result = run_trial(spec, grid)
+    assert result.error is None
+    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
+    direction = np.zeros(21)
+    for server_round, (clients, received, sent) in enumerate(grid.sent, start=1):
+        np.testing.assert_allclose(received, vector, rtol=0, atol=2e-5)
+        if server_round > 1:
+            np.testing.assert_allclose(sent, direction, rtol=0, atol=2e-5)
+        known = np.array([weights.get(client, hand.num_rows(client)) for client in clients], np.float64)
+        shares = known / known.sum()
+        found = [derivatives(vector, *hand._rows(client), direction) for client in clients]
+        rows = torch.from_numpy(server.features).double(), torch.from_numpy(server.labels)
+        wanted = derivatives(vector, *rows, direction)[0]
+        bent = sum(share * curvature for share, (_, curvature) in zip(shares, found, strict=True))
+        moved = server_rows.on_simplex(shares + 2.0 * np.array([gradient @ direction for gradient, _ in found]))
+        weights |= dict(zip(clients, known.sum() * moved, strict=True))
+        trained = [hand.descend(vector, client, server_round)[0] for client in clients]
+        vector = sum(share * model for share, model in zip(shares, trained, strict=True))
+        direction = direction - 0.3 * (bent + 0.1 * direction - wanted)
+    np.testing.assert_allclose(result.vector, vector, rtol=0, atol=2e-5)
+    assert max(weights[client] / hand.num_rows(client) for client in weights) > 1.05

@@ -1,1 +1,0 @@
-"""Embeddings by pretrained networks."""

@@ -1,0 +1,298 @@
+"""What Optuna, TensorBoard and Weights & Biases read of an exported study, and what is asked of MLflow."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import struct
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.experiments import text
+from fedscout.experiments.reports.export import WRITERS, LoggedStudy, export, read_study
+from tests.experiments.reports.scripted_study import NUM_ROUNDS, write_study
+from tests.forged_trials import forge
+from tests.kits.refusals import refused
+
+SEARCH = ("search.strategies=[fedavg,fedadam,fedprox,multikrum,krum]", "search.budget=12", "search.kind=random")
+
+
+def made(folder: Path, *settings: str) -> LoggedStudy:
+    write_study(folder / "study", *settings)
+    return read_study(folder / "study")
+
+
+def stored(path: Path, name: str) -> optuna.Study:
+    """Return a study of a file, in memory."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    study = optuna.load_study(study_name=name, storage=storage)
+    copy = optuna.create_study(study_name=name, directions=study.directions)
+    copy.add_trials(study.trials)
+    storage.remove_session()
+    storage.engine.dispose()
+    return copy
+
+
+def test_optuna_reads_the_search(tmp_path: Path) -> None:
+    """The file of another study is kept, and exporting again replaces."""
+    study, path = made(tmp_path, *SEARCH), tmp_path / "new" / "optuna.db"
+    assert [export(study, "optuna", str(path)) for _ in range(2)] == [13, 13]
+    write_study(tmp_path / "other", "search.budget=1", "seed=1")
+    assert export(read_study(tmp_path / "other"), "optuna", str(path)) == 2
+    found = stored(path, study.name)
+    assert len(found.trials) == 1 + 12
+    records = [record for record in study.records if record.phase in ("baseline", "search")]
+    for trial, record in zip(found.trials, records, strict=True):
+        assert trial.params["strategy"] == record.strategy
+        assert all(trial.params[name] == record.parameters[name] for name in trial.params if name in record.parameters)
+        assert trial.user_attrs["trial"] == record.trial == trial.number
+        assert trial.state == (TrialState.FAIL if record.strategy == "fedprox" else TrialState.COMPLETE)
+        assert trial.value == (None if record.strategy == "fedprox" else record.fitness)
+    assert found.best_trial.params["strategy"] == "fedavg"
+    first = found.trials[0]
+    assert first.intermediate_values == dict.fromkeys(range(1, NUM_ROUNDS + 1), 0.5)
+    assert first.datetime_complete is not None
+    assert first.datetime_complete.astimezone() == study.records[0].finished_at
+    assert first.duration == timedelta(seconds=study.records[0].seconds["total"] or 0)
+    adam = next(trial for trial in found.trials if trial.params["strategy"] == "fedadam")
+    tried = [record.parameters["eta"] for record in records if record.strategy == "fedadam"]
+    eta = adam.distributions["eta"]
+    assert isinstance(eta, FloatDistribution)
+    assert (eta.low, eta.high) == (min(tried), max(tried))
+    multikrum = next(trial for trial in found.trials if trial.params["strategy"] == "multikrum")
+    assert isinstance(multikrum.distributions["num_nodes_to_select"], IntDistribution)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few trials
+        assert "strategy" in optuna.importance.get_param_importances(found)
+
+
+def test_trials_of_fewer_rounds_are_pruned(tmp_path: Path) -> None:
+    kinds = "search.strategies=[fedadam,krum,multikrum]"
+    study = made(tmp_path, "search.kind=racing", "search.racing.min_rounds=1", kinds)
+    export(study, "optuna", str(tmp_path / "optuna.db"))
+    pruned = [trial for trial in stored(tmp_path / "optuna.db", study.name).trials if trial.state == TrialState.PRUNED]
+    searched = [record for record in study.records if record.phase == "search"]
+    assert len(pruned) == sum(record.num_rounds < NUM_ROUNDS for record in searched) > 0
+    assert {trial.value for trial in pruned} <= {0.26, 0.27}
+
+
+@pytest.mark.parametrize("program", ["optuna", "tensorboard", "wandb"])
+def test_a_place_of_something_else_is_refused_and_left_as_it_was(tmp_path: Path, program: str) -> None:
+    pytest.importorskip(program)
+    (tmp_path / "notes").write_text("buy milk\n")
+    with refused(LogError, key="--path", names=str(tmp_path / "notes")):
+        export(made(tmp_path, "search.budget=1"), program, str(tmp_path / "notes"))
+    assert (tmp_path / "notes").read_text() == "buy milk\n"
+
+
+@pytest.mark.parametrize("program", sorted({*WRITERS} - {"optuna"}))
+def test_without_its_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(text, "find_spec", lambda _: None)
+    with refused(ConfigurationError, key="--to", names=f"fedscout[{program}]"):
+        export(made(tmp_path, "search.budget=1"), program, str(tmp_path / "runs"))
+
+
+def test_a_damaged_file_is_left_out_and_told(tmp_path: Path) -> None:
+    """The study may be unfinished; its folder is only read."""
+    study = made(tmp_path, *SEARCH)
+    files = sorted((study.path / "trials").iterdir())
+    files[5].unlink()
+    files[7].write_bytes(b"damaged")
+    forge(files[8], parameters="[1]")
+    before = sorted((path, path.stat().st_mtime_ns) for path in study.path.rglob("*"))
+    rest = read_study(study.path)
+    assert [str(file) in fault for file, fault in zip(files[7:9], rest.faults, strict=True)] == [True, True]
+    assert export(rest, "optuna", str(tmp_path / "optuna.db")) == 13 - 3
+    assert sorted((path, path.stat().st_mtime_ns) for path in study.path.rglob("*")) == before
+
+
+def test_runs_have_unique_names_and_flat_settings(tmp_path: Path) -> None:
+    study = made(tmp_path, "search.budget=8", "search.strategies=[fedadam,fedprox]")
+    runs = list(study.runs())
+    assert len({run.name for run in runs}) == len(runs)
+    assert runs[0].name.startswith("00000-fedavg-")
+    assert study.name == f"wine-{study.config.digest()[:8]}"
+    adam = next(run for run in runs if run.trial.strategy == "fedadam")
+    assert {"eta", "tau", "beta_1", "beta_2", "learning_rate", "seed"} < {*adam.settings}
+    assert not any(isinstance(value, dict) or value is None for value in adam.settings.values())
+    assert [adam.rounds[number]["accuracy"] for number in (1, 2, 3)] == list(adam.trial.round_accuracy)
+
+
+def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
+    with refused(LogError, key="the folder"):
+        read_study(tmp_path)
+    study = made(tmp_path, "search.budget=1")
+    for file in (study.path / "trials").iterdir():
+        file.unlink()
+    with refused(LogError, key="the folder"):
+        read_study(study.path)
+
+
+# MLflow, told by a stand-in with the signatures of its client.
+
+
+class MlflowException(Exception):  # noqa: N818 - its name there
+    """As MLflow's."""
+
+
+@dataclass
+class Logged:
+    """A run as MLflow keeps it."""
+
+    name: str
+    tags: dict[str, str]
+    status: str = "RUNNING"
+    end_time: int | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Client:
+    """As `mlflow.MlflowClient` with its server, as far as it is used."""
+
+    runs: list[Logged] = field(default_factory=list)
+    breaks_after: int | None = None
+
+    def get_experiment_by_name(self, name: str) -> Any:
+        return SimpleNamespace(experiment_id=name) if self.runs else None
+
+    def create_experiment(self, name: str) -> str:
+        return name
+
+    def search_runs(self, experiments: list[str], filter_string: str) -> list[Logged]:
+        name = filter_string.split("'")[1]
+        return [run for run in self.runs if run.tags["fedscout_trial"] == name and run.status != "RUNNING"]
+
+    def create_run(self, experiment: str, start_time: int, tags: dict[str, str], run_name: str) -> Any:
+        self.runs.append(Logged(run_name, tags))
+        if self.breaks_after == len(self.runs):
+            raise MlflowException("connection lost\nat great length")
+        return SimpleNamespace(info=SimpleNamespace(run_id=len(self.runs) - 1))
+
+    def log_batch(self, run_id: int, metrics: Any = (), params: Any = ()) -> None:
+        self.runs[run_id].params |= dict(params)
+        self.runs[run_id].metrics += metrics
+
+    def set_terminated(self, run_id: int, status: str, end_time: int) -> None:
+        self.runs[run_id].status, self.runs[run_id].end_time = status, end_time
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Put the stand-in in the place of MLflow."""
+    client, modules = Client(), [ModuleType("mlflow"), ModuleType("mlflow.entities")]
+    modules[0].__spec__ = importlib.machinery.ModuleSpec("mlflow", None)
+    vars(modules[0])["MlflowClient"] = lambda tracking_uri: client
+    vars(modules[1]).update(Metric=lambda *values: values, Param=lambda *values: values)
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return client
+
+
+def test_mlflow_gets_what_it_does_not_have(tmp_path: Path, mlflow: Client) -> None:
+    """An export that broke in its third run leaves a run without an end, which the next repeats."""
+    study = made(tmp_path, "search.strategies=[fedadam,fedprox]", "search.budget=6", "search.confirmation_seeds=2")
+    mlflow.breaks_after = 3
+    with refused(LogError, key="--path", names="connection lost"):
+        export(study, "mlflow", f"sqlite:///{tmp_path}/new/mlflow.db")
+    mlflow.breaks_after = None
+    assert (tmp_path / "new").is_dir()
+    assert export(study, "mlflow", "http://mlflow") == len(study.records) - 2
+    assert export(study, "mlflow", "http://mlflow") == 0
+    ended = [run for run in mlflow.runs if run.end_time is not None]
+    for record, run in zip(study.records, ended, strict=True):
+        assert run.status == ("FAILED" if record.strategy == "fedprox" else "FINISHED")
+        assert (run.params["strategy"], run.tags["phase"]) == (record.strategy, record.phase)
+        assert run.end_time == round(1000 * record.finished_at.timestamp())
+        assert [metric[1] for metric in run.metrics if metric[0] == "fitness"] == [record.fitness]
+        steps = [(metric[3], metric[1]) for metric in run.metrics if metric[0] == "accuracy"]
+        assert steps == list(enumerate(record.round_accuracy, start=1))
+
+
+# The real writers of TensorBoard and Weights & Biases, and their own readers.
+
+
+def test_tensorboard_reads_every_trial(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    study = made(tmp_path, "search.strategies=[fedadam,fedprox]", "search.budget=6", "search.confirmation_seeds=2")
+    for _ in range(2):
+        assert export(study, "tensorboard", str(tmp_path / "board")) == len(study.records)
+    folders = sorted((tmp_path / "board" / study.name).iterdir())
+    assert [folder.name for folder in folders] == [run.name for run in study.runs()]
+    for record, folder in zip(study.records, folders, strict=True):
+        events = EventAccumulator(str(folder)).Reload()
+        accuracy = events.Scalars("accuracy")
+        assert [event.step for event in accuracy] == list(range(1, len(record.round_accuracy) + 1))
+        assert [event.value for event in accuracy] == pytest.approx(record.round_accuracy, rel=1e-6)
+        assert accuracy[0].wall_time == pytest.approx(record.finished_at.timestamp())
+        assert events.Scalars("fitness")[0].value == pytest.approx(record.fitness)
+        (start,) = (events.summary_metadata["_hparams_/session_start_info"].plugin_data.content,)
+        told = HParamsPluginData.FromString(start).session_start_info.hparams
+        assert told["strategy"].string_value == record.strategy
+        assert told["seed"].number_value == record.seed
+
+
+BLOCK = 2**15
+"""A file is a log in LevelDB's form: blocks of pieces, each a checksum, a length and whether a record goes on."""
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    data, place, held = file.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if BLOCK - place % BLOCK < 7:
+            place += BLOCK - place % BLOCK
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)
+        held += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(held)
+            held = b""
+            yield record
+
+
+@pytest.mark.slow
+def test_wandb_has_every_trial_with_its_curves(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+
+    def values_of(items: Any) -> dict[str, Any]:
+        return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+    study = made(tmp_path, "search.strategies=[fedadam,fedprox]", "search.budget=3", "search.confirmation_seeds=2")
+    for _ in range(2):
+        assert export(study, "wandb", str(tmp_path / "runs")) == len(study.records)
+    by_name = {}
+    for file in (tmp_path / "runs" / study.name).glob("wandb/offline-run-*/*.wandb"):
+        found: dict[str, Any] = defaultdict(list)
+        for record in wandb_records(file):
+            found[record.WhichOneof("record_type")].append(record)
+        by_name[found["run"][0].run.display_name] = found
+    assert len(by_name) == len(study.records)
+    for run in study.runs():
+        found = by_name[run.name]
+        logged = found["run"][0].run
+        assert (logged.project, logged.run_group) == (study.name, run.trial.phase)
+        assert values_of(logged.config.update).items() >= run.settings.items()
+        accuracy = [values_of(row.history.item)["accuracy"] for row in found["history"]]
+        assert accuracy == list(run.trial.round_accuracy)
+        assert found["exit"][0].exit.exit_code == (run.trial.status == "failed")

@@ -1,0 +1,355 @@
+"""Robust strategies: their statistics in blocks, Krum's choice and their rounds are Flower's, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy.bulyan import aggregate_n_closest_weights
+from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
+from flwr.serverapp.strategy.multikrum import compute_distances
+from flwr.serverapp.strategy.multikrum import select_multikrum as flowers_selection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.contents import claim_task_identity, view_record
+from fedscout.engine.trials.state import cheap_collections
+from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
+from fedscout.strategies.aggregation import robust
+from fedscout.strategies.aggregation.robust import (
+    mean_around_median,
+    median,
+    select_multikrum,
+    squared_distances,
+    trimmed_mean,
+)
+from tests.strategies.rounds import asked, made, reply_of
+
+FloatArray = npt.NDArray[np.floating]
+
+
+def _some(values: FloatArray, generator: np.random.Generator, *special: float) -> FloatArray:
+    """Put each special value into a tenth of the places."""
+    for value in special:
+        values[generator.random(values.shape) < 0.1] = value
+    return values
+
+
+POPULATIONS: dict[str, Callable[[FloatArray, np.random.Generator], FloatArray]] = {
+    "normal": lambda values, _: values,
+    "ties": lambda values, _: np.round(values),
+    "zeros of both signs": lambda values, generator: _some(values, generator, 0.0, -0.0),
+    "neighbours": lambda values, generator: (-1 - generator.integers(0, 6, values.shape) / 2**23).astype(values.dtype),
+    "all alike": lambda values, _: np.repeat(values[:1], len(values), axis=0),
+    "infinite": lambda values, generator: _some(values, generator, np.inf, -np.inf),
+    "NaN of both signs": lambda values, generator: _some(values, generator, np.nan, -np.nan),
+    "one client is NaN": lambda values, _: np.concatenate([np.full_like(values[:1], np.nan), values[1:]]),
+    "of all sizes": lambda values, _: (np.sign(values) * np.exp(30 * np.abs(values))).astype(values.dtype),
+}
+
+populations = st.sampled_from([*POPULATIONS])
+SHAPES = [(), (0,), (1,), (1, 1), (3,), (2, 5), (64,), (65,), (129,)]
+
+
+def models(population: str, seed: int, num_clients: int, shape: tuple[int, ...], dtype: Any = np.float32) -> FloatArray:
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(num_clients, *shape)).astype(dtype)
+    return POPULATIONS[population](values, generator)
+
+
+def flowers_median(values: FloatArray) -> FloatArray:
+    return np.asarray(np.median(values, axis=0))
+
+
+def flowers_trimmed_mean(values: FloatArray, num_trimmed: int) -> FloatArray:
+    beta = (num_trimmed + 0.5) / len(values) if num_trimmed else 0.0
+    assert int(beta * len(values)) == num_trimmed
+    return np.asarray(trim_mean(values, min(beta, np.nextafter(0.5, 0))))
+
+
+def flowers_mean_around_median(values: FloatArray, num_kept: int) -> FloatArray:
+    return np.asarray(aggregate_n_closest_weights([flowers_median(values)], [[row] for row in values], num_kept)[0])
+
+
+def assert_same(ours: FloatArray, flowers: FloatArray) -> None:
+    assert ours.dtype == flowers.dtype
+    assert ours.shape == flowers.shape
+    np.testing.assert_array_equal(ours, flowers)  # exact; equal zeros may differ in sign
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small models have several, and several slabs, the last of one coordinate among them."""
+    monkeypatch.setattr(robust, "BLOCK", 64)
+    monkeypatch.setattr(robust, "SLAB", 128)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_of_numpys() -> Any:
+    with np.errstate(all="ignore"):
+        yield
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150)
+@given(populations, st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES))
+def test_median(population: str, seed: int, num_clients: int, shape: tuple[int, ...]) -> None:
+    values = models(population, seed, num_clients, shape)
+    assert_same(median(values.copy()), flowers_median(values))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150)
+@given(populations, st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES), st.floats(0, 1))
+def test_trimmed_mean(population: str, seed: int, num_clients: int, shape: tuple[int, ...], share: float) -> None:
+    values = models(population, seed, num_clients, shape)
+    num_trimmed = round(share * ((num_clients - 1) // 2))
+    assert_same(trimmed_mean(values.copy(), num_trimmed), flowers_trimmed_mean(values, num_trimmed))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150)
+@given(populations, st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES), st.floats(0, 1))
+def test_mean_around_median(population: str, seed: int, num_clients: int, shape: tuple[int, ...], share: float) -> None:
+    values = models(population, seed, num_clients, shape)
+    num_kept = 1 + round(share * (num_clients - 1))
+    assert_same(mean_around_median(values.copy(), num_kept), flowers_mean_around_median(values, num_kept))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
+def test_other_types(dtype: Any) -> None:
+    values = (10 * models("normal", 0, 9, (130,), np.float64)).astype(dtype)
+    assert_same(median(values), flowers_median(values))
+    assert_same(trimmed_mean(values, 2), flowers_trimmed_mean(values, 2))
+    assert_same(mean_around_median(values, 4), flowers_mean_around_median(values, 4))
+    mixed: Any = [values[0].astype(np.float32), *values[1:].astype(np.float64)]
+    assert_same(median(mixed), flowers_median(np.asarray(mixed)))
+
+
+@pytest.mark.parametrize(("block", "slab"), [(1000, 1000), (1000, 2000), (1000, 10**6), (10**6, 10**6)])
+def test_neither_blocks_and_slabs_nor_the_number_of_threads_change_anything(
+    block: int, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def statistics() -> list[bytes]:
+        found = median(values), trimmed_mean(values, 7), mean_around_median(values, 30)
+        return [each.tobytes() for each in found]
+
+    values = models("normal", 0, 50, (3001,))
+    before = statistics()
+    monkeypatch.setattr(robust, "BLOCK", block)
+    monkeypatch.setattr(robust, "SLAB", slab)
+    for num_threads in (1, 3):
+        monkeypatch.setattr(robust, "NUM_THREADS", num_threads)
+        assert statistics() == before
+
+
+def test_a_fault_in_a_thread_is_not_lost() -> None:
+    def fail(block: FloatArray) -> FloatArray:
+        raise ZeroDivisionError(str(block.shape))
+
+    with pytest.raises(ZeroDivisionError):
+        robust._in_blocks(models("normal", 0, 3, (200,)), fail)
+
+
+# -- Krum's choice is Flower's, near ties and equal models included ----------------------------------------------------
+
+
+def drawn(kind: str, seed: int, num_clients: int, num_parameters: int) -> npt.NDArray[np.float32]:
+    """Return the clients' models; `near` ones differ by less than their squared norms are rounded."""
+    values = np.random.default_rng(seed).normal(size=(num_clients, num_parameters)).astype(np.float32)
+    if kind == "near":
+        return (100 + 1e-3 * values).astype(np.float32)
+    if kind == "alike":
+        return np.repeat(values[: (num_clients + 1) // 2], 2, axis=0)[:num_clients]
+    if kind == "ties":
+        return np.round(2 * values)
+    if kind != "normal":
+        values[num_clients // 2, ::3] = {"a NaN": np.nan, "infinite": np.inf, "far away": 1e6}[kind]
+    return values
+
+
+def named(vector: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return a vector as arrays of several shapes; a short one as it is."""
+    if len(vector) <= 3:
+        return {"w": vector}
+    half = len(vector) // 2
+    return {"w": vector[:half].reshape(-1, 1), "shift": vector[half : half + 1].reshape(()), "b": vector[half + 1 :]}
+
+
+def record_of(arrays: dict[str, npt.NDArray[Any]], ours: bool) -> ArrayRecord:
+    return view_record(arrays) if ours else ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(
+    st.sampled_from(["normal", "near", "alike", "a NaN", "infinite"]),
+    *(st.integers(0, 2**32), st.integers(1, 70), st.sampled_from([1, 2, 7, 300]), st.floats(0, 1), st.floats(0, 1)),
+)
+def test_the_same_replies_in_the_same_order(
+    kind: str, seed: int, num_clients: int, num_parameters: int, malicious: float, selected: float
+) -> None:
+    """Of which some name their arrays in another order, and so hold another vector."""
+    matrix = drawn(kind, seed, num_clients, num_parameters)
+    num_malicious, num_selected = int(malicious * num_clients), 1 + int(selected * num_clients)
+
+    def chosen(select: Callable[..., list[RecordDict]], ours: bool) -> list[Any]:
+        contents = []
+        for client, row in enumerate(matrix):
+            arrays = named(row) if client % 3 else dict(reversed(named(row).items()))
+            content = {"arrays": record_of(arrays, ours), "metrics": MetricRecord({"client": client})}
+            contents.append(RecordDict(content))
+        return [content["metrics"]["client"] for content in select(contents, num_malicious, num_selected)]
+
+    with np.errstate(all="ignore"):
+        assert chosen(select_multikrum, True) == chosen(flowers_selection, False)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (30, 1000), (100, 18_530)])
+@pytest.mark.parametrize("kind", ["normal", "near"])
+def test_distances_are_flowers_bit_for_bit(kind: str, shape: tuple[int, int]) -> None:
+    matrix = drawn(kind, 0, *shape)
+    flowers = compute_distances([ArrayRecord({"w": Array(row)}) for row in matrix])
+    ours = squared_distances(matrix)
+    assert ours.dtype == flowers.dtype == np.float32
+    assert ours.tobytes() == flowers.tobytes()
+
+
+# -- Whole rounds: by hand, and as Flower's own classes aggregate ------------------------------------------------------
+
+
+BY_HAND: dict[str, tuple[StrategySpec, list[float], float, list[int]]] = {
+    "median": (made("fedmedian"), [1, 30, 2], 2, [0, 1, 2]),
+    "median of an even number": (made("fedmedian"), [1, 30, 2, 4], 3, [0, 1, 2, 3]),
+    "⌊0.25 · 5⌋ = 1 is trimmed": (made("fedtrimmedavg", beta=0.25), [0, 1, 100, 2, 6], 3, [0, 1, 2, 3, 4]),
+    # The two nearest of each are at .985 from 1.75, 1.5625 from 1, 2.3825 from 2.4 and 4.0625 from 0.
+    "Krum": (made("krum", num_malicious_nodes=1), [0, 1, 1.75, 2.4, 100], 1.75, [2]),
+    "Krum of two": (
+        made("multikrum", num_malicious_nodes=1, num_nodes_to_select=2),
+        [0, 1, 1.75, 2.4, 100],
+        (2 * 1 + 3 * 1.75) / 5,
+        [1, 2],
+    ),
+    # Five are selected, 0, 1.5, 2, 3 and 5; of these three are nearest to their median, 2.
+    "Bulyan": (made("bulyan", num_malicious_nodes=1), [0, 50, 1.5, 2, 60, 3, 5], 6.5 / 3, [0, 2, 3, 5, 6]),
+    # L = 10, F = 1, 2: Σ F² L (x − y) = −10 + 80, Σ 2 F ‖L (x − y)‖² + L F² = 400 + 10 + 3200 + 40
+    "q-FedAvg": (made("qfedavg", q=2.0), [1, -2], -70 / 3650, [0, 1]),
+}
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_a_round_by_hand(case: str) -> None:
+    """Client k has k + 1 rows and a loss of k + 1; a client that fails is not among them."""
+    spec, trained, expected, averaged = BY_HAND[case]
+    cohort = Cohort(len(trained) + 1, len(trained) + 1, 0.1)
+    strategy: Any = spec.build(cohort)
+    *answering, failing = asked(strategy, np.zeros(2), cohort.num_clients)
+    replies = [
+        reply_of(message, np.array([value, -value]), client + 1, train_loss=float(client + 1))
+        for client, (message, value) in enumerate(zip(answering, trained, strict=True))
+    ]
+    arrays, metrics = strategy.aggregate_train(1, [*replies, reply_of(failing, None)])
+    np.testing.assert_allclose(arrays["flat"].numpy(), [expected, -expected], rtol=1e-6)
+    rows = np.array(averaged) + 1
+    assert metrics["train_loss"] == pytest.approx((rows**2).sum() / rows.sum())
+    asked(strategy, np.zeros(2), cohort.num_clients)
+    assert strategy.aggregate_train(2, [reply_of(message, None) for message in answering]) == (None, None)
+
+
+NUM_CLIENTS = 23
+ROBUST: dict[str, StrategySpec] = {
+    "fedmedian": made("fedmedian"),
+    **{f"fedtrimmedavg, {beta}": made("fedtrimmedavg", beta=beta) for beta in (0.0, 0.3, 0.49)},
+    "krum": made("krum", num_malicious_nodes=4),
+    "multikrum": made("multikrum", num_malicious_nodes=4, num_nodes_to_select=11),
+    **{f"bulyan, {f}": made("bulyan", num_malicious_nodes=f) for f in (0, 3)},
+    **{f"qfedavg, {q}": made("qfedavg", q=q) for q in (0.0, 1.5)},
+}
+CASES = [
+    *((kind, "flat", 0) for kind in ("normal", "near", "alike", "ties", "far away", "a NaN", "infinite")),
+    *((kind, "named", 0) for kind in ("normal", "ties", "a NaN")),
+    *(("normal", "flat", num_failing) for num_failing in (3, 8, 9, 21, 22, 23)),
+]
+"""Models, their arrays, and the number of clients that fail; of fifteen replies Bulyan for f = 3 makes a model."""
+
+
+def test_all_that_compare_replies_are_here() -> None:
+    compared = {kind for kind in BUILT_IN_KINDS if parse_strategy(kind).needs().replies == "individual"}
+    assert compared == {spec.kind for spec in ROBUST.values()} == {spec.kind for spec, *_ in BY_HAND.values()}
+
+
+def flowers_own(built: Any) -> Any:
+    """Return the strategy with its settings, in the class of Flower's of the same name."""
+    own_class = getattr(flower, type(built).__name__)
+    own = own_class.__new__(own_class)
+    own.__dict__.update(copy.deepcopy(vars(built)))
+    return own
+
+
+def aggregates(strategy: Any, case: tuple[str, str, int], ours: bool) -> list[tuple[dict[str, Any] | None, Any]]:
+    """Return the new arrays and the metrics of two rounds."""
+    kind, layout, num_failing = case
+    size, parts = (162, named) if layout == "named" else (2100, lambda vector: {"flat": vector})
+    results = []
+    for server_round in (1, 2):
+        generator, replies = np.random.default_rng(server_round), []
+        strategy.current_arrays = record_of(parts(np.full(size, 0.5, np.float32)), ours=False)
+        for client, vector in enumerate(drawn(kind, server_round, NUM_CLIENTS, size)):
+            request = Message(RecordDict(), 2 + client, "train")
+            metrics = {
+                "num-examples": int(generator.integers(10, 200)),
+                "count": int(generator.integers(9)),
+                "train_loss": float(generator.uniform(0.1, 3)),
+                "per_class": generator.random(3).tolist(),
+            }
+            record = record_of(parts(vector), ours)
+            content = RecordDict({"arrays": record, "metrics": MetricRecord(metrics)})
+            error = Error(1000, "no rows") if client < num_failing else None
+            replies.append(Message(content if error is None else error, reply_to=request))
+        before = copy.deepcopy([reply.content for reply in replies if reply.has_content()])
+        with cheap_collections(), np.errstate(all="ignore"):
+            arrays, found = strategy.aggregate_train(server_round, replies)
+        assert not ours or [reply.content for reply in replies if reply.has_content()] == before
+        results.append((arrays and {name: array.numpy() for name, array in arrays.items()}, found))
+    return results
+
+
+@pytest.mark.sampled(50)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("name", ROBUST)
+def test_aggregates_and_metrics_are_flowers(name: str, case: tuple[str, str, int]) -> None:
+    claim_task_identity()
+    built = ROBUST[name].build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.25))
+    expected = aggregates(flowers_own(built), case, ours=False)
+    for (arrays, metrics), (own_arrays, own_metrics) in zip(aggregates(built, case, ours=True), expected, strict=True):
+        assert metrics == own_metrics
+        assert (arrays is None) == (own_arrays is None)
+        for key, array in (own_arrays or {}).items():
+            assert_same(arrays[key], array)
+        assert [*(arrays or ())] == [*(own_arrays or ())]
+
+
+def test_bulyan_may_choose_by_a_rule_of_the_user_s() -> None:
+    """Not by Krum's scores: the first replies, whatever they hold."""
+
+    def first(contents: list[RecordDict], num_malicious: int, num_selected: int) -> list[RecordDict]:
+        return contents[:num_selected]
+
+    claim_task_identity()
+    found = [
+        aggregates(strategy, CASES[0], ours)[0][0]["flat"]
+        for strategy, ours in (
+            (robust.Bulyan(num_malicious_nodes=3, selection_rule=first), True),
+            (flower.Bulyan(num_malicious_nodes=3, selection_rule=first), False),
+            (robust.Bulyan(num_malicious_nodes=3), True),
+        )
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
