@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.messages.contents import ViewArray, view_record
 from fedscout.engine.trials.checkpoint import NotPlainError, PlainState
-from tests.engine.nodes.test_wire import same
+from tests.engine.nodes.test_wire_and_policy import same
 
 
 @dataclass
