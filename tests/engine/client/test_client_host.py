@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from fedscout.engine.client.updates import Embedding, ServerModel, products_on
 from fedscout.engine.config import HostDevice
 from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate, Samples
+from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
 from fedscout.engine.data.federation import EmbeddingSource, Federation
 from fedscout.engine.data.split import split_client
 from fedscout.engine.errors import TrialError
@@ -40,7 +40,6 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import train_config
 from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
@@ -48,7 +47,6 @@ from fedscout.engine.seeds import integer, stream
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, spec_of
-from tests.engine.contracts.test_client_task import federation as players
 from tests.engine.federations import (
     ABLE,
     CORRUPTED,
@@ -58,28 +56,19 @@ from tests.engine.federations import (
     counting,
     dense,
     dropping,
+    guessing_federation,
     normalised,
     plain_model,
     uneven_federation,
 )
 from tests.engine.federations import with_server_rows as with_rows
-from tests.engine.grid.test_hanging import OneByOne
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.results import local_result, started_hosts
+from tests.engine.grid.test_watchdog import OneByOne
+from tests.engine.results import local_result, started_hosts, trained_by
 from tests.engine.training.test_device_training import images
 from tests.ray_processes import NUM_HOSTS
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
-
-
-def train_call(host: ClientHost, clients: tuple[int, ...], server_round: int = 1, backend: str = "auto") -> HostCall:
-    config = train_config(TRAINING, 3, server_round, "individual")
-    session = Session(seed=3, training=TRAINING, backend=backend)
-    return HostCall(clients, session, config, host.initial_vector(3))
-
-
-def evaluate_call(host: ClientHost, clients: tuple[int, ...], session: Session) -> HostCall:
-    return HostCall(clients, session, base_config(session, 1), host.initial_vector(3))
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])
@@ -88,14 +77,15 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
     """One host serves three clients in turn; three fresh hosts serve one each."""
     clients = (0, 1, 5)
     host = ClientHost(uneven_federation(factory), QUERIES)
-    host.train(train_call(host, (1, 0), server_round=7))
-    together = host.train(train_call(host, clients, backend=backend))
+    session = Session(seed=3, training=TRAINING, backend=backend)
+    trained_by(host, (1, 0), replace(session, seed=7, backend="auto"))
+    together = trained_by(host, clients, session)
 
     assert together.failures == {}
     for client, vector in zip(clients, together.vectors, strict=True):
         torch.rand(client + 1)
         fresh = ClientHost(uneven_federation(factory), QUERIES)
-        alone = fresh.train(train_call(fresh, (client,), backend=backend))
+        alone = trained_by(fresh, (client,), session)
         assert np.array_equal(alone.vectors[0], vector)
 
 
@@ -103,7 +93,8 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
 def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
     """The same rows of a client, as it has them and as they were before corruption."""
     session = Session(seed=3, evaluate_on=part, validation_fraction=0.25)
-    results = host.evaluate(evaluate_call(host, tuple(range(len(SIZES))), session))
+    config, vector = base_config(session, 1), host.initial_vector(3)
+    results = host.evaluate(HostCall(tuple(range(len(SIZES))), session, config, vector))
     module = plain_model(dense, host.initial_vector(3)).eval()
 
     for client, score in results.own.items():
@@ -132,13 +123,9 @@ def rows_of(inputs: QueryInputs) -> Answer:
     return {name: RowAggregate(value, len(labels)) for name, value in values.items()}
 
 
-def samples() -> Samples:
-    return uneven_federation().client_data(0).own
-
-
 def test_the_penultimate_layer_s_outputs_are_the_features() -> None:
     """relu(W x + b) of the first layer, computed by hand."""
-    data = samples()
+    data = uneven_federation().client_data(0).own
     embedded = Embedding(EmbeddingSource(dense), seed=4).of(data)
     module = new_model(dense, integer(4, "embedding")).module
     features = torch.from_numpy(data.features[data.rows])
@@ -157,7 +144,7 @@ class Unflattening(nn.Unflatten):
 
 
 def test_an_extractor_s_own_output_counts_and_is_flattened() -> None:
-    data = samples()
+    data = uneven_federation().client_data(0).own
     embedded = Embedding(EmbeddingSource(Unflattening, penultimate=False), seed=0).of(data)
     np.testing.assert_array_equal(embedded.features, data.features[data.rows])
 
@@ -210,8 +197,6 @@ def test_answers_are_those_of_a_core(make: Callable[[], Federation], name: str) 
 
 def test_products_are_of_float64() -> None:
     """(1 + 2^-30)² = 1 + 2^-29 + 2^-60, of which float32 would keep 1."""
-    import torch
-
     rows = np.full((1, 1), 1 + 2.0**-30)
     assert products_on(torch.device("cpu"))(rows)[0, 0] == 1 + 2.0**-29
 
@@ -219,54 +204,36 @@ def test_products_are_of_float64() -> None:
 # -- What attackers send: in place of their own update alone, after training in any way, before merging ----------------
 
 
-class Alone:
-    """Attacks without accomplices."""
-
-    colluders: ClassVar[tuple[int, ...]] = ()
-
-
 @dataclass(frozen=True)
-class Times(Alone):
+class Attack:
+    """Sends what a function makes of what an attacker knows, alone or with accomplices."""
+
+    sent: Callable[[AttackInputs], FloatArray]
+    colluders: tuple[int, ...] = ()
+
+    def __call__(self, inputs: AttackInputs) -> FloatArray:
+        return self.sent(inputs)
+
+
+def times(factor: float) -> Attack:
     """Sends x + factor (y - x), in small whole powers of two: exact."""
-
-    factor: float
-
-    def __call__(self, inputs: AttackInputs) -> FloatArray:
-        return inputs.received + np.float32(self.factor) * (inputs.trained - inputs.received)
+    return Attack(lambda inputs: inputs.received + np.float32(factor) * (inputs.trained - inputs.received))
 
 
-@dataclass(frozen=True)
-class Plus(Alone):
-    """Adds a number."""
-
-    number: float
-
-    def __call__(self, inputs: AttackInputs) -> FloatArray:
-        return inputs.trained + np.float32(self.number)
+def plus(number: float) -> Attack:
+    return Attack(lambda inputs: inputs.trained + np.float32(number))
 
 
-class Drawn(Alone):
-    """Sends random numbers in [0, 1)."""
-
-    def __call__(self, inputs: AttackInputs) -> FloatArray:
-        return inputs.generator.random(inputs.received.shape, dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class Conspiracy:
+def conspiracy(*colluders: int) -> Attack:
     """Sends the sum over all colluders."""
-
-    colluders: tuple[int, ...]
-
-    def __call__(self, inputs: AttackInputs) -> FloatArray:
-        return inputs.colluders.sum(axis=0)
+    return Attack(lambda inputs: inputs.colluders.sum(axis=0), colluders)
 
 
-class Broken(Alone):
-    """Raises."""
+DRAWN = Attack(lambda inputs: inputs.generator.random(inputs.received.shape, dtype=np.float32))
 
-    def __call__(self, inputs: AttackInputs) -> FloatArray:
-        raise ArithmeticError("the attacker's mistake")
+
+def broken(_: AttackInputs) -> FloatArray:
+    raise ArithmeticError("the attacker's mistake")
 
 
 def attacked(attacks: Mapping[int, tuple[UpdateAttack, ...]], source: Federation | None = None) -> Federation:
@@ -290,7 +257,7 @@ SOURCES = {
     "block": (uneven_federation(dense), "auto"),
     "loop": (uneven_federation(dense), "loop"),
     "normalised": (uneven_federation(normalised), "auto"),
-    "task": (players(), "auto"),
+    "task": (guessing_federation(), "auto"),
 }
 
 
@@ -300,7 +267,7 @@ def test_an_attack_sees_received_and_trained_parameters_and_changes_nobody_else(
     source, backend = SOURCES[name]
     spec = spec_of(FLOWER_CHOICES["fedavg-individual"], backend=backend)
     received, honest = first_round(source, spec)
-    _, sent = first_round(attacked({0: (Times(-2.0),), CORRUPTED: (Plus(1.0),)}, source), spec)
+    _, sent = first_round(attacked({0: (times(-2.0),), CORRUPTED: (plus(1.0),)}, source), spec)
     trained = np.array(honest.vectors)
     expected = trained.copy()
     n = ClientHost(source, QUERIES).facts().layout.num_trainable
@@ -325,7 +292,7 @@ def test_the_mean_is_over_what_is_sent(merged: bool) -> None:
     expected = weights @ vectors / weights.sum()
 
     spec = replace(spec_of(FEDAVG) if merged else INDIVIDUAL, num_rounds=1)
-    result = local_result(spec, attacked({0: (Times(-1.0),)}))
+    result = local_result(spec, attacked({0: (times(-1.0),)}))
 
     np.testing.assert_allclose(result.vector, expected, rtol=0, atol=1e-6)
     unattacked = local_result(spec, uneven_federation()).vector
@@ -334,7 +301,7 @@ def test_the_mean_is_over_what_is_sent(merged: bool) -> None:
 
 def test_draws_are_by_seed_round_client_and_place() -> None:
     spec = spec_of(FLOWER_CHOICES["fedavg-individual"], seed=7)
-    received, sent = first_round(attacked({0: (Drawn(),), 1: (Plus(0.0), Drawn())}), spec)
+    received, sent = first_round(attacked({0: (DRAWN,), 1: (plus(0.0), DRAWN)}), spec)
     for row, place in ((0, 0), (1, 1)):
         drawn = stream(7, "attack", 1, row, place).random(received.shape, dtype=np.float32)
         np.testing.assert_array_equal(sent.vectors[row], drawn)
@@ -342,7 +309,7 @@ def test_draws_are_by_seed_round_client_and_place() -> None:
 
 
 def test_an_attack_that_raises_is_the_client_s_failure() -> None:
-    result = local_result(spec_of(FEDAVG), attacked({1: (Broken(),)}))
+    result = local_result(spec_of(FEDAVG), attacked({1: (Attack(broken),)}))
     assert result.status == "completed"
     dropped = [key for key, told in result.dropped_clients.items() if told.startswith("ArithmeticError")]
     assert dropped == ["1:1", "2:1", "3:1"]
@@ -355,7 +322,7 @@ def test_an_attacker_knows_its_accomplices_honest_updates(name: str) -> None:
     spec = spec_of(FLOWER_CHOICES["fedavg-individual"], backend=backend)
     _, honest = first_round(source, spec)
     group = (0, 1, EMPTY, CORRUPTED)
-    federation = attacked({0: (Conspiracy(group),), 1: (Times(3.0), Conspiracy(group)), 3: (Plus(1.0),)}, source)
+    federation = attacked({0: (conspiracy(*group),), 1: (times(3.0), conspiracy(*group)), 3: (plus(1.0),)}, source)
     n = ClientHost(source, QUERIES).facts().layout.num_trainable
     total = np.array([honest.vectors[honest.clients.index(client)] for client in (0, 1, CORRUPTED)]).sum(axis=0)[:n]
     for chosen in (ABLE, (0, 2), (1,)):
@@ -370,17 +337,17 @@ def test_an_attacker_knows_its_accomplices_honest_updates(name: str) -> None:
 
 def test_an_accomplice_that_misses_the_round_tells_nothing() -> None:
     _, honest = first_round(uneven_federation(), INDIVIDUAL)
-    federation = replace(attacked({0: (Conspiracy((0, 1, 2)),)}), dropout={1: 1 - 1e-12})
+    federation = replace(attacked({0: (conspiracy(0, 1, 2),)}), dropout={1: 1 - 1e-12})
     _, sent = first_round(federation, INDIVIDUAL)
     np.testing.assert_array_equal(sent.vectors[0], honest.vectors[0] + honest.vectors[2])
 
 
 DRAWING = {
-    0: (Drawn(),),
-    1: (Conspiracy((1, 2)),),
-    2: (Conspiracy((1, 2)), Times(0.25)),
-    3: (Times(-1.0), Drawn()),
-    CORRUPTED: (Times(4.0),),
+    0: (DRAWN,),
+    1: (conspiracy(1, 2),),
+    2: (conspiracy(1, 2), times(0.25)),
+    3: (times(-1.0), DRAWN),
+    CORRUPTED: (times(4.0),),
 }
 
 

@@ -41,23 +41,17 @@ from tests.engine.results import local_result
 
 
 @dataclass(frozen=True)
-class Times:
-    factor: float
+class Line:
+    """Features become factor·x + term, and labels the next class where there is a term."""
+
+    factor: float = 1.0
+    term: float = 0.0
 
     def __call__(
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
-        return features * np.float32(self.factor), labels
-
-
-@dataclass(frozen=True)
-class Plus:
-    term: float
-
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        return features + np.float32(self.term), (labels + 1) % num_classes
+        moved = features * np.float32(self.factor) + np.float32(self.term)
+        return moved, (labels + bool(self.term)) % num_classes
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 100])
@@ -75,7 +69,7 @@ def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
 
 def test_transforms_are_applied_once_each_and_in_order() -> None:
     """(x + 1)·3, which is neither x·3 + 1 nor (x + 2)·3."""
-    federation = replace(uneven_federation(), transforms={0: (Plus(1.0), Times(3.0))})
+    federation = replace(uneven_federation(), transforms={0: (Line(term=1.0), Line(factor=3.0))})
     before = federation.features.copy(), federation.labels.copy()
 
     data = federation.client_data(0)

@@ -179,7 +179,7 @@ def _hosts_on_node(hosts: RayHosts) -> list[int]:
     return [found[each["NodeID"]] for each in ray.nodes()]
 
 
-def _stored_bytes() -> list[int]:
+def stored_bytes() -> list[int]:
     """Return the bytes in the object store of each node."""
     import ray
     from ray._private.internal_api import node_stats
@@ -224,10 +224,10 @@ def observe(study_folder: Path) -> Observations:
         for _ in range(NUM_NODES - 1):
             cluster.add_node(num_cpus=CPUS_A_NODE, object_store_memory=STORE_BYTES)
         cluster.wait_for_nodes()
-        before = _stored_bytes()
+        before = stored_bytes()
         one_host.stop()
         hosts = start_hosts(federation, {}, NUM_HOSTS)
-        grown = [after - earlier for after, earlier in zip(_stored_bytes(), before, strict=True)]
+        grown = [after - earlier for after, earlier in zip(stored_bytes(), before, strict=True)]
         hosts_on_node = _hosts_on_node(hosts)
         four_nodes, four_nodes_traffic = _results(hosts), _traffic(hosts)
         hosts.stop()

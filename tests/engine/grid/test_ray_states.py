@@ -32,8 +32,9 @@ from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from fedscout.engine.trials.trial import run_trial
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, INDIVIDUAL, Choice, Participations, Variates, spec_of
 from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, SIZES, uneven_federation
+from tests.engine.grid.test_cluster import stored_bytes
 from tests.engine.grid.test_local_grid import answered, failed
 from tests.engine.results import local_result, ray_result
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
@@ -154,7 +155,6 @@ def test_hosts_lost_for_good_are_no_result_of_the_trial(mortal_hosts: RayHosts) 
 
 
 NUM_ROUNDS = 4
-INDIVIDUAL = EngineNeeds(replies="individual")
 
 
 @dataclass(frozen=True)
@@ -241,20 +241,11 @@ def wide_host() -> ClientHost:
     return ClientHost(uneven_federation(model=wide), {})
 
 
-def stored_bytes() -> int:
-    import ray
-    from ray._private.internal_api import node_stats
-
-    (node,) = ray.nodes()
-    stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
-    return int(stats.store_stats.object_store_bytes_used)
-
-
 def settled_bytes(settled: Callable[[int], bool]) -> int:
     """Return what is stored once that is settled: Ray frees soon after, what a killed trial had in a minute."""
     gc.collect()
     deadline = time.monotonic() + 60
-    while not settled(stored := stored_bytes()) and time.monotonic() < deadline:
+    while not settled(stored := sum(stored_bytes())) and time.monotonic() < deadline:
         time.sleep(0.05)
     return stored
 

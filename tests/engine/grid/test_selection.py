@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
-from scipy import stats
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
@@ -352,15 +351,6 @@ def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
 
 
 ROUNDS = 4
-NOTHING = RoundWork(0, 0, 0)
-
-
-def absent(trial: Trial) -> list[str]:
-    return [key for key, reason in trial.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
-
-
-def spec(**changes: object) -> TrialSettings:
-    return spec_of(FEDAVG, num_rounds=ROUNDS, **changes)
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
@@ -371,21 +361,13 @@ def test_a_client_misses_its_share_of_the_rounds(probability: float) -> None:
     assert not any(misses({3: probability}, 0, server_round, 2) for server_round in range(50))
 
 
-def test_latency_is_a_shifted_exponential() -> None:
-    shift, mean = 2.0, 3.0
-    device = Device(shift_seconds=shift, mean_seconds=mean)
-    seconds = [simulated_seconds(device, NOTHING, 0, server_round, 1) for server_round in range(2000)]
-    assert min(seconds) >= shift
-    assert stats.kstest(np.array(seconds) - shift, stats.expon(scale=mean).cdf).pvalue > 1e-3
-
-
-def test_draws_depend_on_seed_round_and_client_alone() -> None:
-    device = Device(shift_seconds=1.0, mean_seconds=1.0)
+def test_latency_is_a_shifted_exponential_drawn_by_seed_round_and_client_alone() -> None:
+    device, nothing = Device(shift_seconds=2.0, mean_seconds=3.0), RoundWork(0, 0, 0)
     draws = {
-        (s, r, c): simulated_seconds(device, NOTHING, s, r, c) for s in range(2) for r in range(3) for c in range(3)
+        (s, r, c): simulated_seconds(device, nothing, s, r, c) for s in range(2) for r in range(3) for c in range(3)
     }
     assert len(set(draws.values())) == len(draws)
-    assert draws[1, 2, 0] == 1.0 + stream(1, "latency", 2, 0).exponential()
+    assert draws[1, 2, 0] == 2.0 + 3.0 * stream(1, "latency", 2, 0).exponential()
 
 
 def test_the_server_waits_for_the_slowest_or_until_the_deadline() -> None:
@@ -406,13 +388,15 @@ def test_who_comes_late_is_left_out_and_told() -> None:
 def test_simulated_seconds_add_up_and_cost_none() -> None:
     devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
     federation = replace(uneven_federation(), devices=devices)
-    result = local_result(spec(), federation)
+    settings = spec_of(FEDAVG, num_rounds=ROUNDS)
+    result = local_result(settings, federation)
     assert result.seconds["simulated"] == 1000.0 * ROUNDS
     assert result.round_seconds == (1000.0,) * ROUNDS
-    cut = local_result(spec(deadline_seconds=60.0), federation)
+    cut = local_result(spec_of(FEDAVG, num_rounds=ROUNDS, deadline_seconds=60.0), federation)
     assert cut.seconds["simulated"] == 60.0 * ROUNDS
-    assert absent(cut) == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
-    plain = local_result(spec(), uneven_federation())
+    absent = [key for key, reason in cut.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
+    assert absent == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
+    plain = local_result(settings, uneven_federation())
     assert ("simulated" in plain.seconds, plain.round_seconds) == (False, None)
 
 
@@ -424,7 +408,6 @@ def probe_seconds(facts: FederationFacts, session: Session) -> FloatArray:
     return expected_seconds(facts, session, lambda device, work: device.probe_seconds(work, epochs))
 
 
-ROUNDS_DURATIONS = 3
 DEVICE = Device(seconds_per_step=0.5, bytes_per_second_down=1000.0, bytes_per_second_up=250.0, shift_seconds=2.0)
 
 
@@ -440,27 +423,26 @@ def test_a_round_by_hand() -> None:
 @pytest.mark.parametrize("strategy", [FEDAVG, ScaffoldSpec()])
 def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy: object) -> None:
     """The slowest client is the one with most rows; with bandwidth alone a round takes the log's bytes of a client."""
-    settings = spec_of(strategy, num_rounds=ROUNDS_DURATIONS)  # type: ignore[arg-type]
+    settings = spec_of(strategy, num_rounds=ROUNDS)  # type: ignore[arg-type]
     plain = uneven_federation()
     federation = replace(plain, devices=dict.fromkeys(range(plain.num_clients), DEVICE))
     facts = ClientHost(federation, QUERIES).facts()
     expected = expected_seconds(facts, settings.session)
     result = local_result(settings, federation)
-    assert result.round_seconds is not None
     if strategy is FEDAVG:  # which is sent nothing beside the model
-        assert result.round_seconds == (float(expected.max()),) * ROUNDS_DURATIONS
+        assert result.round_seconds == (float(expected.max()),) * ROUNDS
     num_answered = int(np.count_nonzero(plain.partition.sizes))
     up = replace(plain, devices={0: Device(bytes_per_second_up=1.0)})
     moved = local_result(settings, up)
-    assert moved.round_seconds == (moved.bytes_up / num_answered,) * ROUNDS_DURATIONS
+    assert moved.round_seconds == (moved.bytes_up / num_answered,) * ROUNDS
     down = local_result(settings, replace(plain, devices={0: Device(bytes_per_second_down=1.0)}))
-    assert sum(down.round_seconds) == ROUNDS_DURATIONS * down.bytes_down / settings.num_sampled
+    assert sum(down.round_seconds) == ROUNDS * down.bytes_down / settings.num_sampled
 
 
 def test_a_clock_changes_no_bit_of_the_training() -> None:
     federation = uneven_federation()
     timed = replace(federation, devices={1: DEVICE})
-    settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS_DURATIONS), keep_model=True)
+    settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS), keep_model=True)
     first, second = local_result(settings, federation).vector, local_result(settings, timed).vector
     assert first.tobytes() == second.tobytes()
 

@@ -9,7 +9,6 @@ import sys
 import weakref
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import fields
 from fractions import Fraction
 from math import isqrt
 from pathlib import Path
@@ -56,6 +55,7 @@ from fedscout.engine.messages.exact_mean import (
 from fedscout.engine.messages.exchange import Query, Training, exchange, send_query
 from fedscout.engine.messages.keys import ReplyMode
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
+from tests.engine.nodes.test_wire_and_policy import same
 
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 KINDS: dict[str, npt.NDArray[Any]] = {
@@ -73,20 +73,15 @@ each_kind = pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
 
 
 @each_kind
-def test_numpy_gives_what_the_bytes_give(values: npt.NDArray[Any]) -> None:
+def test_numpy_and_fields_are_those_of_the_array_that_serialised_at_once(values: npt.NDArray[Any]) -> None:
     ours, flowers = ViewArray(values).numpy(), Array(values).numpy()
     np.testing.assert_array_equal(ours, flowers)
     assert (ours.dtype, ours.shape) == (flowers.dtype, flowers.shape)
-    assert (ours.flags.c_contiguous, ours.flags.f_contiguous) == (
-        flowers.flags.c_contiguous,
-        flowers.flags.f_contiguous,
-    )
+    for flag in ("C_CONTIGUOUS", "F_CONTIGUOUS"):
+        assert ours.flags[flag] == flowers.flags[flag]
     assert ours.flags.writeable
     assert ours.flags.owndata
 
-
-@each_kind
-def test_the_fields_are_those_of_the_array_that_serialised_at_once(values: npt.NDArray[Any]) -> None:
     ours, flowers = ViewArray(values), Array(values)
     for name in ("dtype", "shape", "stype", "data"):
         assert getattr(ours, name) == getattr(flowers, name)
@@ -151,18 +146,21 @@ def test_serialising_lets_the_values_go() -> None:
 NUM_CLIENTS = len(SIZES)
 
 
-def test_each_model_comes_with_its_clients(host: ClientHost) -> None:
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ([2, 0, 2, 2, 0, 2, 2], [[1, 4], [], [0, 2, 3, 5, 6]]),
+        ([2, -1, 1, 1, 0], [[4], [1, 2, 3, 5, 6], [0]]),
+    ],
+)
+def test_each_model_comes_with_its_clients_and_who_is_in_no_group_has_that_of_most(
+    host: ClientHost, group: list[int], expected: list[list[int]]
+) -> None:
     layout = host.facts().layout
     vectors = np.arange(3 * layout.size, dtype=np.float32).reshape(3, -1)
-    found = models_of(several_models(vectors, np.array([2, 0, 2, 2, 0, 2, 2])), layout, NUM_CLIENTS)
-    assert [list(clients) for _, clients in found] == [[1, 4], [], [0, 2, 3, 5, 6]]
+    found = models_of(several_models(vectors, np.array(group)), layout, NUM_CLIENTS)
+    assert [list(clients) for _, clients in found] == expected
     np.testing.assert_array_equal([vector for vector, _ in found], vectors)
-
-
-def test_clients_in_no_group_use_the_model_of_most(host: ClientHost) -> None:
-    layout = host.facts().layout
-    record = several_models(np.zeros((3, layout.size), np.float32), np.array([2, -1, 1, 1, 0]))
-    assert [list(clients) for _, clients in models_of(record, layout, NUM_CLIENTS)] == [[4], [1, 2, 3, 5, 6], [0]]
 
 
 @pytest.mark.parametrize(
@@ -242,17 +240,6 @@ def training(grid: LocalGrid, seed: int, reply: ReplyMode, clients: tuple[int, .
     return Training(grid.initial_vector(seed), config, clients)
 
 
-def plain(answers: Any) -> dict[str, Any]:
-    """Return answers as values that can be compared, bit for bit."""
-    if isinstance(answers, np.ndarray):
-        return {"dtype": str(answers.dtype), "values": answers.tolist()}
-    if isinstance(answers, dict):
-        return {str(key): plain(value) for key, value in answers.items()}
-    if hasattr(answers, "__dataclass_fields__"):
-        return {field.name: plain(getattr(answers, field.name)) for field in fields(answers)}
-    return answers  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("num_hosts", [1, 3])
 def test_together_equals_one_by_one(num_hosts: int) -> None:
     grid = CountingGrid(num_hosts)
@@ -264,9 +251,9 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
     answered, trained = exchange(grid, queries, trainings)
     assert grid.pushes == 1
     alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
-    assert [*map(plain, answered)] == [*map(plain, alone)]
+    assert same(answered, alone)
     alone_trained = [exchange(grid, trainings=[one])[1][0] for one in trainings]
-    assert [*map(plain, trained)] == [*map(plain, alone_trained)]
+    assert same(trained, alone_trained)
 
 
 def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
@@ -286,7 +273,7 @@ def test_nothing_to_send_and_nobody_to_ask() -> None:
     assert exchange(grid) == ([], [])
     assert grid.pushes == 0
     (counts,), (trained,) = exchange(grid, [Query("broken", clients=())], [training(grid, 1, "individual", ())])
-    assert plain(counts) == {"arrays": {}, "num_examples": {}, "refused": {}}
+    assert (counts.arrays, counts.num_examples, counts.refused) == ({}, {}, {})
     assert trained.clients == ()
     assert trained.vectors.shape == (0, grid.facts.layout.size)
 

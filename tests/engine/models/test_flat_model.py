@@ -25,8 +25,15 @@ from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.strategies import FedAvgSpec, FedProxSpec, StrategySpec, parse_strategy
 from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec, SymmetricLossSpec
-from tests.engine.contracts.test_client_task import federation as guessing
-from tests.engine.federations import QUERIES, counting, dense, learnable_rows, normalised, uneven_federation
+from tests.engine.federations import (
+    QUERIES,
+    counting,
+    dense,
+    guessing_federation,
+    learnable_rows,
+    normalised,
+    uneven_federation,
+)
 from tests.engine.results import local_result
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
 
@@ -48,6 +55,8 @@ class Tied(nn.Module):
 class Viewing(nn.Module):
     """Does what much code does behind a convolution, and what only works while channels come first in memory."""
 
+    views_in_evaluation = True
+
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(3, 4, 3)
@@ -56,17 +65,15 @@ class Viewing(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         images: torch.Tensor = self.normalisation(self.convolution(rows))
-        result: torch.Tensor = self.last(images.view(len(rows), -1))
+        views = self.training or self.views_in_evaluation
+        result: torch.Tensor = self.last(images.view(len(rows), -1) if views else images.flatten(1))
         return result
 
 
 class ViewingInTraining(Viewing):
     """Does so in training only."""
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        images: torch.Tensor = self.normalisation(self.convolution(rows))
-        result: torch.Tensor = self.last(images.view(len(rows), -1) if self.training else images.flatten(1))
-        return result
+    views_in_evaluation = False
 
 
 def convolving() -> nn.Module:
@@ -384,7 +391,7 @@ def test_a_miss_is_bounded() -> None:
 
 
 def test_clients_with_a_task_refuse() -> None:
-    host = ClientHost(guessing(), QUERIES)
+    host = ClientHost(guessing_federation(), QUERIES)
     settings = TrialSettings(
         FedAvgSpec(), session=spec_of(FedAvgSpec(), training=ROBUST).session, num_rounds=1, num_sampled=2
     )

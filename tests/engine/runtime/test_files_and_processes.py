@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -167,13 +168,16 @@ PARENT_OF_SLEEPER = [
 ]
 
 
-def test_an_interruption_takes_effect_after_the_block() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interruption_takes_effect_after_the_block_and_in_place_of_its_error(fails: bool) -> None:
     steps = []
 
     def work() -> None:
         with signals_held_back():
             os.kill(os.getpid(), signal.SIGINT)
             steps.append("whole block")
+            if fails:
+                raise ConnectionError("a process of the block got the signal, too")
         steps.append("never")
 
     with pytest.raises(KeyboardInterrupt):
@@ -182,16 +186,12 @@ def test_an_interruption_takes_effect_after_the_block() -> None:
 
 
 def test_other_threads_may_use_it() -> None:
-    done = []
-
-    def work() -> None:
+    def work() -> bool:
         with signals_held_back():
-            done.append(True)
+            return True
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done == [True]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result()
 
 
 @pytest.mark.sampled(1)
@@ -261,31 +261,6 @@ def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeyp
     signal.raise_signal(first)  # on the way to the exit, too
 
 
-def ended(script: str) -> tuple[int, str]:
-    """Return the exit code of a script, and the one line that it writes."""
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    return done.returncode, line
-
-
-def test_cleaning_up_that_hangs_is_not_waited_for() -> None:
-    script = (
-        "import os, signal, time\n"
-        "from fedscout.engine.runtime import processes as signals\n"
-        "signals.GRACE_SECONDS = 0.2\n"
-        "with signals.ended_by_signals():\n"
-        "    try:\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    finally:\n"
-        "        time.sleep(600)\n"
-    )
-    code, line = ended(script)
-    assert code == 128 + signal.SIGTERM
-    assert "SIGTERM" in line
-
-
 def test_exit_codes_are_those_of_shells() -> None:
     assert [signal_exit(number)[0] for number in ENDING_SIGNALS] == [130, 143, 129]
 
@@ -299,16 +274,6 @@ def test_a_block_that_is_held_back_sets_no_handlers_for_ending_signals() -> None
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.signal(signal.SIGUSR1, mine) is signal.SIG_IGN
-
-
-def test_a_signal_that_made_the_block_fail_is_told_rather_than_its_error() -> None:
-    def work() -> None:
-        with signals_held_back():
-            os.kill(os.getpid(), signal.SIGINT)
-            raise ConnectionError("a process of the block got the signal, too")
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -336,10 +301,32 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(("signalled", "code", "named"), [(False, 1, "Ray died"), (True, 143, "SIGTERM")])
-def test_a_command_that_was_told_to_end_says_so_whatever_died_meanwhile(signalled: bool, code: int, named: str) -> None:
-    found, line = ended(SIGNAL_AND_DEATH.format(signalled=signalled))
-    assert found == code
+CLEANING_UP_THAT_HANGS = """
+import signal, time
+from fedscout.engine.runtime import processes
+processes.GRACE_SECONDS = 0.2
+with processes.ended_by_signals():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "named"),
+    [
+        (SIGNAL_AND_DEATH.format(signalled=False), 1, "Ray died"),
+        (SIGNAL_AND_DEATH.format(signalled=True), 143, "SIGTERM"),
+        (CLEANING_UP_THAT_HANGS, 143, "SIGTERM"),
+    ],
+    ids=["death", "signal and death", "cleaning up that hangs"],
+)
+def test_a_command_that_was_told_to_end_says_so_whatever_died_or_hangs(script: str, code: int, named: str) -> None:
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "")
     assert named in line
 
 

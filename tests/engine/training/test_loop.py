@@ -265,25 +265,15 @@ def test_convolutions_are_scored_as_by_hand(chunk: int, monkeypatch: pytest.Monk
 # -- The client optimisers are torch's, step for step ------------------------------------------------------------------
 
 
-NUM_STEPS, NUM_PARAMETERS, NUM_CLIENTS = 12, 53, 7
-SETTINGS = [
-    {"optimizer": "sgd"},
-    {"optimizer": "sgd", "momentum": 0.9},
-    {"optimizer": "sgd", "weight_decay": 0.05},
-    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
-    {"optimizer": "adam"},
-    {"optimizer": "adam", "weight_decay": 0.05},
-    {"optimizer": "rmsprop"},
-    {"optimizer": "rmsprop", "weight_decay": 0.05},
-    {"optimizer": "adadelta"},
-    {"optimizer": "adadelta", "weight_decay": 0.05},
-]
-
-
+NUM_STEPS, NUM_PARAMETERS = 12, 53
 TORCH_S: dict[str, type[torch.optim.Optimizer]] = {
     **{"sgd": torch.optim.SGD, "adam": torch.optim.Adam},
     **{"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta},
 }
+SETTINGS: list[dict[str, Any]] = [
+    *({"optimizer": name, **more} for name in TORCH_S for more in ({}, {"weight_decay": 0.05})),
+    *({"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01}),
+]
 
 
 def gradients(*shape: int) -> torch.Tensor:
@@ -321,7 +311,7 @@ def test_one_client_takes_torch_s_steps_bit_for_bit(settings: dict[str, object])
         assert torch.equal(weights, after)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "rmsprop", "adadelta"])
+@pytest.mark.parametrize("name", TORCH_S)
 def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
     """Of as many parameters as fill vector registers, as a block's layers are laid out."""
     rates, num_parameters = [0.003, 0.1, 0.77], 64

@@ -64,9 +64,7 @@ TRAININGS = {
 
 
 def stack_of(model: FlatModel) -> DenseStack:
-    stack = DenseStack.of(model.module, model.layout)
-    assert stack is not None
-    return stack
+    return DenseStack.of(model.module, model.layout)  # type: ignore[return-value]
 
 
 def works(sizes: Sequence[int] = SIZES, states: Mapping[int, dict[str, FloatArray]] | None = None) -> list[RowsWork]:
@@ -125,9 +123,10 @@ def updates(
     algorithm: ClientAlgorithm | None = None,
     factory: ModelFactory = dense,
     states: Mapping[int, dict[str, FloatArray]] | None = None,
+    sizes: Sequence[int] = SIZES,
     **asked: Any,
 ) -> list[ClientUpdate]:
-    every, request = works(states=states), TrainRequest(new_model(factory, 0).vector, training, algorithm, **asked)
+    every, request = works(sizes, states), TrainRequest(new_model(factory, 0).vector, training, algorithm, **asked)
     blocks = trainer(new_model(factory, 1)).train(request, [every[client] for client in chosen])
     found = {work.client: update for block in blocks for work, update in block}
     return [found[client] for client in chosen]  # type: ignore[misc]
@@ -225,29 +224,16 @@ def test_only_dense_stacks_are_recognised(module: nn.Module, recognised: bool) -
     assert (DenseStack.of(module, model.layout) is not None) is recognised
 
 
-def trained(trainer: Trainer, every: Sequence[RowsWork], **arguments: Any) -> dict[int, ClientUpdate | Exception]:
-    blocks = trainer.train(TrainRequest(new_model(dense, 0).vector, TRAININGS["plain"], **arguments), every)
-    return {work.client: update for block in blocks for work, update in block}
-
-
-def vector_of(update: ClientUpdate | Exception) -> FloatArray:
-    assert isinstance(update, ClientUpdate)
-    return update.vector
-
-
 def test_more_clients_than_a_block_holds() -> None:
     sizes = tuple(5 + client % 40 for client in range(MOST_CLIENTS * 2 + 3))
-    together = trained(fastest_trainer(new_model(dense, 9)), works(sizes))
-    last = trained(fastest_trainer(new_model(dense, 9)), works(sizes)[-1:])
-    assert sorted(together) == list(range(len(sizes)))
-    assert np.array_equal(vector_of(together[len(sizes) - 1]), vector_of(last[len(sizes) - 1]))
+    *_, together = in_block(range(len(sizes)), TRAININGS["plain"], sizes=sizes)
+    (alone,) = in_block([len(sizes) - 1], TRAININGS["plain"], sizes=sizes)
+    assert np.array_equal(together.vector, alone.vector)
 
 
 def test_initial_loss_is_that_of_the_loop() -> None:
-    block = trained(fastest_trainer(new_model(dense, 9)), works(), initial_loss=True)
-    loop = trained(LoopTrainer(new_model(dense, 9)), works(), initial_loss=True)
-    for client in block:
-        ours, theirs = block[client], loop[client]
+    block, loop = (made(range(len(SIZES)), TRAININGS["plain"], initial_loss=True) for made in (in_block, in_loop))
+    for ours, theirs in zip(block, loop, strict=True):
         assert ours.initial_loss == pytest.approx(theirs.initial_loss, abs=TOLERANCE)
         assert ours.initial_loss is not None
 
@@ -265,12 +251,11 @@ class PullButNotOne(Pull):
 def test_a_client_whose_algorithm_raises_fails_alone_and_the_others_keep_their_bits() -> None:
     """Who shares its block depends on the number of hosts; nobody else may fail with it."""
     unwilling = {3: {"unwilling": np.ones(1, np.float32)}}
-    found = trained(fastest_trainer(new_model(dense, 9)), works(states=unwilling), algorithm=PullButNotOne())
-    willing = trained(fastest_trainer(new_model(dense, 9)), works(), algorithm=Pull())
-    assert isinstance(found.pop(3), ArithmeticError)
-    assert sorted(found) == [client for client in range(len(SIZES)) if client != 3]
-    for client, update in found.items():
-        assert np.array_equal(vector_of(update), vector_of(willing[client]))
+    found = in_block(range(len(SIZES)), TRAININGS["plain"], PullButNotOne(), states=unwilling)
+    willing = in_block(range(len(SIZES)), TRAININGS["plain"], Pull())
+    assert isinstance(found[3], ArithmeticError)
+    others = [client for client in range(len(SIZES)) if client != 3]
+    assert all(np.array_equal(found[client].vector, willing[client].vector) for client in others)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -377,9 +362,7 @@ def clients(sizes: Sequence[int] = SCORED_SIZES) -> list[Samples]:
 
 def model_and_stack(factory: ModelFactory) -> tuple[FlatModel, DenseStack]:
     model = new_model(factory, 3)
-    stack = DenseStack.of(model.module, model.layout)
-    assert stack is not None
-    return model, stack
+    return model, stack_of(model)
 
 
 def scored(model: FlatModel, stack: DenseStack | None, data: Sequence[Samples]) -> list[Any]:

@@ -12,8 +12,9 @@ import signal
 import threading
 import time
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,8 +52,15 @@ from tests.engine.choices import (
     rounds_of,
     spec_of,
 )
-from tests.engine.contracts.test_client_task import federation as playing_federation
-from tests.engine.federations import NUM_FEATURES, QUERIES, dropping, normalised, timed_federation, uneven_federation
+from tests.engine.federations import (
+    NUM_FEATURES,
+    QUERIES,
+    dropping,
+    guessing_federation,
+    normalised,
+    timed_federation,
+    uneven_federation,
+)
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_trial import Whole
 
@@ -66,38 +74,28 @@ class Clipped(DifferentialPrivacyServerSideAdaptiveClipping):
         inner = FedAvgM(**counts, server_learning_rate=0.9, server_momentum=0.7)
         super().__init__(inner, 0.01, counts["min_train_nodes"], initial_clipping_norm=0.5)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         return super().aggregate_train(server_round, [reply for reply in replies if reply.has_content()])
 
 
 class Wilful(FedAvg):
-    """A strategy of a user's own, with memory of many kinds."""
+    """A strategy of a user's own, with memory of many kinds; `test_plain_state` has all of them."""
 
     def __init__(self, **counts: Any) -> None:
         super().__init__(**counts, train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": len(contents)}))
         self.dice = random.Random(5)
         self.generator = np.random.default_rng(6)
         self.recent: deque[float] = deque(maxlen=2)
-        self.by_round: dict[int, list[float]] = defaultdict(list)
-        self.seen: set[int] = set()
-        self.best = (float("-inf"), None)
         self.average: dict[str, Any] | None = None
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
         values = {name: array.numpy() for name, array in arrays.items()}
         if self.average is not None:
             values = {name: 0.5 * value + 0.5 * self.average[name] for name, value in values.items()}
-        shake = self.generator.normal(0, 0.01) + self.dice.gauss(0, 0.01) + sum(self.recent) + len(self.seen) / 1000
+        shake = self.generator.normal(0, 0.01) + self.dice.gauss(0, 0.01) + sum(self.recent)
         self.average = {name: np.float32(value + shake) for name, value in values.items()}
         self.recent.append(shake)
-        self.by_round[server_round].append(shake)
-        self.seen.add(server_round)
-        self.best = max(self.best, (shake, server_round))
         return ArrayRecord({name: Array(value) for name, value in self.average.items()}), metrics
 
 
@@ -109,6 +107,11 @@ CHOICES = {
     "with client states": replace(FEDAVG, algorithm=Variates()),
     "around another": Choice(Clipped, wants=INDIVIDUAL),
     "with memory of many kinds": Choice(Wilful, wants=INDIVIDUAL),
+    "individual": FLOWER_CHOICES["multikrum"],
+    "individual with loss": FLOWER_CHOICES["qfedavg"],
+    "named, with its own evaluation": replace(
+        FLOWER_CHOICES["fedmedian"], wants=replace(FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True)
+    ),
 }
 
 
@@ -190,7 +193,7 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
         replace(UNEVEN, targets=UNEVEN.features[:, 0].astype(np.float64), model=partial(nn.Linear, NUM_FEATURES, 1)),
         spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
     ),
-    "clients that play": (playing_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS)),
+    "clients that play": (guessing_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS)),
     "a clock": (timed_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=5, deadline_seconds=9.0)),
     "unseen clients": (
         replace(UNEVEN, unseen=frozenset((1, 5))),
@@ -352,31 +355,18 @@ def test_checkpoints_are_due_every_so_many_rounds_and_can_be_discarded(tmp_path:
 # -- A trial that goes on where a shorter one ended gives the bits of one that was never cut ---------------------------
 
 
-CHOICES_RUNGS = {
-    "merged": FEDADAM,
-    "merged with momentum": FLOWER_CHOICES["fedavgm"],
-    "individual": FLOWER_CHOICES["multikrum"],
-    "individual with loss": FLOWER_CHOICES["qfedavg"],
-    "named, with its own evaluation": replace(
-        FLOWER_CHOICES["fedmedian"], wants=replace(FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True)
-    ),
-    "with client states": replace(FEDAVG, algorithm=Variates()),
-}
-NUM_ROUNDS_RUNGS = 6
-
-
 def rung(choice: Choice, num_rounds: int) -> TrialSettings:
     """Return a trial of fewer rounds that leaves its end behind."""
     return spec_of(choice, num_rounds=num_rounds, num_sampled=5, whole=False)
 
 
 def whole(choice: Choice) -> TrialSettings:
-    return spec_of(choice, num_rounds=NUM_ROUNDS_RUNGS, num_sampled=5)
+    return spec_of(choice, num_rounds=6, num_sampled=5)
 
 
-@pytest.mark.parametrize("name", CHOICES_RUNGS)
+@pytest.mark.parametrize("name", CHOICES)
 def test_rungs_add_up_to_a_straight_training(host: ClientHost, tmp_path: Path, name: str) -> None:
-    choice = CHOICES_RUNGS[name]
+    choice = CHOICES[name]
     store = CheckpointStore(tmp_path)
 
     first, trained_first = run(rung(choice, 2), host, store)
@@ -515,17 +505,13 @@ def test_limits_do_not_nest() -> None:
 
 
 def test_other_threads_are_not_limited() -> None:
-    done = []
-
-    def work() -> None:
+    def work() -> bool:
         with time_limit(0.01, "never"):
             time.sleep(0.05)
-            done.append(True)
+            return True
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done == [True]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result()
 
 
 # -- Flower's sampling is seeded for each call, and leaves no trace after a trial --------------------------------------

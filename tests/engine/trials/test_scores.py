@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg
 from sklearn.metrics import r2_score
 from torch import Tensor, nn
@@ -26,11 +25,11 @@ from fedscout.engine.data.client import Partition, TargetScale
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.replies import base_config, fold_evaluation
+from fedscout.engine.grid.replies import fold_evaluation
 from fedscout.engine.grid.selection import scored_clients
-from fedscout.engine.messages.calls import EvaluateResults, HostCall, Session, TrainResults
+from fedscout.engine.messages.calls import EvaluateResults, HostCall, Session
 from fedscout.engine.messages.contents import flat_record, metrics_of, read_array, several_models, view_record
-from fedscout.engine.messages.keys import FLAT_KEY, FUNCTION_KEY, REPLY_KEY
+from fedscout.engine.messages.keys import FLAT_KEY, FUNCTION_KEY
 from fedscout.engine.metrics import OF_CLASSES, R2, Auroc, MacroF1, Mae
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
@@ -38,7 +37,7 @@ from fedscout.experiments.scenarios.features import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import CORRUPTED, NUM_FEATURES, QUERIES, dense, plain_model, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, messages
-from tests.engine.results import completed, local_result
+from tests.engine.results import completed, local_result, trained_by
 from tests.engine.trials.test_resume import assert_going_on
 
 
@@ -52,11 +51,13 @@ class Doubled(ClientAlgorithm):
         return 2 * clients.received.expand(len(clients.states), -1)
 
 
-def outputs_and_labels(federation: Federation, vector: FloatArray, clean: bool = False) -> tuple[FloatArray, IntArray]:
-    """Return a plain model's outputs on the test rows of all clients."""
+def outputs_and_labels(
+    federation: Federation, vector: FloatArray, clean: bool = False, clients: Sequence[int] | None = None
+) -> tuple[FloatArray, IntArray]:
+    """Return a plain model's outputs on the test rows of all clients, or of some."""
     net = plain_model(dense, vector).eval()
     outputs, labels = [], []
-    for client in range(federation.num_clients):
+    for client in range(federation.num_clients) if clients is None else clients:
         data = federation.client_data(client)
         view = data.clean if clean else data.own
         test = split_client(data.own.labels[data.own.rows], 3, client, 0.2).test
@@ -136,7 +137,6 @@ def test_rows_of_one_class_have_no_area_and_the_trial_says_so() -> None:
     federation = uneven_federation()
     one = replace(federation, labels=np.zeros_like(federation.labels), transforms={})
     trial = local_result(spec_of(FEDAVG, metric=Auroc()), one)
-    assert trial.error is not None
     assert "(test)" in trial.error
     assert "auroc" in trial.error
 
@@ -245,7 +245,6 @@ def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
     ours, theirs = run_quantities(built), run_quantities(replace(built, targets=other))
     assert np.array_equal(ours.vector, theirs.vector)
     assert ours.round_metric == theirs.round_metric
-    assert ours.round_new_client_metric is not None
     assert ours.round_new_client_metric != theirs.round_new_client_metric
 
 
@@ -285,16 +284,11 @@ def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: C
         np.testing.assert_allclose(getattr(blocks, name), getattr(loop, name), rtol=1e-4)
 
 
-def trained(host: ClientHost, clients: tuple[int, ...]) -> TrainResults:
-    session = Session(seed=SEED, training=TRAININGS[0])
-    config = {**base_config(session, 1), REPLY_KEY: "individual"}
-    return host.train(HostCall(clients, session, config, host.initial_vector(0)))
-
-
 @pytest.mark.parametrize("some", [(0,), (CORRUPTED, 5), (3, 0, 1)])
 def test_a_client_has_its_bits_whoever_trains_beside_it(some: tuple[int, ...]) -> None:
     host = ClientHost(federation(), QUERIES)
-    few, every = trained(host, tuple(sorted(some))), trained(host, (0, 1, 2, 3, 5))
+    session = Session(seed=SEED, training=TRAININGS[0])
+    few, every = (trained_by(host, clients, session) for clients in (sorted(some), (0, 1, 2, 3, 5)))
     for client, vector, loss in zip(few.clients, few.vectors, few.losses, strict=True):
         place = every.clients.index(client)
         assert np.array_equal(vector, every.vectors[place])
@@ -319,18 +313,6 @@ def cut(federation: Federation, num_clients: int) -> Federation:
     kept = Partition(rows[: offsets[num_clients]], offsets[: num_clients + 1])
     transforms = {client: steps for client, steps in federation.transforms.items() if client < num_clients}
     return replace(federation, partition=kept, transforms=transforms)
-
-
-def accuracy(federation: Federation, vector: Any, clients: Sequence[int]) -> float:
-    """Return the share of some clients' test rows that a plain model gets right."""
-    net, correct, total = plain_model(dense, vector).eval(), 0, 0
-    for client in clients:
-        own = federation.client_data(client).own
-        rows = own.rows[split_client(own.labels[own.rows], 3, client, 0.2).test]
-        outputs = net(torch.from_numpy(own.features[rows]))
-        correct += int((outputs.argmax(dim=1).numpy() == own.labels[rows]).sum())
-        total += len(rows)
-    return correct / total
 
 
 @pytest.mark.parametrize("sampled", [2, 5])
@@ -365,7 +347,8 @@ def test_the_others_train_as_if_they_did_not_exist(choice: Choice) -> None:
     assert with_them.client_accuracy == alone.client_accuracy
     assert with_them.bytes_up == alone.bytes_up
     assert alone.round_new_client_accuracy is None
-    assert with_them.round_new_client_accuracy[-1] == accuracy(federation, with_them.vector, sorted(LAST))
+    outputs, labels = outputs_and_labels(federation, with_them.vector, clients=sorted(LAST))
+    assert with_them.round_new_client_accuracy[-1] == np.mean(outputs.argmax(axis=1) == labels)
 
 
 def test_an_attacker_has_no_accomplice_among_them() -> None:
@@ -383,7 +366,6 @@ def test_new_clients_without_rows_to_score_are_told() -> None:
     spec = spec_of(FEDAVG, num_sampled=6)
     federation = without(uneven_federation(), frozenset((4,)))
     trial = local_result(spec, federation)
-    assert trial.error is not None
     assert {"unseen", "(test)"} <= {*trial.error.split()}
 
 
@@ -469,12 +451,10 @@ class Shifted(FedAvg):
     factors = np.array([1, 1.1, -1], np.float32)[:, None]
     group = GROUP
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, *others: Any) -> Iterable[Message]:
         flat = read_array(arrays[FLAT_KEY])
         record = view_record({FLAT_KEY: flat[0] if flat.ndim == 2 else flat})
-        return super().configure_train(server_round, record, config, grid)
+        return super().configure_train(server_round, record, *others)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, Any]:
         arrays, metrics = super().aggregate_train(server_round, replies)
