@@ -423,16 +423,6 @@ def tuned_scores(
     return {**failed, **trainer.scores(vectors, {client: parts[client] for client in models}, seed, metric)}
 
 
-@dataclass
-class _LastInput:
-    """Forward pre-hook that stores the input of the fully connected layer that ran last."""
-
-    rows: Tensor | None = None
-
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self.rows = inputs[0]
-
-
 class Embedding:
     """The embedding network.
 
@@ -445,20 +435,20 @@ class Embedding:
     def __init__(self, source: EmbeddingSource, seed: int, device: torch.device | None = None) -> None:
         self._model = new_model(source.network, integer(seed, "embedding"), device)
         self._model.module.eval()
-        self._last = _LastInput()
+        self._inputs: list[Tensor] = []  # of the fully connected layers, in the order in which they ran
         if source.penultimate:
             for module in self._model.module.modules():
                 if isinstance(module, nn.Linear):
-                    module.register_forward_pre_hook(self._last)
+                    module.register_forward_pre_hook(lambda _, inputs: self._inputs.append(inputs[0]))
 
     @torch.no_grad()
     def of(self, data: Samples) -> Samples:
         """Return a client's rows with their embeddings as features, shape `(num_rows, width)`."""
         parts: list[FloatArray] = []
         for features, _ in chunks(self._model, data):
-            self._last.rows = None
+            self._inputs.clear()
             outputs = self._model.module(features)
-            rows = outputs if self._last.rows is None else self._last.rows
+            rows = self._inputs[-1] if self._inputs else outputs
             parts.append(rows.reshape(len(features), -1).float().cpu().numpy().copy())
         labels: IntArray = data.labels[data.rows]
         return Samples(np.concatenate(parts), labels, np.arange(len(data)))

@@ -116,22 +116,26 @@ class EngineNeeds:
     queries: tuple[str, ...] = ()
 
 
-class TrialStrategy(Protocol):
-    """A validated, picklable strategy choice with its parameters."""
+class Choice(Protocol):
+    """A validated, picklable choice of a strategy or a selection policy, with its parameters."""
 
     @property
     def kind(self) -> str:
-        """The name under which the strategy is chosen, such as `"fedavg"`."""
+        """The name under which it is chosen, such as `"fedavg"` or `"oort"`."""
 
     @property
     def label(self) -> str:
-        """The name in the log: the kind, unless several strategies share the kind."""
+        """The name in the log: the kind, unless several share the kind."""
 
     def parameters(self) -> Mapping[str, Any]:
         """Return the parameters as JSON-able values."""
 
     def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the user's own code that defines the strategy."""
+        """Return the SHA-256 of each file of the user's own code that defines it."""
+
+
+class TrialStrategy(Choice, Protocol):
+    """A strategy choice."""
 
     def needs(self) -> EngineNeeds:
         """Return what the strategy requires from the engine."""
@@ -442,26 +446,12 @@ class SelectionPolicy(ABC):
         del report
 
 
-class SelectionChoice(Protocol):
-    """A validated, picklable policy choice with its parameters."""
-
-    @property
-    def kind(self) -> str:
-        """The name under which the policy is chosen, such as `"oort"`."""
-
-    @property
-    def label(self) -> str:
-        """The name in the log: the kind, unless several policies share the kind."""
+class SelectionChoice(Choice, Protocol):
+    """A policy choice."""
 
     @property
     def validation_share(self) -> float:
         """Share of the training rows that the policy needs for validation losses; 0 if it needs none."""
-
-    def parameters(self) -> Mapping[str, Any]:
-        """Return the parameters as JSON-able values."""
-
-    def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the user's own code that defines the policy."""
 
     def build(self, cohort: Cohort) -> SelectionPolicy:
         """Construct the policy.

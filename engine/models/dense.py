@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -136,8 +136,7 @@ class DenseLayer:
         return vectors[:, self.bias_start : self.stop]
 
 
-@dataclass(frozen=True)
-class LayerViews:
+class LayerViews(NamedTuple):
     """Views of one layer's parameters of some clients.
 
     Attributes:
@@ -166,10 +165,8 @@ class LayerViews:
 
     def part(self, first: int, num_clients: int) -> LayerViews:
         """Return the views of adjacent clients."""
-        views = (self.weight, self.transposed, self.bias, self.weight_gradient, self.bias_gradient)
-        weight, transposed, bias, weight_gradient, bias_gradient = (
-            view.narrow(0, first, num_clients) for view in views
-        )
+        views = (view.narrow(0, first, num_clients) for view in self[:5])
+        weight, transposed, bias, weight_gradient, bias_gradient = views
         return LayerViews(weight, transposed, bias, weight_gradient, bias_gradient, self.activation)
 
 

@@ -125,7 +125,7 @@ class _Gathered:
         by_source = dict(zip(sources, clients, strict=True))
         self._features = [by_source[number].features for number in range(len(number_of))]
         self._rows = np.concatenate([data.rows for data in clients])
-        self._answers = np.concatenate([data.answers(data.rows) for data in clients])
+        self.answers = np.concatenate([data.answers(data.rows) for data in clients])
         self.blocks = _Blocks.of(np.array([len(data) for data in clients]), np.array(sources), row_step)
         num_rows = min(SLAB_ROWS, int(self.blocks.widths.sum()))
         self._memory = torch.empty(num_rows, *self._features[0].shape[1:])
@@ -145,85 +145,46 @@ class _Gathered:
         for start, stop in pairwise(bounds):
             source = self._features[sources[start]]
             np.take(source, self._rows[positions[start:stop]], axis=0, out=filled[start:stop], mode="clip")
-        return features.flatten(2), torch.from_numpy(self._answers[positions.reshape(-1)])
-
-    def outputs(self) -> _Outputs:
-        """Return a buffer for a model's outputs on all rows."""
-        return _Outputs(self.blocks, self._answers)
-
-
-class _Outputs:
-    """A model's outputs on all clients' rows, in their order."""
-
-    def __init__(self, blocks: _Blocks, answers: IntArray | FloatArray) -> None:
-        self._blocks = blocks
-        self._answers = answers
-        self._rows: FloatArray | None = None
-
-    def keep(self, slab: IntArray, outputs: FloatArray) -> None:
-        """Store the outputs of some blocks, shape `(blocks, rows, num_outputs)`, without padding."""
-        if self._rows is None:
-            self._rows = np.empty((len(self._answers), outputs.shape[-1]), np.float32)
-        for block, rows in zip(slab, outputs, strict=True):
-            start, size = self._blocks.starts[block], self._blocks.sizes[block]
-            self._rows[start : start + size] = rows[:size]
-
-    def by_client(self, clients: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield outputs and targets of each client's rows."""
-        rows = np.empty((0, 0), np.float32) if self._rows is None else self._rows
-        stops = np.cumsum([len(data) for data in clients])
-        for start, stop in pairwise([0, *stops]):
-            yield torch.from_numpy(rows[start:stop]), torch.from_numpy(self._answers[start:stop])
-
-
-class _Models:
-    """The model vectors under which blocks are scored, each aligned to 64 bytes.
-
-    Args:
-        vectors: One for all clients, shape `(1, size)`, or one per client.
-    """
-
-    def __init__(self, vectors: Tensor) -> None:
-        self._size = vectors.shape[1]
-        self._vectors = torch.nn.functional.pad(vectors, (0, aligned(self._size) - self._size))
-
-    def of(self, clients: IntArray) -> Tensor:
-        """Return the vector of each block's client, shape `(blocks, size)`."""
-        if len(self._vectors) == 1:
-            return self._vectors[:, : self._size].expand(len(clients), -1)
-        return self._vectors[torch.from_numpy(clients)][:, : self._size]
+        return features.flatten(2), torch.from_numpy(self.answers[positions.reshape(-1)])
 
 
 @torch.no_grad()
 def _score_together(
-    stack: DenseStack, models: _Models, clients: Sequence[Samples], metric: Metric | None
+    stack: DenseStack, vectors: Tensor, clients: Sequence[Samples], metric: Metric | None
 ) -> list[ClientScore]:
     gathered = _Gathered(clients, max(TAIL_STEP, aligned_row_step(stack)))
     blocks, classifies = gathered.blocks, clients[0].scale is None
     losses, correct = (np.zeros(len(blocks.sizes)) for _ in range(2))
-    outputs = None if metric is None else gathered.outputs()
+    size = vectors.shape[1]
+    models = torch.nn.functional.pad(vectors, (0, aligned(size) - size))  # each aligned to 64 bytes
+    outputs = np.empty((len(gathered.answers), stack.layers[-1].num_outputs), np.float32)  # of all rows, for a metric
     for slab in blocks.slabs():
         features, answers = gathered.read(slab)
-        logits = stack.activations(models.of(blocks.clients[slab]), features)[-1].flatten(0, 1)
+        own = models.expand(len(slab), -1) if len(models) == 1 else models[torch.from_numpy(blocks.clients[slab])]
+        logits = stack.activations(own[:, :size], features)[-1].flatten(0, 1)
         is_valid = np.arange(features.shape[1]) < blocks.sizes[slab, None]
         row_losses = mean_loss(logits, answers, reduction="none").double().numpy()
         losses[slab] = np.where(is_valid, row_losses.reshape(is_valid.shape), 0).sum(axis=1)
         if classifies:
             hits = (logits.argmax(dim=1) == answers).numpy().reshape(is_valid.shape)
             correct[slab] = (hits & is_valid).sum(axis=1)
-        if outputs is not None:
-            outputs.keep(slab, logits.view(*is_valid.shape, -1).numpy())
+        if metric is not None:
+            for block, rows in zip(slab, logits.view(*is_valid.shape, -1).numpy(), strict=True):
+                start, num_rows = blocks.starts[block], blocks.sizes[block]
+                outputs[start : start + num_rows] = rows[:num_rows]
     loss_sums = np.bincount(blocks.clients, losses, len(clients))
     num_correct = np.bincount(blocks.clients, correct, len(clients))
     scores = [
         ClientScore.of_rows(len(data), int(hits) if classifies else float("nan"), float(loss))
         for data, hits, loss in zip(clients, num_correct, loss_sums, strict=True)
     ]
-    if metric is None or outputs is None:
+    if metric is None:
         return scores
+    bounds = pairwise([0, *np.cumsum([len(data) for data in clients])])
+    of_clients = ([torch.from_numpy(rows[a:b]) for rows in (outputs, gathered.answers)] for a, b in bounds)
     sums = [
         metric_statistics(metric, data, *rows) if len(data) else None
-        for data, rows in zip(clients, outputs.by_client(clients), strict=True)
+        for data, rows in zip(clients, of_clients, strict=True)
     ]
     return [measured(score, metric, statistics) for score, statistics in zip(scores, sums, strict=True)]
 
@@ -249,7 +210,7 @@ def score_clients(
     """
     if stack is not None and clients:
         try:
-            return [*_score_together(stack, _Models(vectors), clients, metric)]
+            return [*_score_together(stack, vectors, clients, metric)]
         except Exception as error:  # one client's data may not fit; who shares its slab depends on the host
             if len(clients) == 1:
                 return [error]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import Message
 from flwr.serverapp.strategy import (
     Bulyan,
     FedAdagrad,
@@ -133,9 +133,7 @@ class Participations(ClientAlgorithm):
 class RaisingFedAvg(FedAvg):
     """Raises in the second round."""
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         if server_round == 2:
             raise RuntimeError("the user's mistake")
         return super().aggregate_train(server_round, replies)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.contracts.algorithm import ClientWork, Correct, TaskResult, TrainRequest
 from fedscout.engine.data.client import Answer, Partition, QueryInputs, QueryTable, Release, RowAggregate
 from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation, ServerData
+from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import ModelFactory
 
 NUM_FEATURES, NUM_CLASSES = 6, 3
@@ -153,3 +156,35 @@ def timed_federation() -> Federation:
         for client in range(1, plain.num_clients)
     }
     return replace(plain, devices=devices, dropout={2: 0.5})
+
+
+GUESSING = 7
+"""Clients that have a task in place of rows."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A client moves the first weight towards a number of its own; its score is how near the model is to that number.
+
+    It remembers in how many rounds it took part.
+    """
+
+    score_name: str = "nearness"
+    largest_score: float = 1.0
+
+    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
+        if work.client == 3 and asked.server_round == 2:
+            raise RuntimeError("out of order")
+        rounds = work.state.get("task/rounds", np.zeros(1, np.float32)) + 1
+        with torch.no_grad():
+            model.weights[0] += 0.5 * (work.client / 10 - model.weights[0])
+        return TaskResult(1, 0.25, {"task/rounds": rounds})
+
+    def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+        near = max(0.0, 1 - abs(client / 10 - float(model.weights[0])))
+        return np.array([near, near / 2, 0.0 if client else generator.random()])
+
+
+def guessing_federation() -> Federation:
+    """Return clients of such a task."""
+    return replace(uneven_federation(sizes=(10,) * GUESSING), task=Guess(), transforms={})

@@ -12,8 +12,11 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.grid.replies import base_config
+from fedscout.engine.messages.calls import HostCall, Session, TrainResults
 from fedscout.engine.messages.contents import TrainAnswers
 from fedscout.engine.messages.exchange import Scalars, Training, exchange
+from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.federations import QUERIES
@@ -44,6 +47,12 @@ def started_hosts(federation: Federation, num_hosts: int, **options: Any) -> Ite
         yield hosts
     finally:
         hosts.stop()
+
+
+def trained_by(host: ClientHost, clients: Sequence[int], session: Session, **call: Any) -> TrainResults:
+    """Return what a host answers to clients that train in the first round from one initial model."""
+    config = {**base_config(session, 1), REPLY_KEY: "individual"}
+    return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), **call))
 
 
 def trained(

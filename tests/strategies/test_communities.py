@@ -413,9 +413,9 @@ def test_one_community_is_told_to_be_the_strategy_inside() -> None:
 
 
 def test_clients_with_a_task_hold_no_labels() -> None:
-    from tests.engine.contracts.test_client_task import federation
+    from tests.engine.federations import guessing_federation
 
-    assert ", client 0 holds no rows" in failed(federation())
+    assert ", client 0 holds no rows" in failed(guessing_federation())
 
 
 def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial() -> None:

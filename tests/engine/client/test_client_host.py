@@ -1,9 +1,14 @@
-"""A host's answers depend on the call and on the federation, not on what the host did before."""
+"""A host's answers depend on the call and on the federation alone: training, scores, queries, attacks, server work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,44 +17,58 @@ from torch import nn
 
 from fedscout.detectors.feature_skew import FEATURE_MOMENTS
 from fedscout.detectors.queries import CLIENT_QUERIES, MEAN_OUTPUT
+from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.client.updates import Embedding, products_on
+from fedscout.engine.client.updates import Embedding, ServerModel, products_on
 from fedscout.engine.config import HostDevice
+from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate, Samples
+from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
 from fedscout.engine.data.federation import EmbeddingSource, Federation
 from fedscout.engine.data.split import split_client
+from fedscout.engine.errors import TrialError
+from fedscout.engine.grid import host_grid
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.grid.replies import base_config
-from fedscout.engine.messages.calls import HostCall, QueryResults, Session
-from fedscout.engine.messages.contents import train_config
+from fedscout.engine.messages.calls import (
+    Arrays,
+    HostCall,
+    QueryResults,
+    ServerContext,
+    ServesWork,
+    Session,
+    TrainResults,
+)
 from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.seeds import integer
+from fedscout.engine.seeds import integer, stream
+from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.trial import run_trial
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, spec_of
 from tests.engine.federations import (
+    ABLE,
     CORRUPTED,
+    EMPTY,
     QUERIES,
     SIZES,
     counting,
     dense,
     dropping,
+    guessing_federation,
     normalised,
     plain_model,
     uneven_federation,
 )
+from tests.engine.federations import with_server_rows as with_rows
+from tests.engine.grid.test_local_grid import WatchedGrid
+from tests.engine.grid.test_watchdog import OneByOne
+from tests.engine.results import local_result, started_hosts, trained_by
 from tests.engine.training.test_device_training import images
+from tests.ray_processes import NUM_HOSTS
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
-
-
-def train_call(host: ClientHost, clients: tuple[int, ...], server_round: int = 1, backend: str = "auto") -> HostCall:
-    config = train_config(TRAINING, 3, server_round, "individual")
-    session = Session(seed=3, training=TRAINING, backend=backend)
-    return HostCall(clients, session, config, host.initial_vector(3))
-
-
-def evaluate_call(host: ClientHost, clients: tuple[int, ...], session: Session) -> HostCall:
-    return HostCall(clients, session, base_config(session, 1), host.initial_vector(3))
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])
@@ -58,14 +77,15 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
     """One host serves three clients in turn; three fresh hosts serve one each."""
     clients = (0, 1, 5)
     host = ClientHost(uneven_federation(factory), QUERIES)
-    host.train(train_call(host, (1, 0), server_round=7))
-    together = host.train(train_call(host, clients, backend=backend))
+    session = Session(seed=3, training=TRAINING, backend=backend)
+    trained_by(host, (1, 0), replace(session, seed=7, backend="auto"))
+    together = trained_by(host, clients, session)
 
     assert together.failures == {}
     for client, vector in zip(clients, together.vectors, strict=True):
         torch.rand(client + 1)
         fresh = ClientHost(uneven_federation(factory), QUERIES)
-        alone = fresh.train(train_call(fresh, (client,), backend=backend))
+        alone = trained_by(fresh, (client,), session)
         assert np.array_equal(alone.vectors[0], vector)
 
 
@@ -73,7 +93,8 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
 def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
     """The same rows of a client, as it has them and as they were before corruption."""
     session = Session(seed=3, evaluate_on=part, validation_fraction=0.25)
-    results = host.evaluate(evaluate_call(host, tuple(range(len(SIZES))), session))
+    config, vector = base_config(session, 1), host.initial_vector(3)
+    results = host.evaluate(HostCall(tuple(range(len(SIZES))), session, config, vector))
     module = plain_model(dense, host.initial_vector(3)).eval()
 
     for client, score in results.own.items():
@@ -102,13 +123,9 @@ def rows_of(inputs: QueryInputs) -> Answer:
     return {name: RowAggregate(value, len(labels)) for name, value in values.items()}
 
 
-def samples() -> Samples:
-    return uneven_federation().client_data(0).own
-
-
 def test_the_penultimate_layer_s_outputs_are_the_features() -> None:
     """relu(W x + b) of the first layer, computed by hand."""
-    data = samples()
+    data = uneven_federation().client_data(0).own
     embedded = Embedding(EmbeddingSource(dense), seed=4).of(data)
     module = new_model(dense, integer(4, "embedding")).module
     features = torch.from_numpy(data.features[data.rows])
@@ -127,7 +144,7 @@ class Unflattening(nn.Unflatten):
 
 
 def test_an_extractor_s_own_output_counts_and_is_flattened() -> None:
-    data = samples()
+    data = uneven_federation().client_data(0).own
     embedded = Embedding(EmbeddingSource(Unflattening, penultimate=False), seed=0).of(data)
     np.testing.assert_array_equal(embedded.features, data.features[data.rows])
 
@@ -180,7 +197,360 @@ def test_answers_are_those_of_a_core(make: Callable[[], Federation], name: str) 
 
 def test_products_are_of_float64() -> None:
     """(1 + 2^-30)² = 1 + 2^-29 + 2^-60, of which float32 would keep 1."""
-    import torch
-
     rows = np.full((1, 1), 1 + 2.0**-30)
     assert products_on(torch.device("cpu"))(rows)[0, 0] == 1 + 2.0**-29
+
+
+# -- What attackers send: in place of their own update alone, after training in any way, before merging ----------------
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Sends what a function makes of what an attacker knows, alone or with accomplices."""
+
+    sent: Callable[[AttackInputs], FloatArray]
+    colluders: tuple[int, ...] = ()
+
+    def __call__(self, inputs: AttackInputs) -> FloatArray:
+        return self.sent(inputs)
+
+
+def times(factor: float) -> Attack:
+    """Sends x + factor (y - x), in small whole powers of two: exact."""
+    return Attack(lambda inputs: inputs.received + np.float32(factor) * (inputs.trained - inputs.received))
+
+
+def plus(number: float) -> Attack:
+    return Attack(lambda inputs: inputs.trained + np.float32(number))
+
+
+def conspiracy(*colluders: int) -> Attack:
+    """Sends the sum over all colluders."""
+    return Attack(lambda inputs: inputs.colluders.sum(axis=0), colluders)
+
+
+DRAWN = Attack(lambda inputs: inputs.generator.random(inputs.received.shape, dtype=np.float32))
+
+
+def broken(_: AttackInputs) -> FloatArray:
+    raise ArithmeticError("the attacker's mistake")
+
+
+def attacked(attacks: Mapping[int, tuple[UpdateAttack, ...]], source: Federation | None = None) -> Federation:
+    return replace(source or uneven_federation(), attacks=attacks)
+
+
+def first_round(
+    federation: Federation, spec: TrialSettings, chosen: tuple[int, ...] | None = None
+) -> tuple[FloatArray, TrainResults]:
+    """Return what a trial's first train call sends to its host, and the host's answer, if `chosen` were its clients."""
+    host = ClientHost(federation, QUERIES)
+    grid = WatchedGrid(host, session=spec.session)
+    run_trial(replace(spec, num_rounds=1), grid)
+    (call,) = [call for method, call in grid.calls_made if method == "train"]
+    call = call if chosen is None else replace(call, clients=chosen)
+    return np.asarray(call.vector), host.train(call)
+
+
+INDIVIDUAL = spec_of(FLOWER_CHOICES["fedavg-individual"])
+SOURCES = {
+    "block": (uneven_federation(dense), "auto"),
+    "loop": (uneven_federation(dense), "loop"),
+    "normalised": (uneven_federation(normalised), "auto"),
+    "task": (guessing_federation(), "auto"),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_attack_sees_received_and_trained_parameters_and_changes_nobody_else(name: str) -> None:
+    """Buffers go up as they were trained."""
+    source, backend = SOURCES[name]
+    spec = spec_of(FLOWER_CHOICES["fedavg-individual"], backend=backend)
+    received, honest = first_round(source, spec)
+    _, sent = first_round(attacked({0: (times(-2.0),), CORRUPTED: (plus(1.0),)}, source), spec)
+    trained = np.array(honest.vectors)
+    expected = trained.copy()
+    n = ClientHost(source, QUERIES).facts().layout.num_trainable
+    assert (n < len(received)) == (name == "normalised")
+    expected[0, :n] = received[:n] + np.float32(-2) * (trained[0, :n] - received[:n])
+    position = honest.clients.index(CORRUPTED)
+    expected[position, :n] = trained[position, :n] + np.float32(1)
+    np.testing.assert_array_equal(sent.vectors, expected)
+    assert not np.array_equal(trained, expected)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_the_mean_is_over_what_is_sent(merged: bool) -> None:
+    """FedAvg's own formula by hand, Σ n_k y_k / Σ n_k with 2x − y_0 in place of y_0: c = 1 turns the update round.
+
+    Merged, products are rounded to multiples of a unit (see `exact_mean`); single ones are summed in float32.
+    """
+    received, honest = first_round(uneven_federation(), INDIVIDUAL)
+    vectors = np.array(honest.vectors, np.float64)
+    vectors[0] = 2 * received.astype(np.float64) - vectors[0]
+    weights = np.array(honest.num_examples, np.float64)
+    expected = weights @ vectors / weights.sum()
+
+    spec = replace(spec_of(FEDAVG) if merged else INDIVIDUAL, num_rounds=1)
+    result = local_result(spec, attacked({0: (times(-1.0),)}))
+
+    np.testing.assert_allclose(result.vector, expected, rtol=0, atol=1e-6)
+    unattacked = local_result(spec, uneven_federation()).vector
+    assert np.abs(unattacked - expected).max() > 1e-3
+
+
+def test_draws_are_by_seed_round_client_and_place() -> None:
+    spec = spec_of(FLOWER_CHOICES["fedavg-individual"], seed=7)
+    received, sent = first_round(attacked({0: (DRAWN,), 1: (plus(0.0), DRAWN)}), spec)
+    for row, place in ((0, 0), (1, 1)):
+        drawn = stream(7, "attack", 1, row, place).random(received.shape, dtype=np.float32)
+        np.testing.assert_array_equal(sent.vectors[row], drawn)
+    assert not np.array_equal(sent.vectors[0], sent.vectors[1])
+
+
+def test_an_attack_that_raises_is_the_client_s_failure() -> None:
+    result = local_result(spec_of(FEDAVG), attacked({1: (Attack(broken),)}))
+    assert result.status == "completed"
+    dropped = [key for key, told in result.dropped_clients.items() if told.startswith("ArithmeticError")]
+    assert dropped == ["1:1", "2:1", "3:1"]
+
+
+@pytest.mark.parametrize("name", ["block", "loop", "normalised"])
+def test_an_attacker_knows_its_accomplices_honest_updates(name: str) -> None:
+    """Whether the server chose them or not, attackers themselves or not, and nothing of those without rows."""
+    source, backend = SOURCES[name]
+    spec = spec_of(FLOWER_CHOICES["fedavg-individual"], backend=backend)
+    _, honest = first_round(source, spec)
+    group = (0, 1, EMPTY, CORRUPTED)
+    federation = attacked({0: (conspiracy(*group),), 1: (times(3.0), conspiracy(*group)), 3: (plus(1.0),)}, source)
+    n = ClientHost(source, QUERIES).facts().layout.num_trainable
+    total = np.array([honest.vectors[honest.clients.index(client)] for client in (0, 1, CORRUPTED)]).sum(axis=0)[:n]
+    for chosen in (ABLE, (0, 2), (1,)):
+        sent = first_round(federation, spec, chosen)[1]
+        assert sent.clients == [client for client in chosen if client in honest.clients]
+        for client, vector in zip(sent.clients, sent.vectors, strict=True):
+            if client in (0, 1):
+                np.testing.assert_array_equal(vector[:n], total)
+            elif client != 3:
+                np.testing.assert_array_equal(vector, honest.vectors[honest.clients.index(client)])
+
+
+def test_an_accomplice_that_misses_the_round_tells_nothing() -> None:
+    _, honest = first_round(uneven_federation(), INDIVIDUAL)
+    federation = replace(attacked({0: (conspiracy(0, 1, 2),)}), dropout={1: 1 - 1e-12})
+    _, sent = first_round(federation, INDIVIDUAL)
+    np.testing.assert_array_equal(sent.vectors[0], honest.vectors[0] + honest.vectors[2])
+
+
+DRAWING = {
+    0: (DRAWN,),
+    1: (conspiracy(1, 2),),
+    2: (conspiracy(1, 2), times(0.25)),
+    3: (times(-1.0), DRAWN),
+    CORRUPTED: (times(4.0),),
+}
+
+
+# -- Work on the server's rows: the model as functions, one answer on any grid, failures that are told -----------------
+
+
+SESSION = Session(seed=3)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Plain gradient descent on drawn rows; also says what it drew."""
+
+    num_steps: int = 3
+
+    def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
+        vector = torch.from_numpy(np.array(arrays["model"]))
+        for _ in range(self.num_steps):
+            rows = context.generator.permutation(context.num_rows)[:20]
+            labels = context.labels[rows]
+            _, gradient = context.gradient(vector, lambda out, y=labels: nn.functional.cross_entropy(out, y), rows)
+            vector[: context.layout.num_trainable] -= 0.1 * gradient
+        return {"model": vector.numpy(), "outputs": context.outputs(vector).numpy(), "drawn": rows}
+
+
+@dataclass(frozen=True)
+class Fails:
+    def run(self, context: ServerContext, arrays: Arrays) -> Arrays:
+        raise ArithmeticError(f"no way with {sorted(arrays)}")
+
+
+def federation_of(model: Any = dense, labelled: bool = True) -> Federation:
+    return with_rows(uneven_federation(model), labelled=labelled)
+
+
+def context_of(model: Any, num_rows: int = 60, labelled: bool = True) -> ServerContext:
+    federation = with_rows(uneven_federation(model), num_rows, labelled)
+    return ServerModel.of(federation, new_model(model, seed=1), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("model", [dense, normalised, dropping])
+@pytest.mark.parametrize("rows", [None, np.array([5, 0, 41])])
+def test_outputs_and_gradients_are_those_of_the_plain_module(model: Any, rows: Any) -> None:
+    """In evaluation mode, in float64 by autograd."""
+    context = context_of(model)
+    vector = new_model(model, seed=9).vector.clone()
+    module = plain_model(model, vector.numpy()).double().eval()
+    server = federation_of(model).server
+    chosen = np.arange(60) if rows is None else rows
+    expected = module(torch.from_numpy(server.features[chosen]).double())
+    np.testing.assert_allclose(context.outputs(vector, rows), expected.detach(), rtol=0, atol=1e-6)
+    labels = torch.from_numpy(server.labels[chosen])
+    loss = nn.functional.cross_entropy(expected, labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    before = vector.clone()
+    value, gradient = context.gradient(vector, lambda outputs: nn.functional.cross_entropy(outputs, labels), rows)
+    by_hand = torch.cat([p.grad.reshape(-1) for p in module.parameters() if p.grad is not None])
+    assert value == pytest.approx(loss.item(), abs=1e-6)
+    np.testing.assert_allclose(gradient, by_hand, rtol=0, atol=1e-6)
+    assert torch.equal(vector, before)
+
+
+def test_random_numbers_are_those_of_seed_and_round() -> None:
+    grid = LocalGrid(federation_of(), session=SESSION)
+    model = {"model": grid.initial_vector(3)}
+    drawn = {}
+    for server_round in (1, 2):
+        grid.server_round = server_round
+        first, second = (grid.serve(Steps(1), model) for _ in range(2))
+        assert all(np.array_equal(first[name], second[name]) for name in first)
+        drawn[server_round] = first["drawn"].tolist()
+        assert drawn[server_round] == stream(3, "server", server_round).permutation(60)[:20].tolist()
+    assert drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize(
+    ("federation", "told"),
+    [
+        (federation_of(), r"^round 4: ArithmeticError .*\['a'\]$"),
+        (uneven_federation(), r"^round 4: ValueError .*federation\.server_rows"),
+    ],
+)
+def test_failing_work_fails_the_trial_with_its_reason(federation: Federation, told: str) -> None:
+    grid = LocalGrid(federation, session=SESSION)
+    grid.server_round = 4
+    with pytest.raises(TrialError, match=told):
+        grid.serve(Fails(), {"a": np.ones(1)})
+
+
+def test_work_on_each_input_is_that_on_it_alone_in_order() -> None:
+    grid = LocalGrid(federation_of(), session=SESSION)
+    inputs = [{"model": grid.initial_vector(seed)} for seed in range(5)]
+    alone = [grid.serve(Steps(), one) for one in inputs]
+    together = [*grid.serve_each(Steps(), inputs)]
+    assert len(together) == 5
+    for one, other in zip(alone, together, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert [*grid.serve_each(Steps(), [])] == []
+
+
+class SeveralHosts(LocalGrid):
+    """Pretends that there are three, and notes who is called and fetched when."""
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation, session=SESSION)
+        self._num_hosts = 3
+        self.events: list[tuple[str, int, int]] = []
+        self.taken_back = 0
+
+    def _start(self, host, method, call):  # type: ignore[no-untyped-def]
+        self.events.append(("called", host, len(call.inputs)))
+        perform = super()._start(host, method, call)
+
+        def fetched() -> Any:
+            self.events.append(("fetched", host, len(call.inputs)))
+            return perform()
+
+        return fetched
+
+    def _give_up(self, handles):  # type: ignore[no-untyped-def]
+        self.taken_back += len(handles)
+
+
+def test_inputs_are_dealt_to_all_hosts_from_the_round_s_on() -> None:
+    grid = SeveralHosts(federation_of())
+    grid.server_round = 2
+    model = {"model": grid.initial_vector(3)}
+    assert len([*grid.serve_each(Steps(1), [model] * 7)]) == 7
+    assert [event for event in grid.events if event[0] == "called"] == [
+        ("called", 2, 3),
+        ("called", 0, 3),
+        ("called", 1, 1),
+    ]
+    grid.events.clear()
+    grid.serve(Steps(1), model)
+    assert grid.events == [("called", 2, 1), ("fetched", 2, 1)]
+
+
+def test_a_host_has_one_call_of_large_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = SeveralHosts(federation_of())
+    model = {"model": grid.initial_vector(3)}
+    monkeypatch.setattr(host_grid, "INPUT_BYTES_TOGETHER", 2 * model["model"].nbytes)
+    assert len([*grid.serve_each(Steps(1), [model] * 9)]) == 9
+    on_the_way: set[int] = set()
+    for what, host, _ in grid.events:
+        assert (host in on_the_way) == (what == "fetched")
+        on_the_way ^= {host}
+    assert [event[1:] for event in grid.events if event[0] == "called"] == [(0, 2), (1, 2), (2, 2), (0, 2), (1, 1)]
+
+
+def test_where_one_input_fails_the_calls_behind_it_are_taken_back() -> None:
+    grid = SeveralHosts(federation_of())
+    with pytest.raises(TrialError, match="round 0: ArithmeticError"):
+        [*grid.serve_each(Fails(), [{"a": np.ones(1)}] * 3)]
+    assert grid.taken_back == 2
+
+
+def test_work_that_takes_too_long_fails_the_trial() -> None:
+    grid = OneByOne(federation_of(), session=replace(SESSION, round_timeout_seconds=2.5))
+    grid.server_round = 7
+    with pytest.raises(TrialError, match=r"^round 7: .*\b2\.5 s$"):
+        grid.serve(Steps(), {"model": grid.initial_vector(3)})
+
+
+def test_own_work_reaches_a_process_without_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_server_work.py").write_text(
+        "class Two:\n    def run(self, context, arrays):\n        return {'rows': context.num_rows * arrays['two']}\n"
+    )
+    grid = WatchedGrid(federation_of(), session=SESSION)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        work = importlib.import_module("own_server_work").Two()
+        assert grid.serve(work, {"two": np.array([2])})["rows"].tolist() == [120]
+    sys.modules.pop("own_server_work")
+    assert str(tmp_path) not in sys.path
+    ((_, call),) = grid.calls_made
+    assert grid.host.serve(pickle.loads(pickle.dumps(call))).outputs[0]["rows"].tolist() == [120]
+    sys.path.remove(str(tmp_path))
+
+
+@pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
+def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
+    with started_hosts(federation_of(), request.param) as started:
+        yield started
+
+
+@pytest.mark.stress
+@pytest.mark.ray
+@pytest.mark.timeout(120)
+def test_hosts_on_ray_give_the_bits_of_the_local_grid(hosts: RayHosts) -> None:
+    """Another host each round; a failure is told likewise, and does not end the host."""
+    local, ray = LocalGrid(federation_of(), session=SESSION), RayGrid(hosts, SESSION)
+    assert isinstance(local, ServesWork)
+    assert isinstance(ray, ServesWork)
+    model = {"model": local.initial_vector(3)}
+    for server_round in (1, 2):
+        local.server_round = ray.server_round = server_round
+        found, expected = ray.serve(Steps(), model), local.serve(Steps(), model)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+        several = [{"model": local.initial_vector(seed)} for seed in range(5)]
+        for one, other in zip(ray.serve_each(Steps(), several), local.serve_each(Steps(), several), strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in other)
+        with pytest.raises(TrialError, match=f"round {server_round}: ArithmeticError"):
+            ray.serve(Fails(), model)
+    assert ray.take_compute_seconds() > 0

@@ -21,7 +21,7 @@ from fedscout.engine.messages.calls import EngineNeeds, Session
 from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.metrics import Auroc
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.ray_runner import RayRunner, start_trial
+from fedscout.engine.trials.ray_runner import RayRunner
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, RaisingFedAvg, Variates, spec_of
 from tests.engine.federations import uneven_federation
 from tests.engine.grid.test_local_grid import answered, failed, messages
@@ -114,14 +114,6 @@ def test_whole_trials_side_by_side_are_those_of_the_local_grid(hosts: RayHosts, 
     for position, result in results.items():
         assert_same(result, local_result(specs[position], host))
     assert all(key in keys and 0 < rounds <= 4 for board in told for key, rounds in board.items())
-
-
-def test_one_task_is_a_trial(hosts: RayHosts, host: ClientHost) -> None:
-    import ray
-
-    spec = spec_of(FEDAVG)
-
-    assert_same(ray.get(start_trial(hosts, spec, NO_STORE)), local_result(spec, host))
 
 
 def test_a_strategy_that_can_t_be_built_is_a_result(hosts: RayHosts) -> None:

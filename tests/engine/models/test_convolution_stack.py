@@ -216,7 +216,6 @@ def test_pairs_of_pixels_are_the_convolution(
     kernel: int | tuple[int, int], padding: int | tuple[int, int], bias: bool, width: int
 ) -> None:
     convolution = built(lambda: nn.Conv2d(3, 4, kernel, padding=padding, bias=bias)).double()
-    assert isinstance(convolution, nn.Conv2d)
     rows, parameters = images(2, 3, 7, width).double(), list(convolution.parameters())
     paired = PairedConvolution(convolution)
 
@@ -249,7 +248,7 @@ def test_other_modules_stay_as_they_are(factory: Factory) -> None:
     assert quick(module) is module
 
 
-# -- Activations: closed forms, and backward passes that are autograd's ------------------------------------------------
+# -- Activations: closed forms; `test_vectorised` holds their gradients to autograd's ----------------------------------
 
 
 POINTS = [-30.0, -2.0, -0.5, -1e-3, 0.25, 1.0, 3.0, 30.0]
@@ -275,19 +274,6 @@ def test_layer_and_function_are_the_closed_form(name: str) -> None:
 
     torch.testing.assert_close(ACTIVATIONS[name].layer()(points()), expected, rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(ACTIVATIONS[name].apply(points()), expected, rtol=1e-12, atol=1e-15)
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_pull_is_the_derivative(name: str) -> None:
-    """By central differences of the closed form, between its kinks."""
-    step = 1e-5
-    slopes = [(CLOSED_FORMS[name](x + step) - CLOSED_FORMS[name](x - step)) / (2 * step) for x in POINTS]
-    kept = points()
-    ACTIVATIONS[name].apply(kept)
-
-    found = ACTIVATIONS[name].pull(torch.full_like(kept, 3.0), kept)
-
-    torch.testing.assert_close(found, 3 * torch.tensor(slopes, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
 OTHERS = (nn.LeakyReLU(0.2), nn.ELU(2.0), nn.GELU("tanh"), nn.Softplus(), nn.Identity())

@@ -60,6 +60,10 @@ class NodeLink(Grid):
     _replies: dict[str, Message] = field(default_factory=dict)
     _ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
+    def tamper_with(self, node: int, change: Callable[[Message], Message | None]) -> None:
+        """Have what one node replies arrive otherwise."""
+        self.tamper = lambda sender, reply: change(reply) if sender == node else reply
+
     def set_run(self, run: Run) -> None: ...
 
     @property

@@ -55,14 +55,13 @@ def met(link: NodeLink, federation: Federation, at_least: int = 1, patience: flo
     return roster
 
 
-def introduced_as(**changes: Any) -> Callable[[int, Message], Message]:
+def introduced_as(**changes: Any) -> Callable[[Message], Message]:
     """Return what has the liar say otherwise who it is."""
 
-    def lie(node: int, reply: Message) -> Message:
-        if node == LIAR and reply.has_content():
-            told = Wire().opened(reply.content)
-            if isinstance(told, Introduction):
-                reply.content = Wire().packed(replace(told, **changes))
+    def lie(reply: Message) -> Message:
+        told = Wire().opened(reply.content) if reply.has_content() else None
+        if isinstance(told, Introduction):
+            reply.content = Wire().packed(replace(told, **changes))
         return reply
 
     return lie
@@ -89,7 +88,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_bad_introduction_is_left_out(claim: str, federation: Federation, caplog: pytest.LogCaptureFixture) -> None:
     link, _, _ = linked(federation, QUERIES)
-    link.tamper = introduced_as(**CLAIMS[claim])
+    link.tamper_with(LIAR, introduced_as(**CLAIMS[claim]))
     with caplog.at_level(logging.WARNING, "fedscout"):
         roster = met(link, federation)
     assert LIAR in roster.strangers
@@ -103,7 +102,7 @@ def test_a_bad_introduction_is_left_out(claim: str, federation: Federation, capl
 def test_a_claim_of_many_rows_leaves_the_others_room(federation: Federation) -> None:
     """However many rows one claims, the mean of the others' models keeps float32's precision."""
     link, _, wire = linked(federation, QUERIES)
-    link.tamper = introduced_as(num_rows=MAX_ROWS)
+    link.tamper_with(LIAR, introduced_as(num_rows=MAX_ROWS))
     roster = met(link, federation)
     assert len(roster.members) == len(SIZES)
     del link.apps[LIAR]
@@ -116,13 +115,8 @@ def test_a_claim_of_many_rows_leaves_the_others_room(federation: Federation) -> 
 
 def test_a_reason_of_many_lines_is_one(federation: Federation, caplog: pytest.LogCaptureFixture) -> None:
     link, _, _ = linked(federation, QUERIES)
-
-    def refuse(node: int, reply: Message) -> Message:
-        if node == LIAR:
-            return Message(Error(7, "no\nERROR\x1b[2J" + "x" * 10**5), reply_to=_asking(reply))
-        return reply
-
-    link.tamper = refuse
+    refusal = Error(7, "no\nERROR\x1b[2J" + "x" * 10**5)
+    link.tamper_with(LIAR, lambda reply: Message(refusal, reply_to=_asking(reply)))
     with caplog.at_level(logging.WARNING, "fedscout"), pytest.raises(DataError) as error:
         met(link, federation, at_least=4)
     assert str(error.value).isprintable()
@@ -147,7 +141,7 @@ def test_nobody_takes_the_place_of_a_client_that_answers(federation: Federation)
 
 def test_who_was_restarted_takes_its_place_while_its_old_node_lingers(federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
-    link.tamper = lambda node, reply: None if node == FIRST_NODE else reply
+    link.tamper_with(FIRST_NODE, lambda _: None)
     link.connect(99, federation, 0, QUERIES, wire, config={"partition-id": 0})
     roster._timeout = 0.1
     roster.refresh()
@@ -156,7 +150,7 @@ def test_who_was_restarted_takes_its_place_while_its_old_node_lingers(federation
 
 def test_a_node_that_never_answers_is_waited_for_once(federation: Federation) -> None:
     link, _, wire = linked(federation, QUERIES)
-    link.tamper = lambda node, reply: None if node == LIAR else reply
+    link.tamper_with(LIAR, lambda _: None)
     roster = met(link, federation, at_least=3, patience=0.3)
     started = time.monotonic()
     for _ in range(50):
@@ -199,13 +193,11 @@ def test_an_answer_after_the_limit_is_not_taken_for_the_next_round_s(federation:
     link, roster, wire = linked(federation, QUERIES)
     late: list[Message] = []
 
-    def delay(node: int, reply: Message) -> Message | None:
-        if node != LIAR:
-            return reply
+    def delay(reply: Message) -> Message | None:
         late.append(reply)
         return late[-2] if len(late) > 1 else None
 
-    link.tamper = delay
+    link.tamper_with(LIAR, delay)
     trial = train(federation, link, roster, wire, replace(SESSION, round_timeout_seconds=0.3))
     assert trial.status == "completed", trial.error
     assert set(trial.dropped_clients) == {"1:1", "2:1", "3:1"}
@@ -423,15 +415,12 @@ def test_whose_answers_have_another_form_than_most_is_left_out() -> None:
 def test_a_policy_is_not_broken_by_losses_that_are_none(kind: str, federation: Federation) -> None:
     link, roster, wire = linked(federation, QUERIES)
 
-    def lie(node: int, reply: Message) -> Message:
-        def spoilt(told: Any) -> Any:
-            if isinstance(told, TrainResults):
-                told.received_losses = {"train": {1: RowMeans(5, *[float("nan")] * 4)}}
-            return told
+    def spoilt(told: Any) -> Any:
+        if isinstance(told, TrainResults):
+            told.received_losses = {"train": {1: RowMeans(5, *[float("nan")] * 4)}}
+        return told
 
-        return retold(wire, reply, spoilt) if node == LIAR else reply
-
-    link.tamper = lie
+    link.tamper_with(LIAR, lambda reply: retold(wire, reply, spoilt))
     selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))
     settings = replace(settings_of("fedavg", federation), selection=selection, num_sampled=2, num_rounds=4)
     trial = over_nodes(settings, federation, roster, wire)

@@ -214,46 +214,46 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Fe
     assert len(trial.client or ()) == federation.num_clients
 
 
-FAULTS = {
-    "nan": "finite",
-    "silent": "0.2 s",
-    "refuses": "training",
-    "garbage": "can't be read",
+def lost(wire: Wire, reply: Message) -> None:
+    """What never arrives."""
+
+
+def garbled(wire: Wire, reply: Message) -> Message:
+    reply.content.config_records["document"]["document"] = '["object", {}]'
+    return reply
+
+
+def of_nan(wire: Wire, reply: Message) -> Message:
+    def spoilt(told: Any) -> Any:
+        if getattr(told, "vectors", None) is not None:
+            told.vectors = [np.full_like(vector, np.nan) for vector in told.vectors]
+        return told
+
+    return retold(wire, reply, spoilt)
+
+
+FAULTS: dict[str, tuple[Callable[[Wire, Message], Message | None], str]] = {
+    "nan": (of_nan, "finite"),
+    "silent": (lost, "0.2 s"),
+    "refuses": (lambda wire, reply: reply, "training"),
+    "garbage": (garbled, "can't be read"),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_who_misbehaves_is_left_out(federation: Federation, fault: str, caplog: pytest.LogCaptureFixture) -> None:
-    link, roster, wire = linked(federation, QUERIES)
-    node = FIRST_NODE - 17 * BROKEN
-    if fault == "refuses":
-        owner = OwnerPolicy(**{**TRUSTING.model_dump(), "trains": False})
-        link.connect(node, federation, BROKEN, QUERIES, wire, owner)
-
-    def spoil(sender: int, reply: Message) -> Message | None:
-        if sender != node or fault == "refuses":
-            return reply
-        if fault == "silent":
-            return None
-        if fault == "garbage":
-            reply.content.config_records["document"]["document"] = '["object", {}]'
-            return reply
-        return retold(wire, reply, spoilt)
-
-    def spoilt(told: Any) -> Any:
-        if getattr(told, "vectors", None) is not None:
-            (vector,) = told.vectors
-            told.vectors = [np.full_like(vector, np.nan)]
-        return told
-
-    link.tamper = spoil
+    (spoil, told), (link, roster, wire) = FAULTS[fault], linked(federation, QUERIES)
+    broken = FIRST_NODE - 17 * BROKEN
+    link.tamper_with(broken, partial(spoil, wire))
+    owner = OwnerPolicy(**{**TRUSTING.model_dump(), "trains": fault != "refuses"})
+    link.connect(broken, federation, BROKEN, QUERIES, wire, owner)
     session = replace(SESSION, round_timeout_seconds=0.2 if fault == "silent" else 20.0)
     with caplog.at_level(logging.WARNING, "fedscout"):
         trial = train(federation, link, roster, wire, session)
     assert trial.status == "completed", trial.error
     assert set(trial.dropped_clients) == {f"{server_round}:{BROKEN}" for server_round in (1, 2, 3)}
-    assert all(FAULTS[fault] in reason for reason in trial.dropped_clients.values())
+    assert all(told in reason for reason in trial.dropped_clients.values())
     lines = [record.message for record in caplog.records if f"client {BROKEN}" in record.message]
     assert len(lines) == 1 or fault == "silent"
     assert all("\n" not in line for line in lines)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Samples
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.replies import base_config
-from fedscout.engine.messages.calls import HostCall, Session, TrainResults
-from fedscout.engine.messages.keys import REPLY_KEY
+from fedscout.engine.messages.calls import Session, TrainResults
 from fedscout.engine.metrics import Auroc
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ModelFactory
@@ -37,8 +36,18 @@ from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, 
 from fedscout.engine.training.loop import RowsWork, descend
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
-from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, QUERIES, normalised, uneven_federation, wide
-from tests.engine.results import local_result, ray_result, started_hosts
+from tests.engine.federations import (
+    ABLE,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    QUERIES,
+    dense,
+    dropping,
+    normalised,
+    uneven_federation,
+    wide,
+)
+from tests.engine.results import local_result, ray_result, started_hosts, trained_by
 from tests.engine.training.test_vectorised import TOLERANCE, TRAININGS
 from tests.engine.trials.test_resume import assert_same
 from tests.ray_processes import NUM_HOSTS
@@ -92,9 +101,7 @@ def trained(
     **session_changes: Any,
 ) -> TrainResults:
     session = Session(seed=5, training=training, client_table=table, **session_changes)
-    scored = tuple(clients) if measured else ()
-    config = {**base_config(session, 1), REPLY_KEY: "individual"}
-    return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), evaluated=scored))
+    return trained_by(host, clients, session, evaluated=tuple(clients) if measured else ())
 
 
 def assert_near(one: TrainResults, other: TrainResults) -> None:
@@ -219,17 +226,14 @@ def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(mod
     training = TRAININGS["epochs"]
     one = trained(lanes, (0, 1, 3, 5), training)
     other = trained(core, (0, 1, 3, 5), training, backend="loop")
-    assert one.vectors is not None
     np.testing.assert_array_equal(one.vectors, other.vectors)
 
 
 def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = ClientLanes._tried_gradient
 
-    def leaning(
-        lanes: ClientLanes, num_lanes: int, num_rows: int, turned: bool, narrow: bool = False
-    ) -> dict[str, Tensor]:
-        gradient = tried(lanes, num_lanes, num_rows, turned, narrow)
+    def leaning(lanes: ClientLanes, *shape: Any, **named: Any) -> dict[str, Tensor]:
+        gradient = tried(lanes, *shape, **named)
         for part in gradient.values():
             part[0] *= 1 + 1e-6
         return gradient
@@ -292,14 +296,9 @@ class OnCores(nn.Linear):
         raise RuntimeError("tensors on cuda:0 and cpu")
 
 
-def on_cores() -> nn.Module:
-    """A model that is such a layer."""
-    return OnCores(NUM_FEATURES, NUM_CLASSES)
-
-
 def test_a_module_that_does_not_work_there_is_told() -> None:
     with pytest.raises(EngineError, match=r"RuntimeError: .*engine\.device=cpu"):
-        ClientHost(uneven_federation(on_cores), QUERIES, IN_LANES)
+        ClientHost(uneven_federation(partial(OnCores, NUM_FEATURES, NUM_CLASSES)), QUERIES, IN_LANES)
 
 
 @pytest.fixture
@@ -535,3 +534,63 @@ def test_lanes_are_as_far_from_float32_as_the_loop_is(case: str) -> None:
     loop_apart, lanes_apart = (np.linalg.norm(vectors - exact) for vectors in (loop, lanes))
     assert loop_apart / 2 < lanes_apart < 2 * loop_apart
     assert loop_apart > 1e-4
+
+
+# -- On a GPU itself: the core's results but for rounding, and the same bits for any number of hosts. See `make gpu` ---
+
+
+GPU = HostDevice.gpu()
+
+
+@pytest.fixture
+def torch_as_it_was() -> Iterator[None]:
+    with torch_settings_kept():
+        yield
+
+
+def on_gpu(test: Any) -> Any:
+    """Mark a test that needs a GPU, and leave torch as it was."""
+    there = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and a PyTorch that is built for it")
+    return pytest.mark.gpu(there(pytest.mark.usefixtures("torch_as_it_was")(test)))
+
+
+@on_gpu
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_gpu_is_the_core(case: str, name: str) -> None:
+    make, clients = CASES[case]
+    one, other = (
+        trained(ClientHost(make(), QUERIES, device), clients, TRAININGS[name]) for device in (GPU, HostDevice())
+    )
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    assert one.num_steps == other.num_steps
+
+
+@on_gpu
+@pytest.mark.parametrize("model", [dense, wide, normalised, dropping])
+@pytest.mark.parametrize("chosen", [(0,), (0, 3), (0, 1, 3, 5)])
+def test_a_client_on_a_gpu_has_its_bits_whoever_trains_beside_it(model: ModelFactory, chosen: Sequence[int]) -> None:
+    host = ClientHost(uneven_federation(model), QUERIES, GPU)
+    assert_same_bits(*(trained(host, clients, TRAININGS["epochs"]) for clients in (chosen, (0, 1, 3, 5))))
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["plain", "momentum", "adam"])
+def test_clients_of_a_table_are_those_of_the_core_whoever_trains_beside_them(name: str) -> None:
+    training, (make, clients) = TRAININGS[name], CASES["dense"]
+    table, host = table_for(training), ClientHost(make(), QUERIES, GPU)
+    together, some = (trained(host, chosen, training, table=table) for chosen in (clients, clients[::2]))
+    core = trained(ClientHost(make(), QUERIES), clients, training, table=table)
+    np.testing.assert_allclose(together.vectors, core.vectors, rtol=0, atol=TOLERANCE)
+    assert_same_bits(some, together)
+
+
+@on_gpu
+@pytest.mark.ray
+@pytest.mark.parametrize("num_hosts", [1, 2])
+def test_hosts_that_share_a_gpu_give_the_bits_of_one(ray_session: None, num_hosts: int) -> None:
+    federation, spec = uneven_federation(wide), spec_of(FLOWER_CHOICES["fedadam"])
+    local = local_result(spec, ClientHost(federation, QUERIES, GPU))
+    with started_hosts(federation, num_hosts, device=GPU, gpu_share=1 / num_hosts) as hosts:
+        assert hosts.facts.trained_on.startswith("cuda (")
+        assert_same(ray_result(spec, hosts), local)

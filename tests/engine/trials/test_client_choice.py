@@ -57,9 +57,7 @@ class Recorder(SelectionPolicy):
         self._reports: list[RoundReport] = []
         Recorder.told.append(self._reports)
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> Sequence[int] | IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator) -> Any:
         if self.fixed:
             return self.fixed
         worth = np.array([self.weights.get(client, 1e3) for client in table.clients.tolist()])
@@ -281,11 +279,7 @@ FAILURES: dict[str, tuple[Choice, Choosing, str]] = {
     "texts": (FEDAVG, Choosing(fixed=("a",)), r"\['a'\]$"),
     "nothing": (FEDAVG, unruly(choose=lambda *_: None), r"\[None\]$"),
     "no assignment": (FEDAVG, Choosing(fixed=(1,), longer={1: 3}), r"Assignment .*\[1\].*\{1: 3\}$"),
-    "assigns to all": (
-        FEDAVG,
-        unruly(assign=assigns_to_all),
-        "an Assignment",
-    ),
+    "assigns to all": (FEDAVG, unruly(assign=assigns_to_all), "an Assignment"),
     "assigns nothing": (FEDAVG, unruly(assign=lambda *_: None), "an Assignment"),
     "writes to the table": (FEDAVG, unruly(choose=writes_to_the_table), "read-only"),
 }

@@ -8,7 +8,7 @@ import os
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.messages.contents import ViewArray, view_record
 from fedscout.engine.trials.checkpoint import NotPlainError, PlainState
-from tests.engine.nodes.test_wire import same
+from tests.engine.nodes.test_wire_and_policy import same
 
 
 @dataclass
@@ -311,19 +311,16 @@ def test_a_document_names_nothing_but_what_the_table_has(node: Any) -> None:
 
 
 @dataclass
-class Later:
+class Later(Holder):
     """What a later version makes of a holder."""
 
-    held: Any = None
-    more: int = field(default=1)
+    more: int = 1
 
 
 @dataclass(frozen=True)
-class LaterScore:
+class LaterScore(Score):
     """Likewise of a score."""
 
-    name: str
-    values: Any
     more: int = 1
 
 

@@ -1,14 +1,21 @@
-"""A trial interrupted after any round and resumed ends with the same bits."""
+"""A trial interrupted after any round and resumed ends with the same bits; what a trial leaves alone."""
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import os
 import pickle
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+import signal
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -25,11 +32,14 @@ from torch import nn
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
+from fedscout.engine.errors import TrialError
 from fedscout.engine.metrics import MacroF1, Mae
+from fedscout.engine.seeds import global_random_kept, seed_global_random
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState, _write, read_checkpoint
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
-from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.trials.state import cheap_collections
+from fedscout.engine.trials.trial import run_trial, time_limit
 from tests.engine.choices import (
     FEDADAM,
     FEDAVG,
@@ -37,12 +47,20 @@ from tests.engine.choices import (
     FLOWER_CHOICES,
     INDIVIDUAL,
     Choice,
+    RaisingFedAvg,
     Variates,
     rounds_of,
     spec_of,
 )
-from tests.engine.contracts.test_client_task import federation as playing_federation
-from tests.engine.federations import NUM_FEATURES, QUERIES, dropping, normalised, timed_federation, uneven_federation
+from tests.engine.federations import (
+    NUM_FEATURES,
+    QUERIES,
+    dropping,
+    guessing_federation,
+    normalised,
+    timed_federation,
+    uneven_federation,
+)
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_trial import Whole
 
@@ -56,38 +74,28 @@ class Clipped(DifferentialPrivacyServerSideAdaptiveClipping):
         inner = FedAvgM(**counts, server_learning_rate=0.9, server_momentum=0.7)
         super().__init__(inner, 0.01, counts["min_train_nodes"], initial_clipping_norm=0.5)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         return super().aggregate_train(server_round, [reply for reply in replies if reply.has_content()])
 
 
 class Wilful(FedAvg):
-    """A strategy of a user's own, with memory of many kinds."""
+    """A strategy of a user's own, with memory of many kinds; `test_plain_state` has all of them."""
 
     def __init__(self, **counts: Any) -> None:
         super().__init__(**counts, train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": len(contents)}))
         self.dice = random.Random(5)
         self.generator = np.random.default_rng(6)
         self.recent: deque[float] = deque(maxlen=2)
-        self.by_round: dict[int, list[float]] = defaultdict(list)
-        self.seen: set[int] = set()
-        self.best = (float("-inf"), None)
         self.average: dict[str, Any] | None = None
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
         values = {name: array.numpy() for name, array in arrays.items()}
         if self.average is not None:
             values = {name: 0.5 * value + 0.5 * self.average[name] for name, value in values.items()}
-        shake = self.generator.normal(0, 0.01) + self.dice.gauss(0, 0.01) + sum(self.recent) + len(self.seen) / 1000
+        shake = self.generator.normal(0, 0.01) + self.dice.gauss(0, 0.01) + sum(self.recent)
         self.average = {name: np.float32(value + shake) for name, value in values.items()}
         self.recent.append(shake)
-        self.by_round[server_round].append(shake)
-        self.seen.add(server_round)
-        self.best = max(self.best, (shake, server_round))
         return ArrayRecord({name: Array(value) for name, value in self.average.items()}), metrics
 
 
@@ -99,6 +107,11 @@ CHOICES = {
     "with client states": replace(FEDAVG, algorithm=Variates()),
     "around another": Choice(Clipped, wants=INDIVIDUAL),
     "with memory of many kinds": Choice(Wilful, wants=INDIVIDUAL),
+    "individual": FLOWER_CHOICES["multikrum"],
+    "individual with loss": FLOWER_CHOICES["qfedavg"],
+    "named, with its own evaluation": replace(
+        FLOWER_CHOICES["fedmedian"], wants=replace(FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True)
+    ),
 }
 
 
@@ -180,7 +193,7 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
         replace(UNEVEN, targets=UNEVEN.features[:, 0].astype(np.float64), model=partial(nn.Linear, NUM_FEATURES, 1)),
         spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
     ),
-    "clients that play": (playing_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS)),
+    "clients that play": (guessing_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS)),
     "a clock": (timed_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=5, deadline_seconds=9.0)),
     "unseen clients": (
         replace(UNEVEN, unseen=frozenset((1, 5))),
@@ -342,31 +355,18 @@ def test_checkpoints_are_due_every_so_many_rounds_and_can_be_discarded(tmp_path:
 # -- A trial that goes on where a shorter one ended gives the bits of one that was never cut ---------------------------
 
 
-CHOICES_RUNGS = {
-    "merged": FEDADAM,
-    "merged with momentum": FLOWER_CHOICES["fedavgm"],
-    "individual": FLOWER_CHOICES["multikrum"],
-    "individual with loss": FLOWER_CHOICES["qfedavg"],
-    "named, with its own evaluation": replace(
-        FLOWER_CHOICES["fedmedian"], wants=replace(FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True)
-    ),
-    "with client states": replace(FEDAVG, algorithm=Variates()),
-}
-NUM_ROUNDS_RUNGS = 6
-
-
 def rung(choice: Choice, num_rounds: int) -> TrialSettings:
     """Return a trial of fewer rounds that leaves its end behind."""
     return spec_of(choice, num_rounds=num_rounds, num_sampled=5, whole=False)
 
 
 def whole(choice: Choice) -> TrialSettings:
-    return spec_of(choice, num_rounds=NUM_ROUNDS_RUNGS, num_sampled=5)
+    return spec_of(choice, num_rounds=6, num_sampled=5)
 
 
-@pytest.mark.parametrize("name", CHOICES_RUNGS)
+@pytest.mark.parametrize("name", CHOICES)
 def test_rungs_add_up_to_a_straight_training(host: ClientHost, tmp_path: Path, name: str) -> None:
-    choice = CHOICES_RUNGS[name]
+    choice = CHOICES[name]
     store = CheckpointStore(tmp_path)
 
     first, trained_first = run(rung(choice, 2), host, store)
@@ -436,3 +436,191 @@ def test_the_runner_forgets_by_the_name_of_the_state(host: ClientHost, tmp_path:
     assert rounds_of(first) == rounds_of(second)[:2]
     runner.forget(whole(FEDAVG).checkpoint)
     assert list(tmp_path.iterdir()) == []
+
+
+# -- What a trial leaves alone: global generators, memory, others' time; and trials one after the other ----------------
+
+
+LONG = 60.0
+
+
+def compute() -> None:
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        sum(range(1000))
+
+
+def careless() -> None:
+    while True:
+        with suppress(Exception):
+            time.sleep(LONG)
+
+
+@pytest.mark.parametrize("code", [partial(time.sleep, LONG), compute, partial(threading.Event().wait, LONG), careless])
+def test_what_takes_too_long_is_interrupted(code: Callable[[], None]) -> None:
+    started = time.monotonic()
+    with pytest.raises(TrialError, match="too long"), time_limit(0.05, "it took too long"):
+        code()
+    assert time.monotonic() - started < LONG
+
+
+def test_code_that_survives_the_interruption_gets_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedscout.engine.trials.trial.RETRY_SECONDS", 0.05)
+    survived = []
+
+    def stubborn() -> None:
+        for _ in range(2):
+            try:
+                time.sleep(LONG)
+            except BaseException:
+                survived.append(True)
+        time.sleep(LONG)
+
+    with pytest.raises(TrialError), time_limit(0.05, "it took too long"):
+        stubborn()
+    assert survived == [True, True]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_errors_of_the_block_come_through(error: type[BaseException]) -> None:
+    with pytest.raises(error), time_limit(LONG, "never"):
+        raise error
+
+
+def test_what_ends_in_time_is_left_alone_and_so_is_what_follows() -> None:
+    threads = threading.active_count()
+    with time_limit(None, "never"):
+        assert threading.active_count() == threads
+    with time_limit(0.05, "never"):
+        pass
+    assert threading.active_count() == threads
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+    time.sleep(0.1)
+
+
+def test_limits_do_not_nest() -> None:
+    """The outer one holds: the inner code is a part of what it limits."""
+    with pytest.raises(TrialError, match="outer"), time_limit(0.05, "outer"), time_limit(0.01, "inner"):
+        time.sleep(LONG)
+
+
+def test_other_threads_are_not_limited() -> None:
+    def work() -> bool:
+        with time_limit(0.01, "never"):
+            time.sleep(0.05)
+            return True
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result()
+
+
+# -- Flower's sampling is seeded for each call, and leaves no trace after a trial --------------------------------------
+
+
+def drawn(seed: int, purpose: str, server_round: int) -> list[float]:
+    """Draw from Python's generator, and from NumPy's as Flower's differentially private strategies do."""
+    with global_random_kept():
+        seed_global_random(seed, purpose, server_round)
+        return [*random.sample(range(1000), 20), *np.random.normal(size=3)]  # noqa: NPY002
+
+
+def draw_and_fail() -> None:
+    with global_random_kept():
+        seed_global_random(0, "train", 1)
+        random.random()
+        np.random.random()  # noqa: NPY002
+        raise ZeroDivisionError
+
+
+def test_inside_the_draws_depend_on_seed_purpose_and_round() -> None:
+    reference = drawn(1, "train", 5)
+    random.random()
+
+    assert drawn(1, "train", 5) == reference
+    others = [drawn(2, "train", 5), drawn(1, "evaluate", 5), drawn(1, "train", 6)]
+    assert all(other[0] != reference[0] and other[-1] != reference[-1] for other in others)
+
+
+def test_outside_nothing_changes_even_after_an_error() -> None:
+    def states() -> tuple[object, list[int]]:
+        return random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+
+    before = states()
+    drawn(0, "train", 1)
+    assert states() == before
+    with pytest.raises(ZeroDivisionError):
+        draw_and_fail()
+    assert states() == before
+
+
+# -- Collections inside the block pass over what was alive before it ---------------------------------------------------
+
+
+class Ring:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.slow
+def test_what_was_alive_is_passed_over_and_what_is_made_inside_is_collected() -> None:
+    gc.collect()
+    old, before = Ring(), gc.get_freeze_count()
+    watched_old = weakref.ref(old)
+
+    with cheap_collections():
+        del old
+        watched_new = weakref.ref(Ring())
+        gc.collect()
+        assert watched_old() is not None
+        assert watched_new() is None
+
+    gc.collect()
+    assert watched_old() is None
+    assert gc.get_freeze_count() <= before
+
+
+def test_a_block_inside_another_thaws_nothing_and_keeps_nothing() -> None:
+    with cheap_collections():
+        frozen, between = gc.get_freeze_count(), Ring()
+        watched = weakref.ref(between)
+        with cheap_collections():
+            del between
+            gc.collect()
+            assert watched() is None
+        assert 0 < gc.get_freeze_count() <= frozen  # fewer, where something that was frozen ended since
+    assert gc.get_freeze_count() == 0
+
+
+def test_an_error_inside_does_not_keep_them_frozen() -> None:
+    def fail() -> None:
+        with cheap_collections():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert gc.get_freeze_count() == 0
+
+
+# -- Trials in this process, one after the other; on Ray they are held to the same results in `test_ray_grid` ----------
+
+
+SPECS = [
+    spec_of(choice, phase=str(number))
+    for number, choice in enumerate((FEDAVG, FEDADAM, Choice(RaisingFedAvg), FEDAVG, FEDAVG))
+]
+
+
+def test_results_come_in_order_with_their_rounds(host: ClientHost) -> None:
+    told: list[Mapping[str, int]] = []
+
+    results = list(LocalRunner(host).run(SPECS, told.append))
+
+    assert [position for position, _ in results] == [0, 1, 2, 3, 4]
+    assert [result.status for _, result in results] == ["completed", "completed", "failed", "completed", "completed"]
+    assert told[:3] == [{SPECS[0].key: done} for done in (1, 2, 3)]
+    assert {SPECS[2].key: 1} in told
+    assert {SPECS[2].key: 2} not in told
+    assert_same(results[0][1], results[3][1])

@@ -434,14 +434,6 @@ def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) 
     assert torch.equal(torch.get_rng_state(), torch_)
 
 
-def test_the_seed_fixes_the_trial_and_nothing_else_does(host: ClientHost) -> None:
-    first, again, other = (local_result(spec_of(FEDAVG, seed=seed), host) for seed in (3, 3, 4))
-
-    assert np.array_equal(first.vector, again.vector)
-    assert rounds_of(first) == rounds_of(again)
-    assert not np.array_equal(first.vector, other.vector)
-
-
 # -- bookkeeping -----------------------------------------------------------------------------------------------------
 
 

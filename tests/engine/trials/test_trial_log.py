@@ -70,10 +70,7 @@ FAILED = replace(
     error="round 1: diverged",
     fitness=0.0,
     **{f"round_{name}": () for name in ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")},
-    client=(),
-    client_num_examples=(),
-    client_accuracy=(),
-    client_clean_accuracy=(),
+    **dict.fromkeys(("client", "client_num_examples", "client_accuracy", "client_clean_accuracy"), ()),
 )
 MEASURED = replace(
     RECORD,
@@ -88,10 +85,6 @@ MEASURED = replace(
 BARE = replace(FAILED, trial=2, key="bare0", strategy="fedavg", parameters={}, error="x", dropped_clients={})
 
 
-def log_in(folder: Path) -> TrialLog:
-    return TrialLog(folder)
-
-
 def filled(log: TrialLog, records: list[Trial]) -> TrialLog:
     for record in records:
         log.append(record)
@@ -103,7 +96,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     assert log.read() == []
     filled(log, [RECORD, FAILED, MEASURED, BARE])
     assert all(file.stat().st_size < 14_000 for file in log.folder.iterdir())
@@ -111,11 +104,11 @@ def test_records_come_back_as_they_were_by_number(tmp_path: Path) -> None:
     (log.folder / ".00004-0123456789ab.parquet.4711.tmp").write_bytes(b"PAR1 half")  # what a killed run was writing
 
     assert log.read() == [FAILED, BARE, RECORD, MEASURED]
-    assert log_in(tmp_path).read() == [FAILED, BARE, RECORD, MEASURED]
+    assert TrialLog(tmp_path).read() == [FAILED, BARE, RECORD, MEASURED]
 
 
 def test_the_log_is_one_tidy_table(tmp_path: Path) -> None:
-    filled(log_in(tmp_path), [FAILED, BARE, RECORD])
+    filled(TrialLog(tmp_path), [FAILED, BARE, RECORD])
 
     table = read_trials(tmp_path).set_index("trial")
 
@@ -135,7 +128,7 @@ def test_the_log_is_one_tidy_table(tmp_path: Path) -> None:
 
 
 def test_every_file_has_one_schema_whatever_its_trial_holds(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     assert all(pq.read_schema(log.append(record)).equals(SCHEMA) for record in (FAILED, BARE, RECORD))
     found = duckdb.sql(f"SELECT rounds['accuracy'] FROM '{tmp_path}/trials/*.parquet' ORDER BY trial").fetchall()
     assert found == [([],), ([],), ([0.5, 0.75],)]
@@ -143,14 +136,14 @@ def test_every_file_has_one_schema_whatever_its_trial_holds(tmp_path: Path) -> N
 
 def test_a_sweep_s_studies_are_one_table_and_a_folder_without_trials_is_refused(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        filled(log_in(tmp_path / "studies" / name), [RECORD, FAILED])
+        filled(TrialLog(tmp_path / "studies" / name), [RECORD, FAILED])
     assert read_trials(tmp_path)[["folder", "trial"]].to_numpy().tolist() == [["a", 0], ["a", 4], ["b", 0], ["b", 4]]
     with refused(LogError, key="the folder", names=str(tmp_path / "studies" / "c")):
         read_trials(tmp_path / "studies" / "c")
 
 
 def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     log.append(FAILED)
 
     def crash(path: Path, *_: Any, **__: Any) -> None:
@@ -180,7 +173,7 @@ def rewrite(path: Path, **values: Any) -> None:
     ["truncated", "empty", "text", "another table", "another column", "no digest", "an edited value", "folder"],
 )
 def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     log.append(FAILED)
     bad = log.append(RECORD)
     whole = bad.read_bytes()
@@ -215,7 +208,7 @@ def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, cap
 
 
 def test_a_name_in_quarantine_is_never_overwritten(tmp_path: Path) -> None:
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     for content in (b"first", b"second", b"third"):
         log.folder.mkdir(exist_ok=True)
         (log.folder / "bad.parquet").write_bytes(content)
@@ -228,7 +221,7 @@ def test_a_name_in_quarantine_is_never_overwritten(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_flipped_bit_is_found_or_changes_no_value(tmp_path: Path) -> None:
     """Wherever it is: in values, their types, the names of columns, the digest."""
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     path = log.append(RECORD)
     whole = path.read_bytes()
     names = [name for name in SCHEMA.names if not pa.types.is_map(SCHEMA.field(name).type)]
@@ -248,7 +241,7 @@ def test_a_flipped_bit_is_found_or_changes_no_value(tmp_path: Path) -> None:
 
 def test_a_trial_that_was_run_again_takes_the_earlier_s_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As after an edit of the user's code, which gives the trial another key; nothing is wrong with the file."""
-    log = log_in(tmp_path)
+    log = TrialLog(tmp_path)
     earlier = log.append(RECORD)
     again = replace(RECORD, key="b" * 64)
     log.append(again)
@@ -270,7 +263,7 @@ def many(count: int, first: int = 0) -> list[Trial]:
 def log_of_fours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialLog:
     """One of which four files become a part."""
     monkeypatch.setattr(log_module, "FILES_A_PART", 4)
-    return log_in(tmp_path)
+    return TrialLog(tmp_path)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -282,7 +275,7 @@ def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: 
     log = filled(log_of_fours, records)
     assert names_in(tmp_path)[-2:] == ["part-00000.parquet", "part-00001.parquet"]
     assert len(names_in(tmp_path)) == 2 + 2
-    assert log.read("abc") == log_in(tmp_path).read() == records
+    assert log.read("abc") == TrialLog(tmp_path).read() == records
     rows, faults = read_columns(tmp_path / "trials", ["key", "fitness"], "abc")
     assert rows == [{"key": record.key, "fitness": 0.75} for record in records]
     assert faults == {}

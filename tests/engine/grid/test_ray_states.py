@@ -1,48 +1,160 @@
-"""Large states and models, an object a client: the bits of what comes by value, whoever dies, and nothing is left."""
+"""Processes that die in a trial, and large states and models as objects: the same bits, and nothing is left."""
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from torch import nn
+from torch import Tensor, nn
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, LocalRun
+from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
+from fedscout.engine.errors import EngineError
 from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.host_grid import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
 from fedscout.engine.messages.calls import EngineNeeds
-from fedscout.engine.messages.contents import replied_auxiliary
+from fedscout.engine.messages.contents import node_of, replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
-from fedscout.engine.trials.ray_runner import start_trial
+from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from fedscout.engine.trials.trial import run_trial
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations, Variates, spec_of
-from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, uneven_federation
-from tests.engine.grid.test_lost_processes import Diary, DiesOnce, kill_after
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, INDIVIDUAL, Choice, Participations, Variates, spec_of
+from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, SIZES, uneven_federation
+from tests.engine.grid.test_cluster import stored_bytes
+from tests.engine.grid.test_local_grid import answered, failed
 from tests.engine.results import local_result, ray_result
 from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
 from tests.faults.mortal import Counted, MortalCount, deaths
 from tests.ray_processes import NUM_HOSTS
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
 
+
+def slow_counts(inputs: QueryInputs) -> Answer:
+    """A query that takes a tenth of a second a client."""
+    time.sleep(0.1)
+    return {"rows": RowAggregate(np.array([len(inputs.data)]), len(inputs.data))}
+
+
+@pytest.fixture(scope="module")
+def mortal_hosts(ray_session: None) -> Iterator[RayHosts]:
+    started = start_hosts(uneven_federation(), {"slow": slow_counts}, 2)
+    yield started
+    started.stop()
+
+
+def process_of(hosts: RayHosts, index: int) -> int:
+    import ray
+
+    return int(ray.get(hosts.actors[index].process_id.remote()))
+
+
+def kill_after(hosts: RayHosts, rounds: int, index: int) -> Callable[[int], None]:
+    """Return what kills a host once that many rounds are done."""
+
+    def on_round(done: int) -> None:
+        if done == rounds:
+            os.kill(process_of(hosts, index), signal.SIGKILL)
+
+    return on_round
+
+
+@pytest.mark.stress
+def test_a_host_killed_between_rounds_changes_nothing(mortal_hosts: RayHosts, host: ClientHost) -> None:
+    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4)
+    before = process_of(mortal_hosts, 0)
+
+    result = ray_result(spec, mortal_hosts, on_round=kill_after(mortal_hosts, 2, 0))
+
+    assert process_of(mortal_hosts, 0) != before
+    assert_same(result, local_result(spec, host))
+
+
+@pytest.mark.stress
+def test_a_host_killed_at_work_repeats_it(mortal_hosts: RayHosts, host: ClientHost) -> None:
+    """Its clients need at least 0.2 s; it dies after 0.1."""
+    content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"function": "slow"})})
+    messages = [Message(content, node_of(client), "query") for client in range(len(SIZES))]
+    victim = process_of(mortal_hosts, 1)
+    grid = RayGrid(mortal_hosts)
+
+    ids = list(grid.push_messages(messages))
+    time.sleep(0.1)
+    assert list(grid.pull_messages(ids)) == []
+    os.kill(victim, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    replies: list[Message] = []
+    while not replies and time.monotonic() < deadline:
+        time.sleep(0.05)
+        replies = list(grid.pull_messages(ids))
+
+    rows = {client: int(content["arrays"]["rows"].numpy()[0]) for client, content in answered(replies).items()}
+    assert rows == {client: size for client, size in enumerate(SIZES) if size >= 5}
+    assert len(failed(replies)) == len(SIZES) - len(rows)
+    assert process_of(mortal_hosts, 1) != victim
+
+
+class Diary(FedAvg):
+    """Writes down every round that it configures; in round 3, the first time, it has a mishap."""
+
+    def __init__(self, diary: str, **counts: Any) -> None:
+        super().__init__(**counts)
+        self.diary = Path(diary)
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        with self.diary.open("a") as file:
+            file.write(f"{server_round}\n")
+        if server_round == 3 and self.diary.read_text().count("3") == 1:
+            self.mishap(grid)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def mishap(self, grid: Any) -> None:
+        raise NotImplementedError
+
+
+class DiesOnce(Diary):
+    """Its own process dies."""
+
+    def mishap(self, grid: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_hosts_lost_for_good_are_no_result_of_the_trial(mortal_hosts: RayHosts) -> None:
+    """The last test of these hosts: they are ended, not killed, so nothing brings them back."""
+    spec = spec_of(FEDAVG)
+    rounds: list[int] = []
+
+    def stop(done: int) -> None:
+        rounds.append(done)
+        mortal_hosts.stop()
+
+    with pytest.raises(EngineError, match="host"):
+        ray_result(spec, mortal_hosts, on_round=stop)
+    assert rounds == [1]
+
+    runner = RayRunner(mortal_hosts, CheckpointStore(None), parallel=1)
+    with pytest.raises(EngineError, match="task"):
+        list(runner.run([spec]))
+
+
+# -- Large states and models, an object a client: the bits of what comes by value, whoever dies, and nothing is left ---
+
+
 NUM_ROUNDS = 4
-INDIVIDUAL = EngineNeeds(replies="individual")
 
 
 @dataclass(frozen=True)
@@ -125,24 +237,15 @@ def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHost
 
 
 @pytest.fixture(scope="module")
-def host() -> ClientHost:
+def wide_host() -> ClientHost:
     return ClientHost(uneven_federation(model=wide), {})
-
-
-def stored_bytes() -> int:
-    import ray
-    from ray._private.internal_api import node_stats
-
-    (node,) = ray.nodes()
-    stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
-    return int(stats.store_stats.object_store_bytes_used)
 
 
 def settled_bytes(settled: Callable[[int], bool]) -> int:
     """Return what is stored once that is settled: Ray frees soon after, what a killed trial had in a minute."""
     gc.collect()
     deadline = time.monotonic() + 60
-    while not settled(stored := stored_bytes()) and time.monotonic() < deadline:
+    while not settled(stored := sum(stored_bytes())) and time.monotonic() < deadline:
         time.sleep(0.05)
     return stored
 
@@ -218,10 +321,10 @@ def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts
 @pytest.mark.parametrize("num_sampled", [7, 3])
 @pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
 def test_states_by_reference_have_the_bits_of_states_by_value(
-    hosts: RayHosts, host: ClientHost, algorithm: ClientAlgorithm, num_sampled: int
+    hosts: RayHosts, wide_host: ClientHost, algorithm: ClientAlgorithm, num_sampled: int
 ) -> None:
     spec = spec_of(replace(FEDAVG, algorithm=algorithm), num_rounds=NUM_ROUNDS, num_sampled=num_sampled)
-    grid, local = RayGrid(hosts, spec.session), LocalGrid(host, session=spec.session)
+    grid, local = RayGrid(hosts, spec.session), LocalGrid(wide_host, session=spec.session)
     seen: list[Any] = []
 
     result = run_trial(spec, grid, on_round=lambda _: seen.append((dict(grid.client_states), grid.state_values())))
@@ -240,7 +343,7 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
     "name", ["krum", "fedmedian", "with states", "with states, one together", "drift", "drift, one together"]
 )
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
-    hosts: RayHosts, host: ClientHost, name: str, limit: float | None, monkeypatch: pytest.MonkeyPatch
+    hosts: RayHosts, wide_host: ClientHost, name: str, limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name.endswith("one together"):
         monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
@@ -248,7 +351,7 @@ def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_proces
     by_drift = Choice(ByDrift, wants=INDIVIDUAL, algorithm=SendsDrift())
     choice = by_drift if name.startswith("drift") else FLOWER_CHOICES.get(name, with_states)
     spec = spec_of(choice, round_timeout_seconds=limit)
-    assert_same(ray_result(spec, hosts), local_result(spec, host))
+    assert_same(ray_result(spec, hosts), local_result(spec, wide_host))
 
 
 def test_an_empty_state_forgets_a_large_one(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,20 +377,20 @@ def test_small_states_are_values(hosts: RayHosts) -> None:
 
 
 @pytest.mark.stress
-def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, host: ClientHost) -> None:
+def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, wide_host: ClientHost) -> None:
     """The checkpoint folder is none: a trial that lost a state could not go on."""
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
 
     result = ray_result(spec, hosts, on_round=kill_after(hosts, 2, 0))
 
-    assert_same(result, local_result(spec, host))
+    assert_same(result, local_result(spec, wide_host))
 
 
 @pytest.mark.stress
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("wants", [FEDAVG.wants, INDIVIDUAL], ids=["large states", "large models"])
 def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
-    hosts: RayHosts, host: ClientHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wants: EngineNeeds
+    hosts: RayHosts, wide_host: ClientHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wants: EngineNeeds
 ) -> None:
     if wants is not INDIVIDUAL:
         monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
@@ -299,13 +402,13 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     result = ray_result(mortal, hosts)
 
     assert deaths(tmp_path) == 1
-    assert_same(result, local_result(sound, host))
+    assert_same(result, local_result(sound, wide_host))
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
 def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
-    hosts: RayHosts, host: ClientHost, tmp_path: Path, algorithm: ClientAlgorithm
+    hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, algorithm: ClientAlgorithm
 ) -> None:
     """Stopped after round 3, resumed from the checkpoint of round 2 by references, where states begin as values."""
     spec = spec_of(replace(FEDAVG, algorithm=algorithm), num_rounds=NUM_ROUNDS, num_sampled=4)
@@ -317,13 +420,13 @@ def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
     result = ray_result(spec, hosts, store, done.append)
 
     assert done == [3, 4]
-    assert_same(result, local_result(spec, host))
+    assert_same(result, local_result(spec, wide_host))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mishap", [LosesStates, DiesOnce])
 def test_a_trial_without_its_states_goes_on_from_its_checkpoint(
-    hosts: RayHosts, host: ClientHost, tmp_path: Path, mishap: type[FedAvg]
+    hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, mishap: type[FedAvg]
 ) -> None:
     import ray
 
@@ -335,4 +438,4 @@ def test_a_trial_without_its_states_goes_on_from_its_checkpoint(
     result = ray.get(start_trial(hosts, spec_of(choice, num_rounds=NUM_ROUNDS), store))
 
     assert diary.read_text().split() == ["1", "2", "3", "3", "4"]
-    assert_same(result, local_result(spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS), host))
+    assert_same(result, local_result(spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS), wide_host))

@@ -41,20 +41,10 @@ class Ended(BaseException):
     """Stands for the end of the process."""
 
 
-@dataclass
-class Notebook:
+class Notebook(dict[str, bytes]):
     """Notes in memory."""
 
-    notes: dict[str, bytes] = field(default_factory=dict)
-
-    def read(self, call_id: str) -> bytes | None:
-        return self.notes.get(call_id)
-
-    def write(self, call_id: str, note: bytes) -> None:
-        self.notes[call_id] = note
-
-    def remove(self, call_id: str) -> None:
-        del self.notes[call_id]
+    read, write, remove = dict.get, dict.__setitem__, dict.__delitem__
 
 
 @dataclass
@@ -87,7 +77,7 @@ class Machine:
             try:
                 return perform_with_timeout(self.perform, method, call, self.notebook, self.struck.set)
             except Ended:
-                assert self.notebook.notes, "the process ended without a note"
+                assert self.notebook, "the process ended without a note"
 
 
 def until_found(machine: Machine, perform: Callable[[str, HostCall], Results], call: HostCall) -> list[TrainResults]:
@@ -116,7 +106,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
     assert failures.keys() == hanging
     assert all(f"{LIMIT:g} s" in reason and method in reason for reason in failures.values())
     assert machine.attempts == len(hanging) + 2
-    assert machine.notebook.notes == {}
+    assert machine.notebook == {}
 
 
 @pytest.mark.sampled(2)
