@@ -1,10 +1,9 @@
-"""Catalogues of built-in experiments: lookup by name, sequential runs, and one document of all results.
+"""Catalogues of built-in experiments: lookup by name, sequential runs, and their results.
 
 A folder of a catalogue holds `source.yaml`, with the source of the experiments and their order, and one file for each.
 
 OUT/SOURCE/studies/, cells/   trials and finished cells; the experiments of a source share the trials
 OUT/SOURCE/TABLE.json         the numbers; also TABLE.md and TABLE.svg
-OUT/all.md                    all tables that have been run
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
@@ -26,15 +22,13 @@ from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
-from fedscout.experiments.grids.experiment import Experiment, read_experiment
+from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
-from fedscout.experiments.grids.methods import Method
-from fedscout.experiments.grids.tables import experiment_picture, result_lines, summary_lines
+from fedscout.experiments.grids.tables import experiment_picture, result_lines
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.search.language_model import NAME as LLM_RECORD
 
-WHOLE = "all.md"
 BENCHMARK = "benchmark"
 """Subfolder of results for a measurement that writes its own files."""
 
@@ -166,7 +160,6 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
             entry_run = replace(run, command=run.command.format(entry=entry))
             result = run_one(experiment, entry.name, folder, entry_run)
-        GridFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
         yield result
 
 
@@ -229,24 +222,3 @@ def engine_of(settings: Sequence[str]) -> EngineConfig:
     """Return the engine's configuration: Ray with parallel cells, unless `engine.grid=local` is set."""
     engine_settings = [setting for setting in settings if setting.startswith("engine.")]
     return load_config(["engine.grid=ray", *engine_settings]).engine
-
-
-def earlier_results(entries: Sequence[Entry], out: Path) -> list[ExperimentResult]:
-    """Return the results in a folder, in the order of the catalogue."""
-    results = []
-    for entry in entries:
-        with suppress(OSError, ValidationError):
-            text = (out / entry.source / f"{entry.table}.json").read_text()
-            results.append(ExperimentResult.model_validate_json(text))
-    return results
-
-
-def document_lines(entries: Sequence[Entry], results: Sequence[ExperimentResult]) -> list[str]:
-    """Return all tables as one document, which lists the experiments without a result."""
-    lines = [*summary_lines(results)]
-    present = {result.name for result in results}
-    if missing := [entry.name for entry in entries if entry.name not in present]:
-        lines += ["", f"Not run: {', '.join(missing)}."]
-    for result in results:
-        lines += ["", *result_lines(result)]
-    return lines

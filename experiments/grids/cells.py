@@ -33,7 +33,19 @@ from fedscout.engine.errors import ConfigurationError, DataError, RecommenderErr
 from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig, check_searchable
-from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.experiment import (
+    BestOfKind,
+    Cell,
+    Choose,
+    Detect,
+    Experiment,
+    Given,
+    Method,
+    Search,
+    Train,
+    arguments,
+    imported,
+)
 from fedscout.experiments.grids.federation_runner import (
     BuiltFederation,
     Choice,
@@ -44,7 +56,6 @@ from fedscout.experiments.grids.federation_runner import (
     read_config,
     search_seeds,
 )
-from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
 from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.grid_folder import GridFolder, read_json

@@ -130,10 +130,6 @@ class ExperimentResult(BaseModel, frozen=True):
         """Return the result of a cell, or of a part of one."""
         return next(one for one in (*self.cells, *self.parts) if (one.row, one.column) == cell)
 
-    def count(self, verdict: Verdict) -> int:
-        """Return the number of statements with a verdict."""
-        return sum(one.verdict == verdict for one in self.statements)
-
 
 def means(experiment: Experiment, parts: Measured) -> Measured:
     """Return an experiment's cells averaged over their parts; a cell that lacks a part is left out."""

@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import get_args
 
 import altair as alt
 
 from fedscout.experiments.charts import curves, inline, tooltips
 from fedscout.experiments.grids.cells import Values
-from fedscout.experiments.grids.comparison import CellResult, ExperimentResult, GroupMean, StatementResult, Verdict
+from fedscout.experiments.grids.comparison import CellResult, ExperimentResult, GroupMean, StatementResult
 from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, part_name
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
 NOTHING = "–"
-
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 def result_lines(result: ExperimentResult) -> list[str]:
@@ -66,20 +63,6 @@ def _sentence(text: str) -> str:
 def _grid(rows: Sequence[str], columns: Sequence[str], text: Callable[[str, str], str]) -> list[str]:
     """Return a blank line and a table with the text of each row and column."""
     return ["", *markdown_table(["", *columns], [[row, *(text(row, column) for column in columns)] for row in rows])]
-
-
-def summary_lines(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return the number of statements by verdict, one line per result."""
-    rows = [
-        [
-            f"[{result.name}](#{result.name.replace('/', '')})",
-            result.title,
-            *(result.count(one) or "" for one in VERDICTS),
-        ]
-        for result in results
-    ]
-    totals = ["all", "", *(sum(result.count(one) for result in results) for one in VERDICTS)]
-    return markdown_table(["study", "", *VERDICTS], [*rows, totals])
 
 
 def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -59,9 +59,8 @@ from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
 from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
-from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
+from fedscout.experiments.grids.experiment import Cell, Experiment, Given, Settings
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure
 
 REASON = "the client misses this exchange"

@@ -72,9 +72,8 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured
-from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.experiment import Cell, Choose, Experiment
 from fedscout.experiments.grids.federation_runner import Choice
-from fedscout.experiments.grids.methods import Choose
 from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender, recommender_named
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.confirmation.intervals import paired_difference
@@ -336,8 +335,8 @@ class ReplayedFederation:
         return 1 / (self.config.training.test_fraction * rows)
 
     def report(self, seed: int) -> HeterogeneityReport:
-        """Return the heterogeneity report from when the table was trained."""
-        return HeterogeneityReport.model_validate(self.about.reports[seed])
+        """Return the heterogeneity report from when the table was trained, without measures that no longer exist."""
+        return HeterogeneityReport.model_validate(self.about.reports[seed], extra="ignore")
 
     def ledger(self, config: StudyConfig) -> Ledger:
         """Return the ledger of a study on this federation."""

@@ -26,7 +26,6 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
 from fedscout.experiments.grids.experiment import Experiment, arguments, read_experiment
 from fedscout.experiments.grids.federation_runner import Choice, built_federation, measurement_folder, open_federation
@@ -159,7 +158,7 @@ def prior_studies(table: Iterable[FederationTrials]) -> list[PriorStudy]:
 
 def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
     about, replayed = federation.about, ReplayedFederation(federation)
-    reports = [HeterogeneityReport.model_validate(report) for report in about.reports.values()]
+    reports = [replayed.report(seed) for seed in about.reports]
     curvatures = [report.metrics.input_curvature for report in reports]
     known = [curvature for curvature in curvatures if curvature is not None]
     situation = RecommendationContext(

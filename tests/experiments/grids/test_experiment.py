@@ -13,14 +13,17 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
 from fedscout.experiments.grids.catalogue import Entry, catalogue, entries_named
 from fedscout.experiments.grids.experiment import (
+    Choose,
+    Detect,
     Experiment,
     Number,
+    Train,
     arguments,
+    imported,
     is_experiment,
     read_experiment,
 )
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.methods import Choose, Detect, Train, imported
 from fedscout.experiments.studies.workflow import with_strategy
 from fedscout.strategies import parse_selection, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
