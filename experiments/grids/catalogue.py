@@ -174,10 +174,8 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
     parts = run_cells(experiment.parts(), folder, context, engine_of(run.settings), run.parallel)
     measured = means(experiment, parts)
     result = ExperimentResult(
+        **experiment.model_dump(include={"title", "unit", "reference", "notes", "steps"}),
         name=name,
-        title=experiment.title,
-        scale=run.scale or "",
-        unit=experiment.unit,
         date=datetime.now(UTC).date().isoformat(),
         version=versions()["fedscout"],
         command=run.shown,
@@ -185,12 +183,9 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
         test_to_train=measured.test_to_train,
         rows=tuple(experiment.rows),
         columns=tuple(experiment.federations),
-        reference=experiment.reference,
         cells=cell_results(experiment, measured),
         statements=statement_results(experiment, measured),
-        notes=experiment.notes,
         absent=measured.absent,
-        steps=experiment.steps,
         groups=group_means(experiment, measured),
         levels=tuple(experiment.levels),
         parts=cell_results(experiment.parts(), parts) if experiment.levels else (),

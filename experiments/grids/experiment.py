@@ -54,7 +54,6 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from itertools import pairwise, product
@@ -88,12 +87,6 @@ Published = Literal["published"]
 
 Settings = dict[str, Any]
 """Values by dotted key, as in a study's YAML file."""
-
-NO_SETTINGS: Mapping[str, str] = {
-    "engine": "the command's arguments set it, such as engine.grid=local",
-    "seed": "the key seeds sets the number of seeds per cell",
-}
-"""Groups and keys that an experiment must not set, and why."""
 
 PLAIN: Mapping[str, Any] = {"settings": {}, "axes": {}, "method": {}}
 """Fields of an experiment whose columns and rows hold all their settings."""
@@ -202,12 +195,8 @@ class Statement(BaseModel, frozen=True):
     says: str
 
 
-@dataclass(frozen=True)
-class Number:
-    """A published number, and its standard deviation over repetitions if the source gives one."""
-
-    value: float
-    deviation: float | None = None
+Number = tuple[float, float | None]
+"""A published number, and its standard deviation over repetitions if the source gives one."""
 
 
 class Experiment(BaseModel):
@@ -286,8 +275,8 @@ class Experiment(BaseModel):
                 faults.append(f"rows.{name} must be a method if measured_by is left out")
         if not self.rows or not self.federations:
             faults.append(Fault("rows and columns", "have at least one entry each"))
-        if forbidden := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
-            faults.append(Fault(forbidden[0], f"be left out: {NO_SETTINGS[forbidden[0].partition('.')[0]]}"))
+        for key in sorted(key for key in self._keys() if key.partition(".")[0] in ("engine", "seed")):
+            faults.append(Fault(key, "be left out: engine.* are arguments of the command, seeds counts the seeds"))
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
         inside = {column for columns in self.groups.values() for column in columns}
@@ -357,7 +346,7 @@ class Experiment(BaseModel):
 
     def printed(self) -> dict[Cell, Number]:
         """Return the published numbers by cell."""
-        numbers = {}
+        numbers: dict[Cell, Number] = {}
         for row, published_row in self.published.items():
             by_column = (
                 published_row
@@ -368,7 +357,7 @@ class Experiment(BaseModel):
                 if value is not None:
                     number, deviation = value if isinstance(value, Sequence) else (value, None)
                     scaled = None if deviation is None else deviation * self.factor
-                    numbers[row, str(column)] = Number(number * self.factor, scaled)
+                    numbers[row, str(column)] = (number * self.factor, scaled)
         return numbers
 
     def at(self, scale: str | None) -> Experiment:
@@ -396,7 +385,7 @@ class Experiment(BaseModel):
         published: dict[str, dict[str, Any]] = {}
         for (row, column), number in self.printed().items():
             if (row, column) in cells:
-                published.setdefault(row, {})[column] = (number.value, number.deviation)
+                published.setdefault(row, {})[column] = number
         statements = {
             f"{' @ '.join(one.first)} {one.relation} {' @ '.join(one.second)}": one.says
             for one in self.said()
@@ -467,7 +456,7 @@ def _crossed(axes: Mapping[str, Levels]) -> dict[str, Settings]:
     named_levels = []
     for key, levels in axes.items():
         short = key.rpartition(".")[2]
-        named = {value if isinstance(value, str) else f"{short}={_shown(value)}": value for value in levels}
+        named = {value if isinstance(value, str) else f"{short}={json.dumps(value)}": value for value in levels}
         named_levels.append((levels if isinstance(levels, dict) else named).items())
     return {
         ", ".join(name for name, _ in combination): dict(zip(axes, (value for _, value in combination), strict=True))
@@ -493,10 +482,6 @@ def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> l
         names.append(", ".join(remaining[: ends[-1]]))
         remaining = remaining[ends[-1] :]
     return names
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
 
 
 def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ Needs numpy, and torch where tensors or a model are asked for.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -163,20 +162,14 @@ class Task:
     device: str = "cpu"
     sampled: int | None = None
 
-    def arguments(self) -> list[str]:
-        """Return the command line's arguments."""
-        numbers = (self.clients, self.samples, self.rounds, self.workers)
-        return [self.name, *(str(number) for number in numbers), self.device]
+    def text(self) -> str:
+        """Return the task as a peer's argument, in JSON."""
+        return json.dumps(vars(self))
 
 
-def read_task(arguments: Sequence[str] | None = None) -> Task:
-    """Read `WORK CLIENTS SAMPLES ROUNDS WORKERS cpu|cuda`."""
-    name, *numbers, device = sys.argv[1:] if arguments is None else arguments
-    clients, samples, rounds, workers = (int(number) for number in numbers)
-    for known in FEATURE_SHAPES:
-        if known == name:
-            return Task(known, clients, samples, rounds, workers, device)
-    raise SystemExit(f"the work must be one of {', '.join(FEATURE_SHAPES)}, got {name!r}")
+def read_task(text: str) -> Task:
+    """Read a peer's argument."""
+    return Task(**json.loads(text))
 
 
 def report(times: Sequence[float], accuracy: float, libraries: Sequence[str]) -> None:

@@ -37,8 +37,6 @@ def test_rounds_are_trained_and_timed() -> None:
     for timing in timings.values():
         assert len(timing.round_seconds) == 2
         seconds = fmean(timing.round_seconds)
-        own = seconds - timing.phases["hosts"]
-        assert timing.driver_seconds_per_client_round == pytest.approx(own / 3)
         parts = sum(spent for phase, spent in timing.phases.items() if phase != "hosts")
         assert 0 < parts <= seconds
 
@@ -46,16 +44,3 @@ def test_rounds_are_trained_and_timed() -> None:
 def test_the_last_scoring_belongs_to_the_first_round_and_rounds_that_are_not_told_of_count_the_same() -> None:
     assert whole_rounds([10.0, 11.0, 13.0, 16.0, 16.5], rounds=3) == (1.5, 2.0, 3.0)
     assert whole_rounds([10.0, 15.0, 16.0], rounds=3) == (2.0, 2.0, 2.0)
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_session")
-def test_on_ray_the_driver_does_less_than_it_waits() -> None:
-    """The hosts' work on LeNet is what takes the time."""
-    task = Task("lenet", 2, 200, 3, workers=1)
-    hosts, times = time_engine(task, [parse_strategy("fedavg")], EngineConfig(num_hosts=2))
-    (timing,) = times.values()
-    assert hosts == 2
-    assert timing.driver_seconds_per_client_round is not None
-    assert 0 < timing.driver_seconds_per_client_round * task.clients < fmean(timing.round_seconds)
