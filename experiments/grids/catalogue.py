@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
@@ -171,7 +170,8 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
     """
     started = time.perf_counter()
     context = run.context(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
-    parts = run_cells(experiment.parts(), folder, context, engine_of(run.settings), run.parallel)
+    engine = load_config(["engine.grid=ray", *(text for text in run.settings if text.startswith("engine."))]).engine
+    parts = run_cells(experiment.parts(), folder, context, engine, run.parallel)
     measured = means(experiment, parts)
     result = ExperimentResult(
         **experiment.model_dump(include={"title", "unit", "reference", "notes", "steps"}),
@@ -211,9 +211,3 @@ def run_file(path: Path, out: Path, run: Run) -> ExperimentResult:
 def written_files(table: str) -> list[str]:
     """Return the names of the files that an experiment writes."""
     return [f"{table}{ending}" for ending in (".json", ".md", ".svg")]
-
-
-def engine_of(settings: Sequence[str]) -> EngineConfig:
-    """Return the engine's configuration: Ray with parallel cells, unless `engine.grid=local` is set."""
-    engine_settings = [setting for setting in settings if setting.startswith("engine.")]
-    return load_config(["engine.grid=ray", *engine_settings]).engine

@@ -348,8 +348,6 @@ def split_ratio(config: StudyConfig) -> float:
 
 
 CELLS = "cells"
-NAMES = ("row", "column")
-"""Part of a cell's file, but not of its digest."""
 
 
 def run_cells(
@@ -393,7 +391,8 @@ def run_cells(
             missing[cell_name(cell)] = end.error or "lost"
             continue
         cells[cell] = end.result
-        document = {**_identity(experiment, cell, context), **end.result.model_dump()}
+        names = dict(zip(("row", "column"), cell, strict=True))
+        document = {**names, **_identity(experiment, cell, context), **end.result.model_dump()}
         folder.write_text(_file(experiment, cell, context), json.dumps(document))
     return Measured({cell: cells[cell] for cell in experiment.cells() if cell in cells}, missing)
 
@@ -441,18 +440,17 @@ def run_cell(experiment: Experiment, cell: Cell, context: CellContext, storage: 
 
 
 def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:
-    identity = {name: value for name, value in _identity(experiment, cell, context).items() if name not in NAMES}
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    identity = json.dumps(_identity(experiment, cell, context), sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return f"{CELLS}/{digest}.json"
 
 
 def _identity(experiment: Experiment, cell: Cell, context: CellContext) -> dict[str, Any]:
+    """Return what determines a cell's numbers."""
     row, column = cell
     method = experiment.rows[row]
     assert isinstance(method, BaseModel)
     return {
-        "row": row,
-        "column": column,
         "method": method.model_dump(mode="json"),
         "settings": [*arguments(experiment.federations[column]), *context.settings],
         "num_seeds": context.num_seeds,

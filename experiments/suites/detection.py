@@ -86,7 +86,8 @@ class AbsentClients:
 
         def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
             absent = self.absent(next(exchanges), grid.facts.num_clients)
-            missed, delivered = [], []
+            missed: list[Message] = []
+            delivered: list[Message] = []
             for message in messages:
                 (missed if client_of(message.metadata.dst_node_id) in absent else delivered).append(message)
             refusals = [Message(Error(CLIENT_FAILED, REASON), reply_to=message) for message in missed]

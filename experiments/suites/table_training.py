@@ -40,6 +40,7 @@ from fedscout.experiments.suites.replay import (
     ReplayedFederation,
     TabledFederation,
     TabledTrial,
+    distinct,
     joint_grid,
     read_table,
     write_table,
@@ -110,12 +111,9 @@ def train_table(
 
 def knowledge_grid(space: SearchSpace) -> list[StrategySpec]:
     """Return the configurations of `choice/knowledge.json` that a space has, each of several equivalent ones once."""
-    specs: dict[str, StrategySpec] = {}
-    for document in json.loads((SUITES / "knowledge.json").read_text()):
-        spec = space.nearest(parse_strategy(document))
-        if spec is not None:
-            specs.setdefault(space.digest(spec), spec)
-    return list(specs.values())
+    documents = json.loads((SUITES / "knowledge.json").read_text())
+    nearest = (space.nearest(parse_strategy(document)) for document in documents)
+    return distinct(space, [spec for spec in nearest if spec is not None])
 
 
 def _trained(
