@@ -60,7 +60,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.text import details, did_you_mean, fault_of
@@ -155,19 +155,7 @@ class Given(_Kind):
     arguments: dict[str, Any] = {}
 
 
-def _kind_of(value: Any) -> str:
-    return str(value.get("kind", "train") if isinstance(value, Mapping) else getattr(value, "kind", ""))
-
-
-Method = Annotated[
-    Annotated[Train, Tag("train")]
-    | Annotated[Search, Tag("search")]
-    | Annotated[Choose, Tag("choose")]
-    | Annotated[BestOfKind, Tag("best_of_kind")]
-    | Annotated[Detect, Tag("detect")]
-    | Annotated[Given, Tag("given")],
-    Discriminator(_kind_of),
-]
+Method = Annotated[Train | Search | Choose | BestOfKind | Detect | Given, Field(discriminator="kind")]
 
 
 class Function(BaseModel):
@@ -256,11 +244,11 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_common_method(cls, given: Any) -> Any:
-        shared = given.get("method") if isinstance(given, Mapping) else None
+        shared = given.get("method", {}) if isinstance(given, Mapping) else None
         if not (isinstance(shared, Mapping) and isinstance(given.get("rows"), Mapping)):
             return given
         rows = {
-            name: {**shared, **method} if isinstance(method, Mapping) else method
+            name: {"kind": "train", **shared, **method} if isinstance(method, Mapping) else method
             for name, method in given["rows"].items()
         }
         return {**given, "rows": rows}
