@@ -1,7 +1,6 @@
 """Experiment grids: experiments in YAML files, their cells measured on Ray or in one process, and compared.
 
-- experiment: the file with its rows, columns and statements
-- methods: what a cell measures: a training, a choice, a detection, or a user-defined function
+- experiment: the file with its rows, columns and statements, and the kinds of method that rows name
 - cells: measurement of cells in parallel, with resumption and isolated failures
 - comparison: paired differences with intervals, and the verdict on each statement
 - tables: Markdown tables and charts

@@ -1,10 +1,9 @@
-"""Catalogues of built-in experiments: lookup by name, sequential runs, and one document of all results.
+"""Catalogues of built-in experiments: lookup by name, sequential runs, and their results.
 
 A folder of a catalogue holds `source.yaml`, with the source of the experiments and their order, and one file for each.
 
 OUT/SOURCE/studies/, cells/   trials and finished cells; the experiments of a source share the trials
 OUT/SOURCE/TABLE.json         the numbers; also TABLE.md and TABLE.svg
-OUT/all.md                    all tables that have been run
 """
 
 from __future__ import annotations
@@ -12,29 +11,23 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
 from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
-from fedscout.experiments.grids.experiment import Experiment, read_experiment
+from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
-from fedscout.experiments.grids.methods import Method
-from fedscout.experiments.grids.tables import experiment_picture, result_lines, summary_lines
+from fedscout.experiments.grids.tables import experiment_picture, result_lines
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.search.language_model import NAME as LLM_RECORD
 
-WHOLE = "all.md"
 BENCHMARK = "benchmark"
 """Subfolder of results for a measurement that writes its own files."""
 
@@ -166,7 +159,6 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
             entry_run = replace(run, command=run.command.format(entry=entry))
             result = run_one(experiment, entry.name, folder, entry_run)
-        GridFolder(out).write_text(WHOLE, "\n".join(document_lines(entries, earlier_results(entries, out))) + "\n")
         yield result
 
 
@@ -178,13 +170,12 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
     """
     started = time.perf_counter()
     context = run.context(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
-    parts = run_cells(experiment.parts(), folder, context, engine_of(run.settings), run.parallel)
+    engine = load_config(["engine.grid=ray", *(text for text in run.settings if text.startswith("engine."))]).engine
+    parts = run_cells(experiment.parts(), folder, context, engine, run.parallel)
     measured = means(experiment, parts)
     result = ExperimentResult(
+        **experiment.model_dump(include={"title", "unit", "reference", "notes", "steps"}),
         name=name,
-        title=experiment.title,
-        scale=run.scale or "",
-        unit=experiment.unit,
         date=datetime.now(UTC).date().isoformat(),
         version=versions()["fedscout"],
         command=run.shown,
@@ -192,12 +183,9 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
         test_to_train=measured.test_to_train,
         rows=tuple(experiment.rows),
         columns=tuple(experiment.federations),
-        reference=experiment.reference,
         cells=cell_results(experiment, measured),
         statements=statement_results(experiment, measured),
-        notes=experiment.notes,
         absent=measured.absent,
-        steps=experiment.steps,
         groups=group_means(experiment, measured),
         levels=tuple(experiment.levels),
         parts=cell_results(experiment.parts(), parts) if experiment.levels else (),
@@ -223,30 +211,3 @@ def run_file(path: Path, out: Path, run: Run) -> ExperimentResult:
 def written_files(table: str) -> list[str]:
     """Return the names of the files that an experiment writes."""
     return [f"{table}{ending}" for ending in (".json", ".md", ".svg")]
-
-
-def engine_of(settings: Sequence[str]) -> EngineConfig:
-    """Return the engine's configuration: Ray with parallel cells, unless `engine.grid=local` is set."""
-    engine_settings = [setting for setting in settings if setting.startswith("engine.")]
-    return load_config(["engine.grid=ray", *engine_settings]).engine
-
-
-def earlier_results(entries: Sequence[Entry], out: Path) -> list[ExperimentResult]:
-    """Return the results in a folder, in the order of the catalogue."""
-    results = []
-    for entry in entries:
-        with suppress(OSError, ValidationError):
-            text = (out / entry.source / f"{entry.table}.json").read_text()
-            results.append(ExperimentResult.model_validate_json(text))
-    return results
-
-
-def document_lines(entries: Sequence[Entry], results: Sequence[ExperimentResult]) -> list[str]:
-    """Return all tables as one document, which lists the experiments without a result."""
-    lines = [*summary_lines(results)]
-    present = {result.name for result in results}
-    if missing := [entry.name for entry in entries if entry.name not in present]:
-        lines += ["", f"Not run: {', '.join(missing)}."]
-    for result in results:
-        lines += ["", *result_lines(result)]
-    return lines

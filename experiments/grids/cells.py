@@ -33,7 +33,19 @@ from fedscout.engine.errors import ConfigurationError, DataError, RecommenderErr
 from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig, check_searchable
-from fedscout.experiments.grids.experiment import Cell, Experiment, arguments
+from fedscout.experiments.grids.experiment import (
+    BestOfKind,
+    Cell,
+    Choose,
+    Detect,
+    Experiment,
+    Given,
+    Method,
+    Search,
+    Train,
+    arguments,
+    imported,
+)
 from fedscout.experiments.grids.federation_runner import (
     BuiltFederation,
     Choice,
@@ -44,7 +56,6 @@ from fedscout.experiments.grids.federation_runner import (
     read_config,
     search_seeds,
 )
-from fedscout.experiments.grids.methods import BestOfKind, Choose, Detect, Given, Method, Search, Train, imported
 from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.grid_folder import GridFolder, read_json
@@ -337,8 +348,6 @@ def split_ratio(config: StudyConfig) -> float:
 
 
 CELLS = "cells"
-NAMES = ("row", "column")
-"""Part of a cell's file, but not of its digest."""
 
 
 def run_cells(
@@ -382,7 +391,8 @@ def run_cells(
             missing[cell_name(cell)] = end.error or "lost"
             continue
         cells[cell] = end.result
-        document = {**_identity(experiment, cell, context), **end.result.model_dump()}
+        names = dict(zip(("row", "column"), cell, strict=True))
+        document = {**names, **_identity(experiment, cell, context), **end.result.model_dump()}
         folder.write_text(_file(experiment, cell, context), json.dumps(document))
     return Measured({cell: cells[cell] for cell in experiment.cells() if cell in cells}, missing)
 
@@ -430,18 +440,17 @@ def run_cell(experiment: Experiment, cell: Cell, context: CellContext, storage: 
 
 
 def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:
-    identity = {name: value for name, value in _identity(experiment, cell, context).items() if name not in NAMES}
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    identity = json.dumps(_identity(experiment, cell, context), sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return f"{CELLS}/{digest}.json"
 
 
 def _identity(experiment: Experiment, cell: Cell, context: CellContext) -> dict[str, Any]:
+    """Return what determines a cell's numbers."""
     row, column = cell
     method = experiment.rows[row]
     assert isinstance(method, BaseModel)
     return {
-        "row": row,
-        "column": column,
         "method": method.model_dump(mode="json"),
         "settings": [*arguments(experiment.federations[column]), *context.settings],
         "num_seeds": context.num_seeds,

@@ -91,7 +91,6 @@ class ExperimentResult(BaseModel, frozen=True):
 
     Attributes:
         name: Such as `choice/table6`.
-        scale: The scale whose overrides were used; empty if none.
         date: Of the run, ISO 8601.
         version: Of the program.
         command: The command that ran it.
@@ -107,7 +106,6 @@ class ExperimentResult(BaseModel, frozen=True):
 
     name: str
     title: str
-    scale: str
     unit: str
     date: str
     version: str
@@ -129,10 +127,6 @@ class ExperimentResult(BaseModel, frozen=True):
     def of(self, cell: Cell) -> CellResult:
         """Return the result of a cell, or of a part of one."""
         return next(one for one in (*self.cells, *self.parts) if (one.row, one.column) == cell)
-
-    def count(self, verdict: Verdict) -> int:
-        """Return the number of statements with a verdict."""
-        return sum(one.verdict == verdict for one in self.statements)
 
 
 def means(experiment: Experiment, parts: Measured) -> Measured:
@@ -158,7 +152,8 @@ def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult
     printed, results = experiment.printed(), []
     for cell in product(experiment.rows, experiment.federations):
         row, column = cell
-        numbers, published = measured.cells.get(cell, CellValues(values=())), printed.get(cell)
+        numbers = measured.cells.get(cell, CellValues(values=()))
+        published, deviation = printed.get(cell, (None, None))
         values = _present(numbers.values)
         mean, low, high = _mean(experiment, measured, values) if values else (None, None, None)
         compared = experiment.reference not in (None, row)
@@ -166,8 +161,8 @@ def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult
             CellResult(
                 row=row,
                 column=column,
-                published=published and published.value,
-                deviation=published and published.deviation,
+                published=published,
+                deviation=deviation,
                 values=tuple(values),
                 mean=mean,
                 low=low,
@@ -185,7 +180,7 @@ def statement_results(experiment: Experiment, measured: Measured) -> tuple[State
     for one in experiment.said():
         difference = _difference(experiment, measured, one.first, one.second)
         first, second = printed.get(one.first), printed.get(one.second)
-        published = None if first is None or second is None else first.value - second.value
+        published = None if first is None or second is None else first[0] - second[0]
         verdict = verdict_of(one.relation, difference)
         results.append(StatementResult(**one.model_dump(), difference=difference, published=published, verdict=verdict))
     return tuple(results)

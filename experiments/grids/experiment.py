@@ -15,8 +15,8 @@ statements:
 ```
 
 `columns` lists federations by name in place of `axes`. The values of an axis are a list, or a mapping from names. A row
-is a method (`fedscout.experiments.grids.methods`), by default a training. In place of methods in the rows,
-`measured_by` names a class that measures all cells. A row or column that is `published` has published numbers alone.
+is a method, by default a training. In place of methods in the rows, `measured_by` names a class that measures all
+cells. A row or column that is `published` has published numbers alone.
 
 `mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values; its number is their mean,
 seed by seed, and the values are shown as well.
@@ -27,6 +27,25 @@ in full. `published` holds the numbers of a publication: for each row a list ove
 of numbers or pairs of number and standard deviation.
 
 `scales` overrides parts of the file by name, such as `published: {seeds: 10}` for the sizes of a publication.
+
+A row's method says what a cell measures on each seed:
+
+| kind | value of a seed |
+| --- | --- |
+| `train` | the score of the configured strategy, trained on that fresh seed |
+| `search` | the score, on a fresh seed, of the best (or worst) configuration of a search on a search seed |
+| `choose` | likewise of the choice of a recommender of `fedscout bench choice`, or of a searcher of the user's own |
+| `best_of_kind` | the best fitness of one kind of strategy among a search's trials |
+| `given` | computed by a function, or by the experiment's `measured_by`, from the row's arguments |
+| `detect` | a number of the heterogeneity report, with that `federation.seed` |
+
+Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials are logged by federation, and none
+is trained twice (`federation_runner`). A failed trial scores at chance, the share of the majority class.
+
+With `rates`, a training's client learning rate is the one with the best score on two tuning seeds. `score: best_round`
+is the best of all rounds, on uncorrupted test rows. With `seconds_to`, the value is, in place of the score, the
+simulated time until the mean of five successive rounds reaches that accuracy; a seed that never reaches it has no
+value.
 """
 
 from __future__ import annotations
@@ -35,18 +54,17 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.text import details, did_you_mean, fault_of
 from fedscout.experiments.config import YAML_SUFFIXES
-from fedscout.experiments.grids.methods import Function, Given, Method
 from fedscout.search.confirmation.intervals import Bounds
 
 Cell = tuple[str, str]
@@ -70,17 +88,83 @@ Published = Literal["published"]
 Settings = dict[str, Any]
 """Values by dotted key, as in a study's YAML file."""
 
-NO_SETTINGS: Mapping[str, str] = {
-    "engine": "the command's arguments set it, such as engine.grid=local",
-    "seed": "the key seeds sets the number of seeds per cell",
-}
-"""Groups and keys that an experiment must not set, and why."""
-
 PLAIN: Mapping[str, Any] = {"settings": {}, "axes": {}, "method": {}}
 """Fields of an experiment whose columns and rows hold all their settings."""
 
 Levels = list[Any] | dict[str, Any]
 """Values of a key, or their names and values."""
+
+
+class _Kind(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    settings: dict[str, Any] = Field(default={}, description="settings that override those of the column")
+
+
+class Train(_Kind):
+    """One training per seed."""
+
+    kind: Literal["train"] = "train"
+    rates: tuple[float, ...] = Field(default=(), description="candidate client learning rates; the best is used")
+    score: Literal["final", "best_round"] = "final"
+    seconds_to: float | None = Field(
+        default=None, description="target accuracy; the value is the simulated time until it is reached"
+    )
+
+
+class Search(_Kind):
+    """One search per seed, whose result is trained on a fresh seed."""
+
+    kind: Literal["search"]
+    take: Literal["best", "worst"] = "best"
+    asks_model: bool = Field(default=False, description="whether a language model proposes")
+
+
+class Choose(_Kind):
+    """One choice per seed, trained on a fresh seed."""
+
+    kind: Literal["choose"]
+    by: str = Field(description="a recommender, or import path `module:class` of a searcher")
+
+
+class BestOfKind(_Kind):
+    """The best trial of one kind of strategy in a search, FedAvg included."""
+
+    kind: Literal["best_of_kind"]
+    strategy: str
+
+
+class Detect(_Kind):
+    """A number of a heterogeneity report."""
+
+    kind: Literal["detect"]
+    value: str = Field(
+        description="value of the report: `metrics.label_hellinger`, or an import path `module:function`"
+    )
+
+
+class Given(_Kind):
+    """A cell's numbers, computed from arguments."""
+
+    kind: Literal["given"]
+    function: str | None = Field(
+        default=None,
+        description="import path of a function of a cell, its settings, its context and the arguments; "
+        "None if a class measures all cells",
+    )
+    arguments: dict[str, Any] = {}
+
+
+Method = Annotated[Train | Search | Choose | BestOfKind | Detect | Given, Field(discriminator="kind")]
+
+
+class Function(BaseModel):
+    """A class that measures all cells: constructed from the arguments, it has `measure(experiment, context)`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    function: str = Field(description="import path, `module:name`")
+    arguments: dict[str, Any] = {}
 
 
 class Statement(BaseModel, frozen=True):
@@ -99,12 +183,8 @@ class Statement(BaseModel, frozen=True):
     says: str
 
 
-@dataclass(frozen=True)
-class Number:
-    """A published number, and its standard deviation over repetitions if the source gives one."""
-
-    value: float
-    deviation: float | None = None
+Number = tuple[float, float | None]
+"""A published number, and its standard deviation over repetitions if the source gives one."""
 
 
 class Experiment(BaseModel):
@@ -164,11 +244,11 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_common_method(cls, given: Any) -> Any:
-        shared = given.get("method") if isinstance(given, Mapping) else None
+        shared = given.get("method", {}) if isinstance(given, Mapping) else None
         if not (isinstance(shared, Mapping) and isinstance(given.get("rows"), Mapping)):
             return given
         rows = {
-            name: {**shared, **method} if isinstance(method, Mapping) else method
+            name: {"kind": "train", **shared, **method} if isinstance(method, Mapping) else method
             for name, method in given["rows"].items()
         }
         return {**given, "rows": rows}
@@ -183,8 +263,8 @@ class Experiment(BaseModel):
                 faults.append(f"rows.{name} must be a method if measured_by is left out")
         if not self.rows or not self.federations:
             faults.append(Fault("rows and columns", "have at least one entry each"))
-        if forbidden := sorted(key for key in self._keys() if key.partition(".")[0] in NO_SETTINGS):
-            faults.append(Fault(forbidden[0], f"be left out: {NO_SETTINGS[forbidden[0].partition('.')[0]]}"))
+        for key in sorted(key for key in self._keys() if key.partition(".")[0] in ("engine", "seed")):
+            faults.append(Fault(key, "be left out: engine.* are arguments of the command, seeds counts the seeds"))
         if self.reference is not None and self.reference not in self.rows:
             faults.append(f"reference must be a row, got {self.reference!r}{did_you_mean(self.reference, self.rows)}")
         inside = {column for columns in self.groups.values() for column in columns}
@@ -254,7 +334,7 @@ class Experiment(BaseModel):
 
     def printed(self) -> dict[Cell, Number]:
         """Return the published numbers by cell."""
-        numbers = {}
+        numbers: dict[Cell, Number] = {}
         for row, published_row in self.published.items():
             by_column = (
                 published_row
@@ -265,7 +345,7 @@ class Experiment(BaseModel):
                 if value is not None:
                     number, deviation = value if isinstance(value, Sequence) else (value, None)
                     scaled = None if deviation is None else deviation * self.factor
-                    numbers[row, str(column)] = Number(number * self.factor, scaled)
+                    numbers[row, str(column)] = (number * self.factor, scaled)
         return numbers
 
     def at(self, scale: str | None) -> Experiment:
@@ -293,7 +373,7 @@ class Experiment(BaseModel):
         published: dict[str, dict[str, Any]] = {}
         for (row, column), number in self.printed().items():
             if (row, column) in cells:
-                published.setdefault(row, {})[column] = (number.value, number.deviation)
+                published.setdefault(row, {})[column] = number
         statements = {
             f"{' @ '.join(one.first)} {one.relation} {' @ '.join(one.second)}": one.says
             for one in self.said()
@@ -364,7 +444,7 @@ def _crossed(axes: Mapping[str, Levels]) -> dict[str, Settings]:
     named_levels = []
     for key, levels in axes.items():
         short = key.rpartition(".")[2]
-        named = {value if isinstance(value, str) else f"{short}={_shown(value)}": value for value in levels}
+        named = {value if isinstance(value, str) else f"{short}={json.dumps(value)}": value for value in levels}
         named_levels.append((levels if isinstance(levels, dict) else named).items())
     return {
         ", ".join(name for name, _ in combination): dict(zip(axes, (value for _, value in combination), strict=True))
@@ -390,10 +470,6 @@ def _named(what: str, pieces: Sequence[str] | None, known: Collection[str]) -> l
         names.append(", ".join(remaining[: ends[-1]]))
         remaining = remaining[ends[-1] :]
     return names
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
 
 
 def arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -432,3 +508,16 @@ def read_experiment(path: Path) -> Experiment:
     except ValidationError as error:
         faults = [fault_of(".".join(map(str, detail["loc"])), detail).lstrip() for detail in details(error)]
         raise ConfigurationError([f"{path}: {fault}" for fault in faults]) from error
+
+
+def imported(path: str) -> Any:
+    """Return the object at an import path `module:name`.
+
+    Raises:
+        ConfigurationError: If there is none.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError.of("an import path", "name a function as module:name", f"{path!r}: {error}") from error

@@ -253,7 +253,7 @@ def own_recommender(path: str) -> Recommender:
             space, facts.session.seed, config.search, facts.num_rounds, references=(BASELINE,), measure=facts.measure
         )
         try:
-            outcome = search_by(_Checked(path, searcher_class(search_task), space), config.search, ledger)
+            outcome = search_by(_checked(path, searcher_class(search_task), space), config.search, ledger)
         except FedscoutError:
             raise
         except Exception as error:  # user code may raise anything
@@ -267,35 +267,19 @@ def own_recommender(path: str) -> Recommender:
     return Recommender(path, choose)
 
 
-class _Checked(Searcher):
-    """A searcher of the user's own whose proposals are checked.
+def _checked(path: str, searcher: Searcher, space: SearchSpace) -> Searcher:
+    """Return a user's searcher, which raises a `ConfigurationError` if it proposes what a study can't train."""
+    own_plan = searcher.plan
 
-    Args:
-        path: Its import path.
-        own: The searcher.
-        space: The search space.
-    """
-
-    def __init__(self, path: str, own: Searcher, space: SearchSpace) -> None:
-        self._path, self._own, self._space = path, own, space
-        self.has_own_budget, self.tell = own.has_own_budget, own.tell  # type: ignore[misc, method-assign]
-
-    def ask(self, num_proposals: int) -> list[StrategySpec]:
-        """Return the searcher's proposals, unchecked."""
-        return self._own.ask(num_proposals)
-
-    def plan(self, num_proposals: int) -> list[Proposal]:
-        """Return the searcher's proposals.
-
-        Raises:
-            ConfigurationError: If a study can't train them.
-        """
-        proposals = self._own.plan(num_proposals)
-        specs = [proposal.spec for proposal in proposals]
-        if len(specs) > num_proposals:
+    def plan(num_proposals: int) -> list[Proposal]:
+        proposals = own_plan(num_proposals)
+        if len(proposals) > num_proposals:
             must = f"propose at most the {num_proposals} configurations requested"
-            raise ConfigurationError.of(self._path, must, len(specs))
-        for spec in specs:
-            if not (isinstance(spec, StrategySpec) and self._space.contains(spec)):
-                raise ConfigurationError.of(self._path, "propose configurations of task.space", shown(spec))
+            raise ConfigurationError.of(path, must, len(proposals))
+        for spec in (proposal.spec for proposal in proposals):
+            if not (isinstance(spec, StrategySpec) and space.contains(spec)):
+                raise ConfigurationError.of(path, "propose configurations of task.space", shown(spec))
         return proposals
+
+    searcher.plan = plan  # type: ignore[method-assign]
+    return searcher

@@ -8,22 +8,18 @@ quantity, such as rounds, it shows curves, as the source's figure does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import fmean
-from typing import get_args
 
 import altair as alt
 
 from fedscout.experiments.charts import curves, inline, tooltips
 from fedscout.experiments.grids.cells import Values
-from fedscout.experiments.grids.comparison import CellResult, ExperimentResult, GroupMean, StatementResult, Verdict
-from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, part_name
+from fedscout.experiments.grids.comparison import CellResult, ExperimentResult, GroupMean, StatementResult
+from fedscout.experiments.grids.experiment import PERCENT, SHARE, part_name
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.search.confirmation.intervals import PairedDifference
 
 NOTHING = "–"
-
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 def result_lines(result: ExperimentResult) -> list[str]:
@@ -42,15 +38,17 @@ def result_lines(result: ExperimentResult) -> list[str]:
         *_grid(result.rows, result.columns, lambda *cell: _cell(result, result.of(cell))),
     ]
     for column in result.columns if result.levels else ():
-        parts = _grid(result.rows, result.levels, partial(_part, result, column))
-        lines += ["", f"{_sentence(column)}, whose means are shown above:", *parts]
+        parts = {level: part_name(column, level) for level in result.levels}
+        numbers = {(one.row, one.column): _number(one.mean, result.unit) for one in result.parts}
+        grid = _grid(result.rows, [*parts], lambda row, level: numbers[row, parts[level]])  # noqa: B023
+        lines += ["", f"{_sentence(column)}, whose means are shown above:", *grid]
     lines += _groups(result)
     if result.reference is not None:
         others = [row for row in result.rows if row != result.reference]
         gains = _grid(others, result.columns, lambda *cell: _difference(result.of(cell).gain, result.unit))
         lines += ["", f"Gain over {result.reference}, paired by seed:", *gains]
     for name in dict.fromkeys(name for cell in result.cells for name in cell.figures):
-        figures = _grid(result.rows, result.columns, partial(_cell_figure, result, name))
+        figures = _grid(result.rows, result.columns, lambda *cell: _figure(result.of(cell).figures.get(name, ())))  # noqa: B023
         lines += ["", f"{_sentence(name)}:", *figures]
     if result.statements:
         headings = ["statement", "cells", *(["published"] if _is_published(result) else []), "ours", "verdict"]
@@ -66,20 +64,6 @@ def _sentence(text: str) -> str:
 def _grid(rows: Sequence[str], columns: Sequence[str], text: Callable[[str, str], str]) -> list[str]:
     """Return a blank line and a table with the text of each row and column."""
     return ["", *markdown_table(["", *columns], [[row, *(text(row, column) for column in columns)] for row in rows])]
-
-
-def summary_lines(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return the number of statements by verdict, one line per result."""
-    rows = [
-        [
-            f"[{result.name}](#{result.name.replace('/', '')})",
-            result.title,
-            *(result.count(one) or "" for one in VERDICTS),
-        ]
-        for result in results
-    ]
-    totals = ["all", "", *(sum(result.count(one) for result in results) for one in VERDICTS)]
-    return markdown_table(["study", "", *VERDICTS], [*rows, totals])
 
 
 def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -106,14 +90,6 @@ def _cell(result: ExperimentResult, cell: CellResult) -> str:
     if cell.deviation is not None:
         published += f" ± {_number(cell.deviation, result.unit)}"
     return NOTHING if cell.published is None and cell.mean is None else f"{published} \\| {ours}"
-
-
-def _part(result: ExperimentResult, column: str, row: str, level: str) -> str:
-    return _number(result.of((row, part_name(column, level))).mean, result.unit)
-
-
-def _cell_figure(result: ExperimentResult, name: str, row: str, column: str) -> str:
-    return _figure(result.of((row, column)).figures.get(name, ()))
 
 
 def _figure(values: Values) -> str:
@@ -161,15 +137,8 @@ def _with_interval(mean: float | None, low: float | None, high: float | None, un
 def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
     ours = _difference(one.difference, result.unit)
     published = [_number(one.published, result.unit, sign="+")] if _is_published(result) else []
-    return [one.says, _pair(one.first, one.second), *published, ours, one.verdict]
-
-
-def _pair(first: Cell, second: Cell) -> str:
-    if first[1] == second[1]:
-        return f"{first[0]} minus {second[0]}, {first[1]}"
-    if first[0] == second[0]:
-        return f"{first[1]} minus {second[1]}, {first[0]}"
-    return f"{first[0]}, {first[1]} minus {second[0]}, {second[1]}"
+    pair = f"{', '.join(one.first)} minus {', '.join(one.second)}"
+    return [one.says, pair, *published, ours, one.verdict]
 
 
 def _number(value: float | None, unit: str, sign: str = "") -> str:

@@ -110,19 +110,12 @@ class TimedDetections:
             turns: list[dict[str, float]] = []
             with open_runner(built.federation, built.config.engine, None, parallel=1) as unstarted_runner:
                 runner = unstarted_runner.started()
-                modules = {
-                    name: module
-                    for name, module in detection_modules(runner, training).items()
-                    if name == WHOLE or name in experiment.rows
-                }
+                modules = detection_modules(runner, training)
                 for _ in range(1 + context.num_seeds):
-                    round_time = round_seconds(runner, training)
-                    seconds = {name: _seconds(module) for name, module in modules.items()}
-                    turns.append(
-                        {name: spent / round_time for name, spent in seconds.items()}
-                        | {"detection, seconds": seconds[WHOLE], "one round, seconds": round_time}
-                        | {"detection, rounds": seconds[WHOLE] / round_time}
-                    )
+                    round_time, whole = round_seconds(runner, training), _seconds(modules[WHOLE])
+                    alone = {name: _seconds(modules[name]) / round_time for name in modules if name in experiment.rows}
+                    times = {"detection, seconds": whole, "one round, seconds": round_time}
+                    turns.append({**alone, **times, "detection, rounds": whole / round_time, WHOLE: whole / round_time})
             for row in experiment.rows:
                 cells[row, built.name] = CellValues(values=tuple(turn[row] for turn in turns[1:]))
         return Measured(cells, missing)

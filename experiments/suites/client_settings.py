@@ -31,11 +31,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscout.engine.contracts.client_table import (
-    SettingsCell,
-    SettingsLookup,
-    SettingsTable,
-)
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.client_settings.proxies import (
@@ -150,18 +146,15 @@ class SettingsTuning:
 
     def lookup(self, settings: Mapping[CellPosition, Setting]) -> SettingsLookup:
         """Return the table with these settings at these positions."""
-        cells = [
-            SettingsCell(place.heterogeneity(self.proxy.num_classes), place.quantity, *setting)
-            for place, setting in settings.items()
-        ]
-        return SettingsLookup(SettingsTable(tuple(cells)))
+        num_classes, cells = self.proxy.num_classes, settings.items()
+        table_cells = (SettingsCell(at.heterogeneity(num_classes), at.quantity, *setting) for at, setting in cells)
+        return SettingsLookup(SettingsTable(tuple(table_cells)))
 
     def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None, search: str = "gp") -> CellTuning:
         """Return the tuning of cells by a strategy and a kind of search of `SEARCHES`."""
-        changes = SEARCHES[search]
-        rounds = min(PROXY_ROUNDS, self.config.training.num_rounds)
+        training, changes = self.config.training, SEARCHES[search]
         changed = {
-            "training": self.config.training.model_copy(update={"num_rounds": rounds}),
+            "training": training.model_copy(update={"num_rounds": min(PROXY_ROUNDS, training.num_rounds)}),
             "search": self.config.search.model_copy(update=changes),
             "strategy": None if strategy is None else {"kind": strategy},
         }
@@ -237,19 +230,15 @@ def worse_proxies(tuning: SettingsTuning, how: str) -> ProxyData:
         generator = stream(tuning.seed, "few-proxies")
         trained = np.sort(generator.permutation(proxy.num_trained)[: proxy.num_trained // 4])
         scored_per_class = proxy.num_scored // proxy.num_classes
-        scored = (
-            np.arange(proxy.num_trained, len(proxy.labels))
-            .reshape(-1, scored_per_class)[:, : max(1, scored_per_class // 4)]
-            .reshape(-1)
-        )
+        by_class = np.arange(proxy.num_trained, len(proxy.labels)).reshape(-1, scored_per_class)
+        scored = by_class[:, : max(1, scored_per_class // 4)].ravel()
         rows = np.concatenate([trained, scored])
         return replace(proxy, features=proxy.features[rows], labels=proxy.labels[rows], num_scored=len(scored))
-    share = {"usual": 0.0, "mislabelled": 0.4, "meaningless": 1.0}[how]
-    if share == 0:
+    if how == "usual":
         return proxy
     generator = stream(tuning.seed, "relabelled-proxies")
     drawn_labels = generator.permutation(proxy.labels)
-    chosen = generator.random(len(drawn_labels)) < share
+    chosen = generator.random(len(drawn_labels)) < {"mislabelled": 0.4, "meaningless": 1.0}[how]
     return replace(proxy, labels=np.where(chosen, drawn_labels, proxy.labels))
 
 

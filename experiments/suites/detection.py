@@ -36,9 +36,8 @@ detection is a false alarm, whose rate must not exceed that of one detector. In 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -59,9 +58,8 @@ from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import OpensGrids
 from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
-from fedscout.experiments.grids.experiment import Cell, Experiment, Settings
+from fedscout.experiments.grids.experiment import Cell, Experiment, Given, Settings
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure
 
 REASON = "the client misses this exchange"
@@ -87,10 +85,11 @@ class AbsentClients:
         send, exchanges = grid.send_and_receive, itertools.count()
 
         def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-            sent = list(messages)
             absent = self.absent(next(exchanges), grid.facts.num_clients)
-            missed = [message for message in sent if client_of(message.metadata.dst_node_id) in absent]
-            delivered = [message for message in sent if client_of(message.metadata.dst_node_id) not in absent]
+            missed: list[Message] = []
+            delivered: list[Message] = []
+            for message in messages:
+                (missed if client_of(message.metadata.dst_node_id) in absent else delivered).append(message)
             refusals = [Message(Error(CLIENT_FAILED, REASON), reply_to=message) for message in missed]
             return [*(send(delivered, timeout=timeout) if delivered else ()), *refusals]
 
@@ -158,10 +157,6 @@ CASES: Mapping[str, Case] = MappingProxyType(
     }
 )
 """In an order that decides their seeds: new ones come last."""
-
-
-Verdict = dict[str, bool]
-"""The evaluation of one rule of one detector on one federation: those of `MEASURES` that are defined."""
 
 
 @dataclass(frozen=True)
@@ -244,8 +239,8 @@ class Detections:
                 yield {"seed": seed, "rule": rule, "detector": finding.name, **found}
 
 
-def verdict(finding: Finding | CalibratedFinding, truth: Case, affected: Sequence[int]) -> Verdict:
-    """Return the evaluation of a finding against the truth; `affected` are the affected clients that replied."""
+def verdict(finding: Finding | CalibratedFinding, truth: Case, affected: Sequence[int]) -> dict[str, bool]:
+    """Return those of `MEASURES` that are defined of a finding; `affected` are the affected clients that replied."""
     expected: bool | None = getattr(truth, finding.name)
     if truth.outliers and not affected:
         return {}
@@ -268,48 +263,20 @@ SIZES: Final[Mapping[str, tuple[int, ...]]] = {
     **{f"{clients} × 30": (30,) * clients for clients in (3, 6, 20, 50)},
     **{f"{rows} and 5 × 1,000": (rows, *[1000] * 5) for rows in (15, 25)},
 }
-CONCENTRATIONS: Final = (0.1, 0.3, 1.0)
+CONCENTRATIONS: Final = {f"Dirichlet {value:g}": value for value in (0.1, 0.3, 1.0)}
 NUM_CLASSES: Final = 5
 
-Draw = Callable[[np.random.Generator, int, int], IntArray]
-"""Returns label counts, `(classes,)`, of a client by its place and its number of rows."""
 
-DRAWS: Final[Mapping[str, Draw]] = {
-    **{
-        labels: partial(lambda shares, generator, _, rows: generator.multinomial(rows, shares), shares)
-        for labels, shares in SHARES.items()
-    },
-    **{
-        f"Dirichlet {value:g}": partial(
-            lambda alpha, generator, _, rows: generator.multinomial(rows, generator.dirichlet(alpha)),
-            np.full(NUM_CLASSES, value),
-        )
-        for value in CONCENTRATIONS
-    },
-    "one client": lambda generator, client, rows: generator.multinomial(rows, (0.95, 0.05) if client else (0.5, 0.5)),
-}
-
-
-def found_skew(labels: str, sizes: str, federations: int, min_release: int) -> tuple[tuple[float, ...], float]:
-    """Return whether label skew is detected in each federation, 1 or 0, and the mean share of withheld rows.
-
-    Args:
-        labels: Name of the label distribution.
-        sizes: Name of the numbers of rows.
-        federations: Number of federations.
-        min_release: Fewest rows of a class that a client reports.
-    """
-    settings = DetectionConfig()
-    detections, withheld = [], 0.0
-    for index in range(federations):
-        generator = stream(0, f"withheld labels: {labels}, {sizes}", index)
-        table = np.stack([DRAWS[labels](generator, client, rows) for client, rows in enumerate(SIZES[sizes])])
-        counts = release_counts(table, min_release).astype(np.int64)
-        released = ReleasedCounts(tuple(range(len(table))), counts, table.sum(axis=1), np.full(len(table), min_release))
-        withheld += 1 - released.share_released
-        decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
-        detections.append(float(decision.detected))
-    return tuple(detections), withheld / federations
+def drawn_counts(labels: str, generator: np.random.Generator, client: int, rows: int) -> IntArray:
+    """Return label counts, `(classes,)`, of a client by the name of the label distribution."""
+    shares: Sequence[float] | np.ndarray[Any, Any]
+    if labels == "one client":
+        shares = (0.95, 0.05) if client else (0.5, 0.5)
+    elif labels in CONCENTRATIONS:
+        shares = generator.dirichlet(np.full(NUM_CLASSES, CONCENTRATIONS[labels]))
+    else:
+        shares = SHARES[labels]
+    return generator.multinomial(rows, shares)
 
 
 def withheld_labels(
@@ -324,5 +291,14 @@ def withheld_labels(
         min_release: Fewest rows of a class that a client reports.
     """
     count = context.num_seeds if labels in SHARES else max(1, context.num_seeds // 4)
-    found, withheld = found_skew(labels, cell[1], count, min_release)
-    return CellValues(values=found, figures={"share of rows withheld": (withheld,)})
+    settings, sizes = DetectionConfig(), SIZES[cell[1]]
+    detections, withheld = [], 0.0
+    for index in range(count):
+        generator = stream(0, f"withheld labels: {labels}, {cell[1]}", index)
+        table = np.stack([drawn_counts(labels, generator, client, rows) for client, rows in enumerate(sizes)])
+        counts = release_counts(table, min_release).astype(np.int64)
+        released = ReleasedCounts(tuple(range(len(table))), counts, table.sum(axis=1), np.full(len(table), min_release))
+        withheld += 1 - released.share_released
+        decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
+        detections.append(float(decision.detected))
+    return CellValues(values=tuple(detections), figures={"share of rows withheld": (withheld / count,)})

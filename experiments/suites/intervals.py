@@ -79,7 +79,7 @@ def configurations(count: int) -> list[StrategySpec]:
 
 
 class Sample:
-    """The rows of one federation, and the results of trials on them.
+    """The rows of one federation, and a runner of trials on them.
 
     Args:
         population: The distribution of the rows.
@@ -117,26 +117,8 @@ class Sample:
         predicted = (features[test] - (low + high) / 2) @ (high - low) > 0
         return float((predicted == labels[test]).mean())
 
-    def fails(self, group: int, seed: int) -> bool:
-        """Return whether a configuration fails on a seed."""
-        return float(stream(seed, "simulated failure", group).random()) < self._population.failures[group]
-
-
-@dataclass
-class SimulatedRunner:
-    """A trial runner on a sample, with the interface that a ledger needs.
-
-    Attributes:
-        sample: The rows.
-        specs: The configurations, by their group of features.
-    """
-
-    sample: Sample
-    specs: Sequence[StrategySpec]
-
     def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Yield each trial."""
-        del progress
+        """Yield each trial, as the runner of a ledger."""
         for position, settings in enumerate(batch):
             yield position, self._trial(settings)
 
@@ -144,22 +126,16 @@ class SimulatedRunner:
         """Do nothing, as no checkpoints are kept."""
 
     def _trial(self, settings: TrialSettings) -> Trial:
-        session, group = settings.session, self.specs.index(settings.strategy)
-        if self.sample.fails(group, session.seed):
+        session, group = settings.session, configurations(len(self._features)).index(settings.strategy)  # type: ignore[arg-type]
+        if stream(session.seed, "simulated failure", group).random() < self._population.failures[group]:
             return Trial.of(settings, status="failed", error="simulated failure")
-        train, test = self.sample.split(session.seed, session.test_fraction)
-        accuracy = self.sample.accuracy(group, train, test)
+        train, test = self.split(session.seed, session.test_fraction)
+        accuracy = self.accuracy(group, train, test)
         rounds = dict.fromkeys(("round_accuracy", "round_clean_accuracy"), (accuracy,))
         losses = dict.fromkeys(("round_loss", "round_clean_loss", "round_train_loss"), (0.0,))
         test_rows = tuple([int(test.sum()) // NUM_CLIENTS] * NUM_CLIENTS)
-        return Trial.of(
-            settings,
-            status="completed",
-            **rounds,
-            **losses,
-            client=tuple(range(NUM_CLIENTS)),
-            client_num_examples=test_rows,
-        )
+        clients = tuple(range(NUM_CLIENTS))
+        return Trial.of(settings, status="completed", **rounds, **losses, client=clients, client_num_examples=test_rows)
 
 
 NUM_FEDERATIONS = 4000
@@ -210,7 +186,7 @@ def simulated_study(population: Population, config: SearchConfig, number: int) -
     facts = StudyFacts(
         "simulated", 1, Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1), Session(seed=number), guessing=sample.guessing
     )
-    ledger = Ledger(facts, cast(TrialRunner, SimulatedRunner(sample, specs)), NoLog())
+    ledger = Ledger(facts, cast(TrialRunner, sample), NoLog())
     searched = ledger.run([facts.trial("search", spec) for spec in specs[1:]])
     scored = [trial for trial in searched if trial.status == "completed"]
     if not scored:  # no candidate went through: another federation

@@ -72,10 +72,9 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured
-from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.grids.experiment import Cell, Choose, Experiment
 from fedscout.experiments.grids.federation_runner import Choice
-from fedscout.experiments.grids.methods import Choose
-from fedscout.experiments.grids.recommenders import ChoiceTask, Recommender, recommender_named
+from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
@@ -138,10 +137,15 @@ SMALL_BATCHES = ("fedavg", "fedavgm", "fedadam")
 
 def joint_grid(space: SearchSpace) -> list[StrategySpec]:
     """Return the configurations that exist in a federation's space, each of several equivalent ones once."""
-    specs_by_digest: dict[str, StrategySpec] = {}
-    for spec in grid_points(space):
-        specs_by_digest.setdefault(space.digest(spec), spec)
-    return list(specs_by_digest.values())
+    return distinct(space, grid_points(space))
+
+
+def distinct(space: SearchSpace, specs: Iterable[StrategySpec]) -> list[StrategySpec]:
+    """Return the first of several equivalent configurations."""
+    first: dict[str, StrategySpec] = {}
+    for spec in specs:
+        first.setdefault(space.digest(spec), spec)
+    return list(first.values())
 
 
 def grid_points(space: SearchSpace) -> Iterator[StrategySpec]:
@@ -336,8 +340,8 @@ class ReplayedFederation:
         return 1 / (self.config.training.test_fraction * rows)
 
     def report(self, seed: int) -> HeterogeneityReport:
-        """Return the heterogeneity report from when the table was trained."""
-        return HeterogeneityReport.model_validate(self.about.reports[seed])
+        """Return the heterogeneity report from when the table was trained, without measures that no longer exist."""
+        return HeterogeneityReport.model_validate(self.about.reports[seed], extra="ignore")
 
     def ledger(self, config: StudyConfig) -> Ledger:
         """Return the ledger of a study on this federation."""
@@ -420,8 +424,7 @@ class ReplayedFederation:
 
     def scores_of(self, choice: Choice) -> Scores:
         """Return the scores of a choice, by seed."""
-        scores: Scores = self.federation.scores[self.places(choice)]
-        return scores
+        return np.asarray(self.federation.scores[self.places(choice)])
 
     @cached_property
     def baseline(self) -> Scores:
@@ -451,9 +454,7 @@ class ReplayedFederation:
 def best_elsewhere(scores: np.ndarray[Any, np.dtype[np.float64]]) -> Scores:
     """Return for each seed the score of the configuration with the best mean on the others, from `(specs, seeds)`."""
     total = scores.sum(axis=1, keepdims=True)
-    best = np.argmax(total - scores, axis=0)
-    best_scores: Scores = scores[best, np.arange(scores.shape[1])]
-    return best_scores
+    return np.asarray(scores[np.argmax(total - scores, axis=0), np.arange(scores.shape[1])])
 
 
 ORACLE, REFERENCE = "oracle", "reference"
@@ -472,34 +473,6 @@ def regret_fedavg(lost: float, gain: float) -> float | None:
     return lost / gain if gain >= SMALLEST_GAIN else None
 
 
-Archive = dict[int, list[EarlierStudy]]
-"""Studies for later warm starts, by seed."""
-
-
-def choice_of(recommender: Recommender, federation: ReplayedFederation, seed: int, archive: Archive) -> Choice:
-    """Return the choice on a federation, and add its study to the archive unless it was a warm start."""
-    choice = recommender.choose(ChoiceTask(federation, seed, archive.get(seed, ()) if recommender.is_warm else ()))
-    if choice.study is not None and not recommender.is_warm:
-        archive.setdefault(seed, []).append(choice.study)
-    return choice
-
-
-def _choosers(experiment: Experiment) -> dict[str, Recommender | str]:
-    """Return the chooser of each row, those first that need no other federation.
-
-    Raises:
-        ConfigurationError: If a name is unknown, or if a table can't hold what the recommender chooses.
-    """
-    choosers: dict[str, Recommender | str] = {}
-    for row, method in experiment.rows.items():
-        if isinstance(method, Choose):
-            choosers[row] = method.by if method.by in (ORACLE, REFERENCE) else recommender_named(method.by)
-    for row, chooser in choosers.items():
-        if isinstance(chooser, Recommender) and not chooser.in_tables:
-            raise ConfigurationError.of(f"rows.{row}", "choose from a table of trials", chooser.name)
-    return dict(sorted(choosers.items(), key=lambda item: isinstance(item[1], Recommender) and item[1].is_warm))
-
-
 @dataclass(frozen=True)
 class Replayed:
     """Recommenders on a table of trials: each seed is the search seed in turn, scored on the others.
@@ -515,32 +488,38 @@ class Replayed:
     strategies_alone: bool = False
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
-        """Replay every row on every column."""
-        choosers = _choosers(experiment)
+        """Replay every row on every column.
+
+        Raises:
+            ConfigurationError: If a name is unknown, or if a table can't hold what the recommender chooses.
+        """
+        rows = {row: method.by for row, method in experiment.rows.items() if isinstance(method, Choose)}
+        recommenders = {by: recommender_named(by) for by in rows.values() if by not in (ORACLE, REFERENCE)}
+        for row, by in rows.items():
+            if by in recommenders and not recommenders[by].in_tables:
+                raise ConfigurationError.of(f"rows.{row}", "choose from a table of trials", by)
+        warm = {by for by, recommender in recommenders.items() if recommender.is_warm}
         settings = (*(() if self.strategies_alone else SPACE), *context.settings)
-        table = read_table(PUBLISHED if self.table is None else Path(self.table))
-        is_warm = any(isinstance(chooser, Recommender) and chooser.is_warm for chooser in choosers.values())
-        needed = [
-            federation_trials
-            for federation_trials in table
-            if federation_trials.about.name in experiment.federations
-            or (is_warm and federation_trials.about.half == "development")
+        federations = [
+            ReplayedFederation(one, settings)
+            for one in read_table(PUBLISHED if self.table is None else Path(self.table))
+            if one.about.name in experiment.federations or (warm and one.about.half == "development")
         ]
-        federations = [ReplayedFederation(federation_trials, settings) for federation_trials in needed]
-        to_learn: Archive = {}
+        archive: dict[int, list[EarlierStudy]] = {}
         cells: dict[Cell, CellValues] = {}
-        for row, by in choosers.items():
+        for row, by in sorted(rows.items(), key=lambda item: item[1] in warm):  # after those that they learn from
             context.note(row)
             for federation in federations:
-                if isinstance(by, str):
-                    scores = federation.oracle if by == ORACLE else federation.tuned
-                    results = [(scores, 0.0)] * len(federation.federation.seeds)
-                else:
-                    archive = to_learn if by.is_warm or federation.about.half == "development" else {}
-                    results = []
-                    for seed in federation.federation.seeds:
-                        choice = choice_of(by, federation, seed, archive)
-                        results.append((federation.scores_of(choice), choice.cost))
+                results = []
+                for seed in federation.federation.seeds:
+                    if by not in recommenders:
+                        results.append((federation.oracle if by == ORACLE else federation.tuned, 0.0))
+                        continue
+                    earlier = archive.get(seed, ()) if by in warm else ()
+                    choice = recommenders[by].choose(ChoiceTask(federation, seed, earlier))
+                    results.append((federation.scores_of(choice), choice.cost))
+                    if choice.study is not None and by not in warm and federation.about.half == "development":
+                        archive.setdefault(seed, []).append(choice.study)
                 if federation.name in experiment.federations:
                     cells[row, federation.name] = _replayed(federation, results)
         return Measured(cells)

@@ -26,7 +26,6 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import DataError
 from fedscout.experiments.grids.experiment import Experiment, arguments, read_experiment
 from fedscout.experiments.grids.federation_runner import Choice, built_federation, measurement_folder, open_federation
@@ -41,6 +40,7 @@ from fedscout.experiments.suites.replay import (
     ReplayedFederation,
     TabledFederation,
     TabledTrial,
+    distinct,
     joint_grid,
     read_table,
     write_table,
@@ -111,12 +111,9 @@ def train_table(
 
 def knowledge_grid(space: SearchSpace) -> list[StrategySpec]:
     """Return the configurations of `choice/knowledge.json` that a space has, each of several equivalent ones once."""
-    specs: dict[str, StrategySpec] = {}
-    for document in json.loads((SUITES / "knowledge.json").read_text()):
-        spec = space.nearest(parse_strategy(document))
-        if spec is not None:
-            specs.setdefault(space.digest(spec), spec)
-    return list(specs.values())
+    documents = json.loads((SUITES / "knowledge.json").read_text())
+    nearest = (space.nearest(parse_strategy(document)) for document in documents)
+    return distinct(space, [spec for spec in nearest if spec is not None])
 
 
 def _trained(
@@ -159,7 +156,7 @@ def prior_studies(table: Iterable[FederationTrials]) -> list[PriorStudy]:
 
 def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
     about, replayed = federation.about, ReplayedFederation(federation)
-    reports = [HeterogeneityReport.model_validate(report) for report in about.reports.values()]
+    reports = [replayed.report(seed) for seed in about.reports]
     curvatures = [report.metrics.input_curvature for report in reports]
     known = [curvature for curvature in curvatures if curvature is not None]
     situation = RecommendationContext(

@@ -128,15 +128,12 @@ class RoundTimes(BaseModel, frozen=True):
         accuracy: After the last round, as evidence that the work was done.
         versions: Of a peer's libraries.
         phases: Of fedscout: mean seconds of each part of a round; `hosts` is the summed compute time of the hosts.
-        driver_seconds_per_client_round: The driver's own time per round and training client. On Ray it is the CPU time
-            of the driving thread, which excludes waiting for hosts; in one process it is all time except the host's.
     """
 
     round_seconds: tuple[float, ...] = Field(min_length=1)
     accuracy: float
     versions: dict[str, str] = {}
     phases: dict[str, float] = {}
-    driver_seconds_per_client_round: float | None = None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -149,10 +146,6 @@ class RoundTimes(BaseModel, frozen=True):
     def min_seconds(self) -> float:
         """Minimum duration of a round."""
         return min(self.round_seconds)
-
-    def with_run(self, other: RoundTimes) -> RoundTimes:
-        """Return the times with the rounds of a later run; all else is of the first."""
-        return self.model_copy(update={"round_seconds": self.round_seconds + other.round_seconds})
 
 
 PROGRAMS = Path(__file__).parent / "peers"
@@ -197,11 +190,25 @@ def run_peer(peer: Peer, task: Task, seconds: float = PEER_SECONDS) -> RoundTime
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
-        command = [sys.executable, "-m", f"{PROGRAMS.name}.{peer.module}", *task.arguments()]
-        out, err = folder / "out", folder / "err"
-        code = _run(command, folder, out, err, seconds)
-        if code is None:
-            return f"no result within {seconds:g} s"
+        command = [sys.executable, "-m", f"{PROGRAMS.name}.{peer.module}", task.text()]
+        out, err, mark = folder / "out", folder / "err", secrets.token_hex(16)
+        with out.open("wb") as output, err.open("wb") as errors:
+            try:
+                code = subprocess.run(  # noqa: S603  # one of the programs beside this file
+                    command,
+                    cwd=folder,
+                    env=_environment(folder, mark, on_gpu=task.device == "cuda"),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=errors,
+                    start_new_session=True,
+                    timeout=seconds,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return f"no result within {seconds:g} s"
+            finally:
+                end_marked(mark)  # Ray's daemons are in groups of their own
         last_line = next((line for line in reversed(err.read_text(errors="replace").splitlines()) if line.strip()), "")
         if code != 0:
             reason = f"it exited with code {code}: {last_line or 'nothing'}"
@@ -212,29 +219,6 @@ def run_peer(peer: Peer, task: Task, seconds: float = PEER_SECONDS) -> RoundTime
         return RoundTimes.model_validate_json(answer)
     except ValidationError:
         return f"its output contains no round times: {answer}"
-
-
-def _run(command: list[str], folder: Path, out: Path, err: Path, seconds: float) -> int | None:
-    """Return a command's exit code, or None after the time limit; all its processes are killed."""
-    mark = secrets.token_hex(16)
-    environment = _environment(folder, mark, on_gpu="cuda" in command)
-    with out.open("wb") as output, err.open("wb") as errors:
-        try:
-            return subprocess.run(  # noqa: S603  # one of the programs beside this file
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-                timeout=seconds,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            end_marked(mark)  # Ray's daemons are in groups of their own
 
 
 def _environment(folder: Path, mark: str, on_gpu: bool) -> dict[str, str]:
@@ -281,17 +265,12 @@ def time_engine(
             run = partial(run_rounds, runner.grid, strategy, num_sampled, training, num_scored=task.sampled)
             run(WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
-            driver_seconds = -time.thread_time()
             result = run(task.rounds, lambda _: ends.append(time.perf_counter()))  # noqa: B023  # called before the next
-            driver_seconds += time.thread_time()
             ends.append(time.perf_counter())
-            if engine.grid == "local":
-                driver_seconds = ends[-1] - ends[0] - result.seconds["hosts"]
             times[f"fedscout, {strategy}"] = RoundTimes(
                 round_seconds=whole_rounds(ends, task.rounds),
                 accuracy=result.round_accuracy[-1],
                 phases={phase: spent / task.rounds for phase, spent in result.seconds.items() if phase != "total"},
-                driver_seconds_per_client_round=driver_seconds / num_sampled / task.rounds,
             )
         return runner.num_hosts, times
 
@@ -351,18 +330,18 @@ def measure_engine(
     for turn in range(repeats):
         note(f"repetition {turn + 1} of {repeats}: fedscout")
         hosts, times = time_engine(task, strategies, engine, training)
-        for name, run in times.items():
-            programs[name] = programs[name].with_run(run) if name in programs else run
+        results: dict[str, RoundTimes | str] = {**times}
         for peer in peers:
-            if peer.name in missing:
-                continue
-            note(f"repetition {turn + 1} of {repeats}: {peer.name}")
-            result = run_peer(peer, replace(task, workers=hosts))
+            if peer.name not in missing:
+                note(f"repetition {turn + 1} of {repeats}: {peer.name}")
+                results[peer.name] = run_peer(peer, replace(task, workers=hosts))
+        for name, result in results.items():
             if isinstance(result, str):  # one that failed once has no times
-                missing[peer.name] = result
-                programs.pop(peer.name, None)
+                missing[name] = result
+                programs.pop(name, None)
             else:
-                programs[peer.name] = programs[peer.name].with_run(result) if peer.name in programs else result
+                earlier = programs[name].round_seconds if name in programs else ()
+                programs[name] = result.model_copy(update={"round_seconds": earlier + result.round_seconds})
     reference = next((name for name in programs if name == "fedscout, fedavg"), next(iter(programs)))
     return EngineReport(
         processor=processor_text(),

@@ -36,8 +36,6 @@ from fedscout.experiments.timings.engine import TRAINING, work_federation
 BATCH_ROWS = 32
 NUM_CLASSES = 10
 VOCABULARY_SIZE = 5000
-PRODUCT_SIDE = 512
-CONVOLVED_CHANNELS = 128
 
 NUM_BATCHES = 4
 STEPS = LocalTraining(batch_size=BATCH_ROWS, learning_rate=1e-3)
@@ -57,7 +55,7 @@ REQUESTS = (
 def product_rates(turns: int) -> list[Row]:
     """Return the rate of a large matrix product and a large convolution."""
     torch.set_num_threads(1)
-    side, channels = PRODUCT_SIDE, CONVOLVED_CHANNELS
+    side, channels = 512, 128
     left, right, product = torch.ones(side, side), torch.ones(side, side), torch.empty(side, side)
     images = torch.ones(BATCH_ROWS, channels, 16, 16).contiguous(memory_format=torch.channels_last)
     kernel = torch.ones(channels, channels, 3, 3)

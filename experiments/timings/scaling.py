@@ -16,8 +16,7 @@ A round's cost is fitted as a linear function of hosts, clients and bytes:
     seconds = constant + per_host * hosts + per_client * clients + per_megabyte * megabytes
 
 The coefficients are >= 0 and minimize the sum of squared *relative* errors, since sizes span two decades (non-negative
-least squares: Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23). A fit is checked by leaving out the
-largest number of hosts, fitting the rest, and predicting what was left out.
+least squares: Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23).
 
 Hosts are reused across sizes and given one federation after the other, as starting a process takes longer than
 measuring it.
@@ -96,16 +95,6 @@ def fit(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> DoubleArray:
     return np.asarray(solution / largest)
 
 
-def held_out_errors(sizes: Sequence[RoundSize], seconds: Sequence[float]) -> list[float]:
-    """Return the relative errors for the largest number of hosts, fitted without it; empty below three numbers."""
-    largest = max(size.hosts for size in sizes)
-    if len({size.hosts for size in sizes}) < 3:
-        return []
-    rounds = [*zip(sizes, seconds, strict=True)]
-    model = fit(*zip(*(one for one in rounds if one[0].hosts < largest), strict=True))
-    return [float(model @ size.terms) / measured - 1 for size, measured in rounds if size.hosts == largest]
-
-
 FEATURES, CLASSES, CLIENT_ROWS = 8, 2, 4
 SMALL, LARGE = (4,), (512, 512)
 """Hidden layers: 46 parameters, or 268,290 (1.07 MB), which go through the object store."""
@@ -141,16 +130,6 @@ def works(nodes: int, clients: int) -> list[_Work]:
     return [_Work(nodes, SMALL), _Work(clients, SMALL), _Work(nodes, LARGE)]
 
 
-def memory_fault(more_nodes: int, available_bytes: int) -> str | None:
-    """Return why this many additional nodes can't be started, or None."""
-    needed = more_nodes * NODE_BYTES + SPARE_BYTES
-    if needed <= available_bytes:
-        return None
-    return (
-        f"{more_nodes} more nodes need {needed / 2**30:.1f} GiB of memory, {available_bytes / 2**30:.1f} are available"
-    )
-
-
 Row = dict[str, Any]
 """A row of a printed table, by heading."""
 
@@ -173,8 +152,10 @@ def measure_scaling(
     with _growing_hosts() as grow:
         for current, num_nodes in zip([0, *nodes], nodes, strict=False):
             used, total = memory_in_use()
-            if fault := memory_fault(num_nodes - current, total - used):
-                note(f"stopped before {num_nodes} nodes: {fault}")
+            needed = (num_nodes - current) * NODE_BYTES + SPARE_BYTES
+            if needed > total - used:
+                sizes = f"{needed / 2**30:.1f} GiB of memory, {(total - used) / 2**30:.1f} are available"
+                note(f"stopped before {num_nodes} nodes: {num_nodes - current} more need {sizes}")
                 break
             note(f"starting {num_nodes} nodes")
             actors, tasks = grow(num_nodes), works(num_nodes, clients)
@@ -193,16 +174,10 @@ def tables_of(
     rounds = [_row(size, **dict(zip(QUANTITIES, 1000 * seconds, strict=True))) for size, seconds in measured]
     if len({size.hosts for size in sizes}) < 2:
         return {"rounds": rounds, "costs": [], "estimates": []}
-    times = {quantity: [float(seconds[place]) for _, seconds in measured] for place, quantity in enumerate(QUANTITIES)}
-    models = {quantity: fit(sizes, seconds) for quantity, seconds in times.items()}
+    times = zip(*(seconds for _, seconds in measured), strict=True)
+    models = {quantity: fit(sizes, own) for quantity, own in zip(QUANTITIES, times, strict=True)}
     costs = [
-        {
-            "cost": quantity,
-            **dict(zip(TERMS, (1000 * model).tolist(), strict=True)),
-            "errors of the largest number of nodes if left out, %": ", ".join(
-                f"{100 * error:+.0f}" for error in held_out_errors(sizes, times[quantity])
-            ),
-        }
+        {"cost": quantity, **dict(zip(TERMS, (1000 * model).tolist(), strict=True))}
         for quantity, model in models.items()
     ]
     estimates = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
@@ -58,4 +59,4 @@ def main(task: Task) -> None:
 
 
 if __name__ == "__main__":
-    main(read_task())
+    main(read_task(sys.argv[1]))

@@ -38,7 +38,7 @@ def _scratch_net(name: WorkName, device: str) -> nn.Module:
 def _received(message: Message, context: Context) -> tuple[nn.Module, Tensor, Tensor]:
     """Return the net with the message's parameters, and the client's rows."""
     config = message.content.config_records["config"]
-    task = read_task(str(config[TASK_KEY]).split())
+    task = read_task(str(config[TASK_KEY]))
     features, labels = _all_rows(str(config[FOLDER_KEY]), task.device)
     net = _scratch_net(task.name, task.device)
     net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())

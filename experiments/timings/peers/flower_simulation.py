@@ -8,6 +8,7 @@ The clients' rows lie in files that all workers map, so no round waits for data.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -45,7 +46,7 @@ def main(task: Task) -> None:
         rows = [client_rows(task.name, client, task.samples) for client in range(task.clients)]
         np.save(Path(folder) / FEATURES_FILE, np.stack([features for features, _ in rows]))
         np.save(Path(folder) / LABELS_FILE, np.stack([labels for _, labels in rows]))
-        config = ConfigRecord({FOLDER_KEY: folder, TASK_KEY: " ".join(task.arguments())})
+        config = ConfigRecord({FOLDER_KEY: folder, TASK_KEY: task.text()})
 
         @server.main()
         def drive(grid: Grid, _: Context) -> None:
@@ -73,4 +74,4 @@ def main(task: Task) -> None:
 
 
 if __name__ == "__main__":
-    main(read_task())
+    main(read_task(sys.argv[1]))

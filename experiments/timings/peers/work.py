@@ -7,26 +7,31 @@ words, `resnet18` a net of 11 million parameters on 3 x 8 x 8 images, where mode
 `resnet18-32` the same net on images of the usual 3 x 32 x 32. Labels are the largest of fixed random linear functions
 of the row, so they can be learned.
 
-Needs numpy, and torch where tensors or a model are asked for.
+The nets have the layers and names of ours, written as torch's users do:
+
+- TextCNN without dropout: Y. Kim, "Convolutional neural networks for sentence classification", EMNLP 2014; vectors of
+  length 100, a hundred maps of each width.
+- ResNet-18 for small pictures with group normalisation: K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for
+  image recognition", CVPR 2016; Y. Wu, K. He, "Group normalization", ECCV 2018. The first convolution is 3 x 3 with
+  stride one, no pooling follows it, groups are of 16 channels. 11 million parameters.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 WorkName = Literal["dense", "lenet", "textcnn", "tiny", "resnet18", "resnet18-32"]
 
@@ -72,24 +77,80 @@ def _directions(name: WorkName) -> npt.NDArray[np.float64]:
 
 def client_tensors(name: WorkName, client: int, num_samples: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
     """Return the same as tensors on a device."""
-    import torch
-
     features, labels = client_rows(name, client, num_samples)
     return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
+
+
+KERNEL_WIDTHS = (3, 4, 5)
+SIZE, MAPS = 100, 100
+STAGE_CHANNELS = (64, 128, 256, 512)
+BLOCKS_EACH = 2
+GROUP_CHANNELS = 16
+
+
+class TextNet(nn.Module):
+    """The net, for texts of some vocabulary; token 0 is padding."""
+
+    def __init__(self, vocabulary_size: int, num_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, SIZE, padding_idx=0)
+        self.convolutions = nn.ModuleList(nn.Conv1d(SIZE, MAPS, width, padding=width - 1) for width in KERNEL_WIDTHS)
+        self.last = nn.Linear(MAPS * len(KERNEL_WIDTHS), num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits of whole numbers `(rows, length)`, shape `(rows, num_classes)`."""
+        vectors = self.embedding(tokens.long()).transpose(1, 2)
+        largest = [nn.functional.relu(convolution(vectors)).amax(dim=2) for convolution in self.convolutions]
+        logits: Tensor = self.last(torch.cat(largest, dim=1))
+        return logits
+
+
+def _normalised(inputs: int, outputs: int, stride: int, side: int) -> tuple[nn.Module, nn.Module]:
+    convolution = nn.Conv2d(inputs, outputs, side, stride=stride, padding=side // 2, bias=False)
+    return convolution, nn.GroupNorm(outputs // GROUP_CHANNELS, outputs)
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        first, second = _normalised(inputs, outputs, stride, 3), _normalised(outputs, outputs, 1, 3)
+        self.residual = nn.Sequential(*first, nn.ReLU(), *second)
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_normalised(inputs, outputs, stride, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return `(rows, outputs, height / stride, width / stride)`."""
+        return nn.functional.relu(self.residual(images) + self.shortcut(images))
+
+
+class ResidualNet(nn.Module):
+    """The net, for pictures of some channels."""
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*_normalised(channels, STAGE_CHANNELS[0], 1, 3), nn.ReLU())
+        blocks, inputs = [], STAGE_CHANNELS[0]
+        for stage, outputs in enumerate(STAGE_CHANNELS):
+            for place in range(BLOCKS_EACH):
+                blocks.append(Block(inputs, outputs, 2 if place == 0 and stage else 1))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.last = nn.Linear(inputs, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits, shape `(rows, num_classes)`."""
+        logits: Tensor = self.last(self.blocks(self.stem(images)).mean(dim=(2, 3)))
+        return logits
 
 
 def model(name: WorkName) -> nn.Module:
     """Build the model from torch's current random state."""
     if name.startswith("resnet18"):
-        from .nets import ResidualNet
-
         return ResidualNet(FEATURE_SHAPES[name][0], NUM_CLASSES[name])
     if name == "textcnn":
-        from .nets import TextNet
-
         return TextNet(VOCABULARY_SIZES[name], NUM_CLASSES[name])
-    from torch import nn
-
     if name in HIDDEN:
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise((*FEATURE_SHAPES[name], *HIDDEN[name], NUM_CLASSES[name])):
@@ -103,8 +164,6 @@ def model(name: WorkName) -> nn.Module:
 
 def initial_model(name: WorkName, device: str = "cpu") -> nn.Module:
     """Return the model from which every peer starts, on a device, in a process with one thread."""
-    import torch
-
     torch.set_num_threads(1)
     torch.manual_seed(MODEL_SEED)
     return on_device(model(name), device)
@@ -112,17 +171,12 @@ def initial_model(name: WorkName, device: str = "cpu") -> nn.Module:
 
 def on_device(net: nn.Module, device: str) -> nn.Module:
     """Return a net on a device, which computes in float32 there, as all that is compared does."""
-    import torch
-
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return net.to(device)
 
 
 def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:
     """Train a net for one epoch of batches in random order; return the last batch's loss."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
     loss = torch.zeros(())
     order = torch.randperm(len(labels), device=labels.device)
@@ -137,8 +191,6 @@ def train_epoch(net: nn.Module, features: Tensor, labels: Tensor) -> float:
 
 def num_correct(net: nn.Module, features: Tensor, labels: Tensor) -> int:
     """Return for how many rows a net's answer is right."""
-    import torch
-
     with torch.no_grad():
         return int((net(features).argmax(dim=1) == labels).sum().item())
 
@@ -163,20 +215,14 @@ class Task:
     device: str = "cpu"
     sampled: int | None = None
 
-    def arguments(self) -> list[str]:
-        """Return the command line's arguments."""
-        numbers = (self.clients, self.samples, self.rounds, self.workers)
-        return [self.name, *(str(number) for number in numbers), self.device]
+    def text(self) -> str:
+        """Return the task as a peer's argument, in JSON."""
+        return json.dumps(vars(self))
 
 
-def read_task(arguments: Sequence[str] | None = None) -> Task:
-    """Read `WORK CLIENTS SAMPLES ROUNDS WORKERS cpu|cuda`."""
-    name, *numbers, device = sys.argv[1:] if arguments is None else arguments
-    clients, samples, rounds, workers = (int(number) for number in numbers)
-    for known in FEATURE_SHAPES:
-        if known == name:
-            return Task(known, clients, samples, rounds, workers, device)
-    raise SystemExit(f"the work must be one of {', '.join(FEATURE_SHAPES)}, got {name!r}")
+def read_task(text: str) -> Task:
+    """Read a peer's argument."""
+    return Task(**json.loads(text))
 
 
 def report(times: Sequence[float], accuracy: float, libraries: Sequence[str]) -> None:

@@ -13,14 +13,16 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
 from fedscout.experiments.grids.catalogue import Entry, catalogue, entries_named
 from fedscout.experiments.grids.experiment import (
+    Choose,
+    Detect,
     Experiment,
-    Number,
+    Train,
     arguments,
+    imported,
     is_experiment,
     read_experiment,
 )
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.methods import Choose, Detect, Train, imported
 from fedscout.experiments.studies.workflow import with_strategy
 from fedscout.strategies import parse_selection, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
@@ -97,9 +99,9 @@ def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
 def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
     published = {"FedAvg": [50, None, [25, 5]], "rules": {"b": 100}}
     assert experiment(published=published, factor=0.01).printed() == {
-        ("FedAvg", "a"): Number(0.5),
-        ("FedAvg", "c, d"): Number(0.25, 0.05),
-        ("rules", "b"): Number(1.0),
+        ("FedAvg", "a"): (0.5, None),
+        ("FedAvg", "c, d"): (0.25, 0.05),
+        ("rules", "b"): (1.0, None),
     }
 
 
@@ -192,7 +194,7 @@ def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
     assert part.cells() == [("FedAvg", "a"), ("rules", "a"), ("FedAvg", "b"), ("rules", "b")]
     assert part.federations == {name: whole.federations[name] for name in ("a", "b")}
     assert [one.first for one in part.said()] == [("FedAvg", "a"), ("FedAvg", "b")]
-    assert part.printed() == {("rules", "a"): Number(1.0), ("rules", "b"): Number(2.0, 0.2)}
+    assert part.printed() == {("rules", "a"): (1.0, None), ("rules", "b"): (2.0, 0.2)}
     assert [*whole.only(None, ["c", "d", "a"]).federations] == ["a", "c, d"]  # as a list on the command line is cut
     for rows, columns in ((["FedAdagrad"], None), (None, ["z"]), (None, ["c", "a"])):
         with pytest.raises(ConfigurationError):

@@ -15,9 +15,8 @@ from fedscout.engine.trials import runner as trial_runner
 from fedscout.experiments import suites
 from fedscout.experiments.grids.catalogue import catalogue
 from fedscout.experiments.grids.cells import CellContext, Measured, run_cells
-from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
+from fedscout.experiments.grids.experiment import Experiment, Given, Settings, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
-from fedscout.experiments.grids.methods import Given
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.suites.client_settings import (
     WAYS,

@@ -21,7 +21,7 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments import suites
-from fedscout.experiments.grids.cells import CellContext, Measured
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS
 from fedscout.experiments.suites import intervals
@@ -32,14 +32,13 @@ from fedscout.experiments.suites.detection import (
     RULES,
     AbsentClients,
     Detections,
-    found_skew,
     verdict,
+    withheld_labels,
 )
 from fedscout.experiments.suites.intervals import (
     NUM_CLIENTS,
     Population,
     Sample,
-    SimulatedRunner,
     configurations,
     coverage,
     simulated_study,
@@ -195,12 +194,16 @@ def test_whoever_is_absent_when_there_is_a_report(seed: int, grouped: bool) -> N
 # Counts of label skew found where clients withhold small classes.
 
 
-def test_like_clients_and_one_that_differs_are_told_apart() -> None:
-    found, withheld = found_skew("two classes, 5 %", "6 × 30", 5, 5)
-    assert found == (0,) * 5
-    assert 0 < withheld < 0.3
-    assert sum(found_skew("one client", "6 × 30", 5, 5)[0]) >= 4
-    assert found_skew("two classes, 5 %", "6 × 30", 5, 1)[1] == 0
+def test_like_clients_and_one_that_differs_are_told_apart(tmp_path: Path) -> None:
+    def found(labels: str, min_release: int, num_seeds: int) -> CellValues:
+        context = CellContext(tmp_path, num_seeds=num_seeds)
+        return withheld_labels(("", "6 × 30"), {}, context, labels=labels, min_release=min_release)
+
+    alike = found("two classes, 5 %", 5, 5)
+    assert alike.values == (0,) * 5
+    assert 0 < alike.figures["share of rows withheld"][0] < 0.3  # type: ignore[operator]  # it is there
+    assert sum(found("one client", 5, 20).values) >= 4  # type: ignore[arg-type]
+    assert found("two classes, 5 %", 1, 5).figures == {"share of rows withheld": (0,)}
 
 
 # Simulated studies: their truths are what they are said to be, and they go the confirmation's own way.
@@ -243,7 +246,7 @@ def test_a_trial_is_the_sample_s_word_and_fails_as_often_as_it_is_told() -> None
     sample = Sample(Population((0.6, 0.6), (0.0, 0.5)), 2)
     facts = StudyFacts("simulated", 1, Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1), Session(seed=1))
     batch = [facts.trial("search", spec, seed=seed) for seed in range(40) for spec in specs]
-    trials = [trial for _, trial in SimulatedRunner(sample, specs).run(batch)]
+    trials = [trial for _, trial in sample.run(batch)]
     assert all(trial.status == "completed" for trial in trials[::2])
     assert 10 < sum(trial.status == "failed" for trial in trials[1::2]) < 30
     assert trials[0].own_fitness == sample.accuracy(0, *sample.split(0, 0.2))

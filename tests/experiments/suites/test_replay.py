@@ -1,8 +1,10 @@
-"""The table of trials, and recommenders replayed on it, against values worked out by hand."""
+"""The table of trials, and recommenders and a user's searchers replayed on it, against values worked out by hand."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,39 +13,121 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.errors import ConfigurationError, LogError, StrategyError
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import Measured, Values
-from fedscout.experiments.grids.experiment import arguments, read_experiment
-from fedscout.experiments.grids.federation_runner import Choice
+from fedscout.experiments.grids.cells import CellContext, Measured, Values
+from fedscout.experiments.grids.experiment import Experiment, arguments, read_experiment
+from fedscout.experiments.grids.federation_runner import Choice, other_seeds, search_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
 from fedscout.experiments.suites.replay import (
     PUBLISHED,
     SPACE,
     FederationTrials,
+    Replayed,
     ReplayedFederation,
+    TabledFederation,
     TabledTrial,
     fedavg_rates,
     grid_points,
     joint_grid,
     read_table,
+    regret_fedavg,
+    regret_tuned,
     write_table,
 )
 from fedscout.experiments.suites.table_training import SUITES, prior_studies, train_table
 from fedscout.search.ledger import BASELINE
-from fedscout.strategies import FedAdamSpec, FedAvgSpec, StrategySpec, parse_strategy
-from tests.experiments.suites.made_up_tables import (
-    ARGUMENTS,
-    NUM_ROUNDS,
-    SEEDS,
-    by_rate,
-    federation,
-    rate_of,
-    replayed,
-    space_of,
-    written,
-)
+from fedscout.search.study import planned_space
+from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
 from tests.kits.refusals import refused
+from tests.search.recommenders.reports import report_of
+from tests.snippets import blocks
+
+# Made-up tables of trials: eight clients on wine's arguments, every configuration with an accuracy of its own.
+
+
+ARGUMENTS = (
+    "federation.dataset=wine",
+    "federation.num_clients=8",
+    "training.num_rounds=6",
+    "training.learning_rate=0.1",
+)
+SEEDS = (0, 1, 2)
+NUM_ROUNDS = 6
+REPORT = report_of(divergence=0.5, rows=(160,) * 8, distances=(1.0,) * 8, num_classes=3)
+
+
+def space_of(arguments: tuple[str, ...] = ARGUMENTS) -> SearchSpace:
+    """Return the joint space of a study of eight clients."""
+    from fedscout.experiments.studies.workflow import cohort_of
+
+    config = load_config((*arguments, *SPACE))
+    return planned_space(config.search, cohort_of(config, 8), config.training.local())
+
+
+def federation(
+    score: Callable[[StrategySpec, int], float],
+    half: str = "development",
+    name: str | None = None,
+    report: HeterogeneityReport = REPORT,
+) -> FederationTrials:
+    """Return a federation whose trials have the same accuracy in every round; NaN fails in the third."""
+    about = TabledFederation(
+        name=name or f"made up, {half}",
+        half=half,  # type: ignore[arg-type]
+        arguments=ARGUMENTS,
+        num_clients=8,
+        guessing=0.25,
+        data_digest=name or half,
+        reports={seed: report.model_dump(mode="json") for seed in SEEDS},
+    )
+
+    def trial(spec: StrategySpec, seed: int) -> TabledTrial:
+        accuracy = score(spec, seed)
+        failed = math.isnan(accuracy)
+        return TabledTrial(spec, seed, failed, (0.5, 0.5) if failed else (accuracy,) * NUM_ROUNDS)
+
+    return FederationTrials(
+        about, {(spec, seed): trial(spec, seed) for spec in joint_grid(space_of()) for seed in SEEDS}
+    )
+
+
+def rate_of(spec: StrategySpec) -> float:
+    """Return a configuration's client rate."""
+    return float(spec.client_values()["client_learning_rate"])
+
+
+def by_rate(spec: StrategySpec, seed: int) -> float:
+    """FedAvg is best at rate 0.5, and FedAdam at eta 0.3 is ten points better."""
+    if isinstance(spec, FedAdamSpec) and spec.eta == 0.3:
+        return round(0.9 + 0.01 * seed, 4)
+    is_best = spec.kind == "fedavg" and rate_of(spec) == 0.5
+    return round((0.8 if is_best else 0.6) + 0.01 * seed, 4)
+
+
+def replayed(path: Path, names: Sequence[str], *settings: str, columns: Sequence[str] | None = None) -> Measured:
+    """Return what recommenders of these names do on a table that lies in a file, in the joint space."""
+    known = [each.about.name for each in read_table(path)] if columns is None else columns
+    document = {
+        "title": "a test",
+        "unit": "R_t",
+        "method": {"kind": "choose"},
+        "measured_by": {"function": "fedscout.experiments.suites.replay:Replayed"},
+        "columns": {name: {} for name in known},
+        "rows": {name: {"by": name} for name in names},
+    }
+    return Replayed(str(path)).measure(Experiment.model_validate(document), CellContext(path.parent, settings))
+
+
+def written(path: Path, *federations: FederationTrials) -> Path:
+    """Write a table, and return its file."""
+    write_table(path, federations)
+    return path
+
+
+# The table of trials, and recommenders replayed on it, against values worked out by hand.
+
 
 BATTERY = read_experiment(SUITES / "replay.yaml")
 BEST = FedAdamSpec(eta=0.3, tau=1e-3, beta_1=0.9, beta_2=0.99)
@@ -267,3 +351,128 @@ def test_the_published_table_is_of_the_battery() -> None:
         assert each.seeds == (0, 1, 2, 3)
         given = arguments(BATTERY.federations[each.about.name])
         assert load_config(given).federation == load_config(each.about.arguments).federation
+
+
+# Regrets and archives by hand, and searchers of the user's own.
+
+
+ADAM = FedAdamSpec(eta=0.3)
+
+
+def test_a_record_of_answers_is_as_good_as_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = load_config(["federation.dataset=wine"])
+    assert RECOMMENDERS["LLM"].unavailable(config, tmp_path) is not None
+    (tmp_path / "llm.jsonl").touch()
+    assert RECOMMENDERS["LLM"].unavailable(config, tmp_path) is None
+
+
+def test_seeds_for_different_purposes_are_different() -> None:
+    groups = [search_seeds(50), *(other_seeds(purpose, 50) for purpose in ("fresh", "tuning", "selection"))]
+    assert len({seed for group in groups for seed in group}) == 200
+
+
+@pytest.mark.parametrize(("lost", "regret"), [(0.0, 0.0), (0.1, 1.0), (0.2, 2.0), (-0.05, -0.5)])
+def test_the_regret_of_what_a_step_size_does_not_give(lost: float, regret: float) -> None:
+    """Gains of 0.11 and 0.09: mean 0.1, deviation 0.01 · √2, standard error 0.01."""
+    assert regret_tuned(lost, (0.11, 0.09)) == pytest.approx(regret)
+    assert regret_fedavg(lost, 0.1) == pytest.approx(regret)
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "is_to_win"),
+    [(0.0101, 0.0, True), (0.0099, 0.0, False), (0.05, 0.0249, True), (0.05, 0.0251, False), (-0.05, 0.0, False)],
+)
+def test_a_gain_counts_from_a_point_and_two_standard_errors(mean: float, error: float, is_to_win: bool) -> None:
+    """Two gains m ± e have the standard error e."""
+    assert (regret_tuned(0.1, (mean + error, mean - error)) is not None) == is_to_win
+    assert regret_fedavg(0.1, 0.0199) is None
+
+
+# A searcher of the user's own in a replay: the page's example, and what is said to one that can't search.
+
+
+SHOWN = "# file: halving.py"
+WRONG = """
+from fedscout.search.searcher import Searcher
+from fedscout.strategies import FedAdamSpec, parse_strategy
+
+class Idle(Searcher):
+    pass
+
+class Greedy(Searcher):
+    def ask(self, num_proposals):
+        return [FedAdamSpec(eta=0.3)] * (num_proposals + 1)
+
+class Outside(Searcher):
+    def ask(self, num_proposals):
+        return [parse_strategy("fedexp")]
+
+class Texts(Searcher):
+    def ask(self, num_proposals):
+        return ["fedadam"]
+
+class Faulty(Searcher):
+    def ask(self, num_proposals):
+        return self.nothing
+
+class NoTask(Searcher):
+    def __init__(self):
+        pass
+
+    def ask(self, num_proposals):
+        return []
+
+class Silent(Searcher):
+    def ask(self, num_proposals):
+        return []
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A table of one federation, in a folder with the page's example and others that are wrong."""
+    (page,) = (block for block in blocks() if block.page == "choice.md" and block.text.startswith(SHOWN))
+    (tmp_path / "halving.py").write_text(page.text)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield written(tmp_path / "t.parquet", federation(by_rate))
+    for name in ("halving", "wrong"):
+        sys.modules.pop(name, None)
+
+
+def costs(found: Measured) -> set[float | None]:
+    return {cost for costs in found.figures["cost, trainings"].values() for cost in costs}
+
+
+def test_the_example_of_the_page_finds_what_it_tries(table: Path) -> None:
+    """Its first trial is nearest to eta 0.3, which is the oracle; more than eight trials it is not given."""
+    found = replayed(table, ["halving:Halving"])
+    (values,) = found.values.values()
+    assert values == pytest.approx([0.0] * len(SEEDS), abs=1e-9)
+    assert costs(found) == {8.0}
+
+
+def test_the_budget_is_the_studies(table: Path) -> None:
+    assert costs(replayed(table, ["halving:Halving"], "search.budget=3")) == {3.0}
+
+
+def test_without_a_proposal_fedavg_is_chosen(table: Path) -> None:
+    found = replayed(table, ["wrong:Silent"])
+    (regrets,) = found.figures["R_f"].values()
+    assert costs(found) == {0.0}
+    assert regrets == pytest.approx([1.0] * len(SEEDS))
+
+
+@pytest.mark.parametrize("path", ["nowhere:Search", "wrong:Nobody", "wrong:FedAdamSpec", "wrong:Idle"])
+def test_what_is_no_searcher_is_refused(table: Path, path: str) -> None:
+    with pytest.raises(StrategyError):
+        replayed(table, [path])
+
+
+@pytest.mark.parametrize(
+    "path", ["wrong:Greedy", "wrong:Outside", "wrong:Texts", "wrong:Faulty", "wrong:NoTask", "no searcher:"]
+)
+def test_a_searcher_that_can_t_search_is_told_in_one_line(table: Path, path: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^[^\n]*{path}[^\n]*$"):
+        replayed(table, [path])

@@ -33,7 +33,7 @@ class Nobody:
 
 
 BANDITS: Mapping[str, Callable[[], ContextualBandit]] = {
-    "linear, as FLASH's": lambda: LinearPosterior(SIZE, NUM_CLIENTS),
+    "linear, as FLASH's": lambda: LinearPosterior(SIZE, num_clients=NUM_CLIENTS),
     "restless": lambda: DiscountedRegression(SIZE),
     "restless that never forgets": lambda: DiscountedRegression(SIZE, discount=1.0),
     "neural": lambda: NeuralBandit(SIZE),

@@ -24,7 +24,7 @@ from fedscout.experiments.sweeps.run import SweepOutcome, run_sweep, scored_by
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, run_one
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import UNLIKE
-from tests.experiments.sweeps.sweeps import AXES, NUM_TRIALS, lasting, small, sweep_here, written
+from tests.experiments.sweeps.conftest import AXES, NUM_TRIALS, lasting, small, sweep_here, written
 from tests.kits.refusals import refused
 
 IMPOSSIBLE = "federation.num_clients=4,500"

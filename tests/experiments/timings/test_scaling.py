@@ -14,15 +14,12 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.cli.bench import scaling
 from fedscout.experiments.timings.scaling import (
-    NODE_BYTES,
     QUANTITIES,
     SPARE_BYTES,
     TERMS,
     RoundSize,
     fit,
-    held_out_errors,
     measure_scaling,
-    memory_fault,
 )
 from tests.experiments.cli.processes import REPOSITORY
 from tests.kits.refusals import refused
@@ -69,18 +66,6 @@ def test_errors_count_relative_to_the_time() -> None:
     assert all(0.6 < model @ size.terms / time < 1.6 for size, time in zip(sizes, noisy, strict=True))
 
 
-def test_a_held_out_size_is_predicted_and_a_law_that_is_not_linear_found_out() -> None:
-    """Times with the square of the hosts: the largest size takes more than a linear model says."""
-    sizes = grid(2, 4, 8, 16)
-    assert held_out_errors(sizes, times(sizes)) == pytest.approx([0, 0, 0], abs=1e-9)
-    quadratic = [time + 0.001 * size.hosts**2 for size, time in zip(sizes, times(sizes), strict=True)]
-    assert max(held_out_errors(sizes, quadratic)[:2]) < -0.2
-
-
-def test_two_sizes_can_t_be_checked() -> None:
-    assert held_out_errors(grid(2, 4), times(grid(2, 4))) == []
-
-
 # `fedscout bench scaling` measures what it says, on as many nodes as it says, and stops before memory runs out.
 
 
@@ -93,7 +78,6 @@ def test_without_memory_nothing_is_measured_and_the_reason_is_told(monkeypatch: 
     started: list[int] = []
     monkeypatch.setattr("fedscout.experiments.timings.scaling.memory_in_use", lambda: (0, SPARE_BYTES))
     monkeypatch.setattr("fedscout.experiments.timings.scaling._growing_hosts", lambda: nullcontext(started.append))
-    assert memory_fault(4, 4 * NODE_BYTES + SPARE_BYTES) is None
     found = measure_scaling([2, 4], 1000, 4, 100, told.append)
     assert [re.findall(r"[\d.]+", line) for line in told] == [["2", "2", "2.0", "1.0"]]
     assert (found, started) == ({"rounds": [], "costs": [], "estimates": []}, [])
