@@ -6,7 +6,6 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -168,79 +167,40 @@ def test_a_picture_is_turned_as_the_camera_says(pets: Path) -> None:
 # Mistakes.
 
 
-def one_class(folder: Path) -> None:
-    picture(folder / "cat" / "1.png")
-
-
-def texts(folder: Path) -> None:
-    for name in ("good", "bad"):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "1.txt").write_text("a review")
-
-
-def a_class_without_a_picture(folder: Path) -> None:
-    one_class(folder)
-    (folder / "bird").mkdir()
-
-
-def no_class_folders(folder: Path) -> None:
-    for name in ("cat", "dog"):
-        picture(folder / f"{name}.png")
-
-
-def mixed_depths(folder: Path) -> None:
-    one_class(folder)
-    picture(folder / "north" / "cat" / "1.png")
-
-
-def too_deep(folder: Path) -> None:
-    picture(folder / "a" / "b" / "c" / "1.png")
-
-
-def a_link_that_leads_back(folder: Path) -> None:
-    one_class(folder)
-    (folder / "cat" / "again").symlink_to(folder, target_is_directory=True)
-
-
-def a_link_to_itself(folder: Path) -> None:
-    one_class(folder)
-    os.symlink(folder / "self", folder / "self")
-
-
-def a_client_with_labels(folder: Path) -> None:
-    picture(folder / "north" / "1.png")
-    (folder / "north" / "labels.csv").write_text("image,label\n1.png,a\n")
-
-
-def a_stray_file_beside_clients(folder: Path) -> None:
-    a_client_with_labels(folder)
-    picture(folder / "2.png")
-
-
-def a_client_one_folder_deeper(folder: Path) -> None:
-    a_client_with_labels(folder)
-    picture(folder / "south" / "2004" / "a" / "1.png")
+def arrange(folder: Path, *names: str) -> None:
+    """Make pictures, texts, files of labels, folders, and links to themselves or to the whole folder."""
+    for path in (folder / name for name in names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match path.suffix:
+            case ".png":
+                picture(path)
+            case ".csv" | ".txt":
+                path.write_text("image,label\n1.png,a\n")
+            case _ if path.name in ("again", "self"):
+                path.symlink_to(path if path.name == "self" else folder)
+            case _:
+                path.mkdir()
 
 
 @pytest.mark.parametrize(
-    ("arrange", "key", "names"),
+    ("files", "key", "names"),
     [
-        (lambda folder: None, "federation.dataset", "{folder}"),
-        (Path.mkdir, "f", "folder/class/picture"),
-        (one_class, "data set 'f'", "got 1: cat"),
-        (a_class_without_a_picture, "f", "bird"),
-        (no_class_folders, "f", "cat.png"),
-        (mixed_depths, "f", "{folder}/cat/1.png and {folder}/north/cat/1.png"),
-        (too_deep, "pictures", "{folder}/a/b/c"),
-        (texts, "bad", "got '1.txt'; use federation.dataset='{folder}/bad/*.csv' for tables"),
-        (a_link_that_leads_back, "again", "{folder}"),
-        (a_link_to_itself, "f", "'self'"),
-        (a_stray_file_beside_clients, "f", "labels.csv, got '2.png'"),
-        (a_client_one_folder_deeper, "south", "{folder}/south/2004"),
+        ([], "federation.dataset", "{folder}"),
+        ([""], "f", "folder/class/picture"),
+        (["cat/1.png"], "data set 'f'", "got 1: cat"),
+        (["cat/1.png", "bird"], "f", "bird"),
+        (["cat.png", "dog.png"], "f", "cat.png"),
+        (["cat/1.png", "north/cat/1.png"], "f", "{folder}/cat/1.png and {folder}/north/cat/1.png"),
+        (["a/b/c/1.png"], "pictures", "{folder}/a/b/c"),
+        (["good/1.txt", "bad/1.txt"], "bad", "got '1.txt'; use federation.dataset='{folder}/bad/*.csv' for tables"),
+        (["cat/1.png", "cat/again"], "again", "{folder}"),
+        (["cat/1.png", "self"], "f", "'self'"),
+        (["north/1.png", "north/labels.csv", "2.png"], "f", "labels.csv, got '2.png'"),
+        (["north/1.png", "north/labels.csv", "south/2004/a/1.png"], "south", "{folder}/south/2004"),
     ],
 )
-def test_a_folder_that_is_no_data_set(tmp_path: Path, arrange: Callable[[Path], None], key: str, names: str) -> None:
-    arrange(tmp_path / "f")
+def test_a_folder_that_is_no_data_set(tmp_path: Path, files: list[str], key: str, names: str) -> None:
+    arrange(tmp_path / "f", *files)
     assert_refused(f"{tmp_path}/f", key=key, names=names.format(folder=tmp_path / "f"))
 
 

@@ -104,8 +104,6 @@ def test_rows_that_belong_together_are_on_one_side(asked: int, seed: int) -> Non
     """And are as many as asked for, within half of the largest group, while no class is short of groups."""
     whole = grouped()
     clients, server = cut(asked, seed, dataset=whole)
-    assert whole.groups is not None
-    assert clients.groups is not None
     rows = [side.features[:, 0].astype(int) for side in (clients, server)]
     assert sorted(np.concatenate(rows)) == list(range(40))
     assert not {*whole.groups[rows[0]]} & {*whole.groups[rows[1]]}
@@ -214,7 +212,6 @@ def test_all_rows_are_the_servers_and_the_clients_keep_theirs(tmp_path: Path) ->
     np.testing.assert_array_equal(alone.features, served.features)
     np.testing.assert_array_equal(alone.partition.rows, served.partition.rows)
     assert alone.server is None
-    assert served.server is not None
     assert (served.server.num_rows, served.server.labels) == (60, None)
     told = {name: served.facts[name] for name in served.facts.keys() - alone.facts.keys()}
     source = {"server_dataset": "server.csv", "server_source": str(tmp_path / "server.csv")}
@@ -225,7 +222,6 @@ def test_labels_are_matched_by_name_and_the_scale_is_the_servers_own(tmp_path: P
     """Its classes are numbered anew without `odd`: ill, well = 0, 1 there are 0, 2 here."""
     rows = table(60, ("well", "ill"), shift=100.0, seed=1)
     server = built_with(tmp_path, rows, server_labels=True).server
-    assert server is not None
     np.testing.assert_array_equal(server.labels, np.where(rows["state"] == "well", 2, 0))
     columns = rows[["pulse", "age"]].to_numpy()
     np.testing.assert_allclose(server.features, (columns - columns.mean(0)) / columns.std(0), rtol=1e-4, atol=1e-4)
@@ -234,8 +230,6 @@ def test_labels_are_matched_by_name_and_the_scale_is_the_servers_own(tmp_path: P
 @pytest.mark.parametrize(("asked", "number"), [(10, 10), (0.5, 30), (60, 60)])
 def test_some_of_its_rows(tmp_path: Path, asked: float, number: int) -> None:
     federation = built_with(tmp_path, GOOD, server_rows=asked, server_labels=True)
-    assert federation.server is not None
-    assert federation.server.labels is not None
     assert np.bincount(federation.server.labels).tolist() == [number // 2, 0, number // 2]
 
 
@@ -274,7 +268,6 @@ def test_rows_that_make_no_data_set_are_refused(tmp_path: Path) -> None:
 
 def test_classes_do_not_matter_where_labels_are_stripped(tmp_path: Path) -> None:
     server = built_with(tmp_path, table(60, ("well", "dead"))).server
-    assert server is not None
     assert server.num_rows == 60
 
 

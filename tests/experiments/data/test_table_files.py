@@ -400,7 +400,6 @@ def test_images_in_arrays(tmp_path: Path) -> None:
 def book(folder: Path, rows: list[list[Any]], *merged: str) -> Path:
     made = openpyxl.Workbook()
     page = made.active
-    assert page is not None
     for row in rows:
         page.append(row)
     for area in merged:
@@ -434,7 +433,6 @@ def test_a_formula_without_its_value_is_refused(tmp_path: Path) -> None:
 def test_a_text_that_begins_as_a_formula_does_is_a_text(tmp_path: Path) -> None:
     made = openpyxl.Workbook()
     page = made.active
-    assert page is not None
     page.append(["a", "b"])
     page.append([1, "x"])
     page["B2"].value, page["B2"].data_type = "=x", "s"

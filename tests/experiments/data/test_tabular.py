@@ -1,16 +1,19 @@
-"""Wine Quality: the published files, and every way in which a copy of them can be wrong."""
+"""Tables by name: the published files, and the ways in which a copy of them can be wrong."""
 
 from __future__ import annotations
 
 import gzip
+import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedscout.engine.errors import DataError
+from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.data.files import FOLDER_VARIABLE
+from fedscout.experiments.data.loaders.table import DATASETS
 from fedscout.experiments.data.loaders.tabular import HOSPITALS, MEASUREMENTS
 from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
@@ -45,16 +48,6 @@ def test_well_formed_file(tmp_path: Path) -> None:
     assert dataset.client_ids is None
 
 
-@pytest.mark.parametrize("content", [GOOD.replace("\n", "\r\n"), GOOD.replace('"', "")])
-def test_harmless_variants_read_the_same(tmp_path: Path, content: str) -> None:
-    write(tmp_path, GOOD)
-    expected = load_dataset("wine_quality_red", folder=tmp_path)
-    write(tmp_path, content)
-    dataset = load_dataset("wine_quality_red", folder=tmp_path)
-    np.testing.assert_array_equal(dataset.features, expected.features)
-    assert dataset.feature_names == expected.feature_names
-
-
 FILE = "winequality-red.csv"
 NAMES = f"the column names of {FILE}"
 ALCOHOL, QUALITY, ACIDITY = (
@@ -62,10 +55,8 @@ ALCOHOL, QUALITY, ACIDITY = (
 )
 MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
     "no header": ("\n".join([row(5, 1), row(5, 2), row(6, 3), row(6, 4)]), FILE, "fixed acidity"),
-    "label missing": (GOOD.replace("quality", "mark"), FILE, "columns quality,"),
     "feature missing": (GOOD.replace("alcohol", "ethanol"), FILE, "columns alcohol,"),
     "delimiter at line ends": (GOOD.replace("\n", ";\n"), NAMES, "''"),
-    "word for number": (GOOD.replace(";10;", ";ten;"), ALCOHOL, "'ten' in 1 of 4 cells"),
     "absent number": (GOOD.replace(";11;", ";;"), ALCOHOL, "'nothing' in 1 of 4 cells"),
     "repeated header": (GOOD + HEADER + "\n", ACIDITY, "'fixed acidity' in 1 of 5 cells"),
     "nan label": (GOOD + row("nan"), QUALITY, "'nan' in 1 of 5 cells"),
@@ -213,7 +204,6 @@ def test_missing_files_and_other_columns(tmp_path: Path) -> None:
 @pytest.mark.data
 def test_published_files_of_heart(data_folder: Path) -> None:
     dataset = load_dataset("heart", folder=data_folder)
-    assert dataset.client_ids is not None
     # heart-disease.names gives these numbers of patients, and of those without disease.
     for hospital, (patients, healthy) in {
         "cleveland": (303, 164),
@@ -286,7 +276,6 @@ def test_unsw_by_kind_of_attack_and_service(tmp_path: Path) -> None:
     ("content", "key", "names"),
     [
         (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv", "columns proto,"),
-        (UNSW.replace(",", ";"), "the columns of UNSW_NB15_training-set.csv", "one column"),
         (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'", "got 1: 1"),
     ],
 )
@@ -384,3 +373,64 @@ def test_digits_keep_the_scale_of_pixels_and_state_their_unit() -> None:
     # In that unit the variance of a pixel is 1 on average, as it is for standardised columns.
     variance = (dataset.features.astype(np.float64) / dataset.feature_unit).var(axis=0)
     assert variance.mean() == pytest.approx(1)
+
+
+# What holds of every data set by name: missing files are named, what it does not have or read is refused.
+
+
+BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
+OF_COLUMNS = (
+    *("wine_quality", "wine_quality_red", "wine_quality_white", "retinal_grades"),
+    *("unsw_nb15", "nf_unsw_nb15"),
+)
+"""Data sets of which any column may be the label, or name the clients: their files are read first."""
+DOCUMENT = Path(__file__).parents[3] / "docs" / "datasets.md"
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in BUNDLED])
+def test_missing_files_are_named_with_place_and_publisher(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load_dataset(name, folder=tmp_path)
+    assert len(caught.value.faults) == 1
+    for fault in caught.value.faults:
+        assert f"${FOLDER_VARIABLE}/" in fault
+        assert str(tmp_path) in fault
+        assert "://" in fault
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in OF_COLUMNS])
+def test_a_label_and_clients_that_it_does_not_have_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load_dataset(name, label="nonsense", client_column="nowhere", folder=tmp_path)
+    found = [(fault.key, fault.given) for fault in caught.value.faults]
+    assert found == [("federation.label", "'nonsense'"), ("federation.client_column", "'nowhere'")]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"group_column": "x"},
+        {"split": "test"},
+        {"missing_values": ("-1",)},
+        {"drop_columns": ("x",)},
+        {"text_column": "x"},
+        {"query": "SELECT 1"},
+    ],
+    ids=lambda choice: next(iter(choice)),
+)
+def test_keys_that_a_data_set_does_not_read_are_refused(tmp_path: Path, choice: dict[str, Any]) -> None:
+    key = f"federation.{next(iter(choice))}"
+    assert_refused("digits", key=key, kind=ConfigurationError, **choice)
+    if next(iter(choice)) in ("missing_values", "drop_columns", "text_column"):
+        assert_refused(str(tmp_path), key=key, **choice)
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    assert_refused("imagenet", key="federation.dataset", names=tuple(DATASETS), kind=ConfigurationError)
+
+
+def test_the_documents_table_of_data_sets_is_complete() -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    assert {line.count("|") for line in rows} == {8}
+    named = [name for line in rows for name in re.findall(r"`([a-z0-9_]+)`", line.split("|")[1])]
+    assert set(named) == set(DATASETS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,14 +29,9 @@ def build(config: FederationConfig | None = None) -> Federation:
     return build_federation(config or FederationConfig(), ModelConfig())
 
 
-def own_rows(federation: Federation, client: int) -> tuple[np.ndarray, np.ndarray]:
-    own = federation.client_data(client).own
-    return own.take(np.arange(len(own)))
-
-
-def clean_rows(federation: Federation, client: int) -> tuple[np.ndarray, np.ndarray]:
-    clean = federation.client_data(client).clean
-    return clean.take(np.arange(len(clean)))
+def own_rows(federation: Federation, client: int, view: str = "own") -> tuple[np.ndarray, np.ndarray]:
+    rows = getattr(federation.client_data(client), view)
+    return rows.take(np.arange(len(rows)))
 
 
 def test_demo() -> None:
@@ -68,7 +62,7 @@ def test_equal_configurations_build_equal_federations(scenario: str | None) -> N
 def test_only_transformed_clients_differ_from_their_clean_view(scenario: str) -> None:
     federation = build(FederationConfig(dataset="wine", scenario=scenario, num_clients=4))
     for client in range(4):
-        own, clean = own_rows(federation, client), clean_rows(federation, client)
+        own, clean = own_rows(federation, client), own_rows(federation, client, "clean")
         differs = any((left != right).any() for left, right in zip(own, clean, strict=True))
         assert differs == (client in federation.transforms) == federation.client_data(client).corrupted
         rows = federation.partition.client(client)
@@ -79,7 +73,7 @@ def test_only_transformed_clients_differ_from_their_clean_view(scenario: str) ->
 def test_noise_on_digits_is_in_their_unit() -> None:
     federation = build(FederationConfig(scenario="corrupted_client"))
     unit = np.sqrt(federation.features.astype(np.float64).var(axis=0).mean())
-    noise = own_rows(federation, 2)[0].astype(np.float64) - clean_rows(federation, 2)[0]
+    noise = own_rows(federation, 2)[0].astype(np.float64) - own_rows(federation, 2, "clean")[0]
     assert noise.mean() / unit == pytest.approx(1.0, abs=5 * 0.5 / np.sqrt(noise.size) + 1e-6)
 
 
@@ -95,26 +89,6 @@ def test_clients_too_small_to_answer_are_on_record() -> None:
     config = FederationConfig(dataset="wine", partition=PartitionConfig(kind="iid"), num_clients=40, min_release=5)
     # 178 rows for 40 clients: 18 clients of five, 22 of four.
     assert build(config).facts["num_clients_below_min_release"] == 22
-
-
-@pytest.mark.data
-def test_wine_quality_by_color(data_folder: Path) -> None:
-    config = FederationConfig(
-        dataset="wine_quality", client_column="color", partition=PartitionConfig(kind="natural"), folder=data_folder
-    )
-    federation = build(config)
-    assert federation.partition.sizes.tolist() == [1599, 4898]
-    assert federation.facts["client_names"] == ("red", "white")
-
-
-@pytest.mark.data
-def test_label_skew_of_the_bearings(data_folder: Path) -> None:
-    config = FederationConfig(dataset="bearing", scenario="label_skew", num_clients=4, folder=data_folder)
-    federation = build(config)
-    # 530/2.2 = 240.9 rows a client; shares of healthy snapshots as published.
-    assert federation.partition.sizes.tolist() == [240] * 4
-    counts = [int((federation.labels[federation.partition.client(client)] == 0).sum()) for client in range(4)]
-    assert counts == [216, 168, 120, 24]
 
 
 def test_the_data_digest_depends_on_rows_labels_and_deal() -> None:

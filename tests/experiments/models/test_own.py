@@ -124,6 +124,27 @@ def frozen(num_features, num_classes):
     return net(num_features, num_classes).requires_grad_(False)
 
 
+def frozen_extractor(num_features):
+    return nn.Linear(num_features, 4).requires_grad_(False)
+
+
+def maps():
+    return nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3))
+
+
+class Summing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, rows):
+        return self.factor * rows.sum(dim=1)
+
+
+def mismatched(num_features):
+    return nn.Linear(num_features + 1, 4)
+
+
 def annotated() -> int:
     raise AssertionError("called")
 
@@ -209,11 +230,6 @@ def test_a_factory_is_called_with_the_facts_that_it_takes(
     assert str(factory) == f"users_nets:{name}"
 
 
-def test_a_partial_s_own_arguments_are_left_alone(build: Build) -> None:
-    """`partial(net, 6)` takes `num_classes` alone, as its first argument is given."""
-    assert build("users_nets:half")()[1].in_features == 6
-
-
 @pytest.mark.parametrize("path", ["os:abort", "shutil:rmtree", "antigravity:geohash", "xml.dom:Node"])
 def test_python_s_own_library_is_not_even_imported(build: Build, path: str) -> None:
     already = set(sys.modules)
@@ -285,39 +301,9 @@ def test_a_module_that_does_not_work_is_told_in_a_line(build: Build, name: str, 
     assert caught.value.faults[0].subject == f"model.kind=users_nets:{name}"
 
 
-EXTRACTORS = """
-import torch
-from torch import nn
-
-
-def frozen(num_features):
-    return nn.Linear(num_features, 4).requires_grad_(False)
-
-
-def maps():
-    return nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3))
-
-
-class Summing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(1))
-
-    def forward(self, rows):
-        return self.factor * rows.sum(dim=1)
-
-
-def mismatched(num_features):
-    return nn.Linear(num_features + 1, 4)
-
-
-"""
-
-
-@pytest.mark.parametrize("name", ["frozen", "maps"])
-def test_an_extractor_needs_neither_classes_nor_gradients(build: Build, user_folder: Path, name: str) -> None:
-    (user_folder / "users_extractors.py").write_text(EXTRACTORS)
-    factory = own_extractor(f"users_extractors:{name}", ModelRequest((6,), 3))
+@pytest.mark.parametrize("name", ["frozen_extractor", "maps"])
+def test_an_extractor_needs_neither_classes_nor_gradients(user_folder: Path, name: str) -> None:
+    factory = own_extractor(f"users_nets:{name}", ModelRequest((6,), 3))
     assert pickle.loads(pickle.dumps(factory)) == factory
 
 
@@ -329,9 +315,8 @@ def test_an_extractor_needs_neither_classes_nor_gradients(build: Build, user_fol
     ],
 )
 def test_an_extractor_that_does_not_work(user_folder: Path, name: str, named: str) -> None:
-    (user_folder / "users_extractors.py").write_text(EXTRACTORS)
     with refused(ConfigurationError, key="federation.embedding", names=named):
-        own_extractor(f"users_extractors:{name}", ModelRequest((6,), 3))
+        own_extractor(f"users_nets:{name}", ModelRequest((6,), 3))
 
 
 @pytest.mark.parametrize(

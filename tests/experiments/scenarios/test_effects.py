@@ -256,9 +256,7 @@ def test_a_group_shares_its_permutation_and_others_have_their_own() -> None:
 
 def test_concept_shift_affects_who_holds_a_class_that_moved() -> None:
     # Client 0 holds class 0 alone, clients 1 and 2 the others.
-    labels = np.repeat([0, 1, 2], 10)
-    base = request(num_clients=3, rows_each=10)
-    own = EffectRequest(base.partition, labels, 3, (6,), seed=0)
+    own = replace(request(num_clients=3, rows_each=10), labels=np.repeat([0, 1, 2], 10))
     result = stack_effects(parse_effects({"kind": "concept_shift", "clients": "all", "permutation": [0, 2, 1]}), own)
     assert result.affected_clients == (1, 2)
     assert result.facts["effects"][0]["moved_rows"] == [0, 10, 10]
@@ -334,9 +332,7 @@ STEP = {"kind": "devices", "clients": "all", "seconds_per_step": 0.5}
 
 
 def devices(*effects: dict[str, Any], num_clients: int = 4, seed: int = 0) -> dict[int, Device]:
-    partition = Partition.from_lists([np.array([client]) for client in range(num_clients)])
-    request = EffectRequest(partition, np.zeros(num_clients, np.int64), 2, (3,), seed)
-    return stack_effects(parse_effects(list(effects)), request).devices
+    return plan(*effects, num_clients=num_clients, rows_each=1, seed=seed).devices
 
 
 def test_values_hold_for_everybody_who_is_named() -> None:
