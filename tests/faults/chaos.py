@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import random
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +30,12 @@ from typing import Any, Literal
 import psutil
 
 from fedscout.engine.trials.checkpoint import read_checkpoint
-from tests.faults.undisturbed import NUM_TRIALS, STUDY, Outcome
+from tests.commands import ran_python
+from tests.experiments.cli.processes import Command
+from tests.faults.conftest import LOCAL, NUM_TRIALS, STUDY, Outcome, trial_files
 from tests.ray_processes import works_as
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = "fedscout.experiments.cli.main"
 STALL_SECONDS = 240.0
 STARTS = 5
 """Ray gives up its own start after 30 s, which a busy machine may need; the command is then called again."""
@@ -87,7 +87,7 @@ def plan(generator: random.Random, num_kills: int, num_rounds: int, nodes: bool 
 
 def rounds_done(out: Path, rounds_per_trial: int) -> int:
     """Return how many rounds of a study are in its log and its checkpoints."""
-    done = rounds_per_trial * len(list(out.glob("trials/*.parquet")))
+    done = rounds_per_trial * len(trial_files(out))
     for path in out.glob("checkpoints/*.checkpoint"):
         with suppress(Exception):  # it vanishes while it is read
             done += int(read_checkpoint(path)[0]["state"]["server_round"])
@@ -117,30 +117,21 @@ class Disturbed:
         folder: Where it runs; its output goes to `out` in there.
         arguments: Of the command.
         rounds_per_trial: Of the study.
+        stack: Ends what was started and still runs.
         cluster: Whose nodes may be killed.
     """
 
     folder: Path
     arguments: Sequence[str]
     rounds_per_trial: int
+    stack: ExitStack
     cluster: Any = None
-    _command: subprocess.Popen[bytes] | None = None
     _failed_starts: int = 0
     _began: float = field(default_factory=time.monotonic)
-    _seen: dict[int, psutil.Process] = field(default_factory=dict)
 
     def start(self) -> None:
         """Call the command, for the first time or again."""
-        with (self.folder / "stderr").open("ab") as err, (self.folder / "stdout").open("wb") as out:
-            self._command = subprocess.Popen(
-                [sys.executable, "-m", "fedscout.experiments.cli.main", *self.arguments],
-                cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
+        self._command = self.stack.enter_context(Command(self.folder, *self.arguments))
 
     def finished(self) -> bool:
         """Whether the command ended well.
@@ -148,15 +139,14 @@ class Disturbed:
         Raises:
             ChaosError: If it ended otherwise; we did not kill it.
         """
-        code = self._command.poll()
+        code = self._command.process.poll()
         if code not in (None, 0):
-            err = (self.folder / "stderr").read_text(errors="replace")
-            if "timed out during startup" in err[-400:] and self._failed_starts < STARTS:
-                self._failed_starts += 1
-                print("Ray could not start in time; the command is called again", flush=True)
-                self.start()
-                return False
-            raise ChaosError(f"the command ended with exit code {code}: {err[-2000:]}")
+            _, _, err = self._command.end()
+            if "timed out during startup" not in err[-400:] or self._failed_starts >= STARTS:
+                raise ChaosError(f"the command ended with exit code {code}: {err[-2000:]}")
+            self._failed_starts += 1
+            print("Ray could not start in time; the command is called again", flush=True)
+            self.start()
         return code == 0
 
     def rounds(self) -> int:
@@ -196,25 +186,20 @@ class Disturbed:
             time.sleep(POLL_SECONDS)
         raise ChaosError("the study ended before all kills were spent; give it more --rounds")
 
-    def _tree(self) -> list[psutil.Process]:
-        """Return the processes that this one started, and theirs; those of commands killed before may still end."""
-        top = psutil.Process() if self.cluster else psutil.Process(self._command.pid)
-        found = top.children(recursive=True)
-        self._seen.update({process.pid: process for process in found})
-        return found
-
     def _kill_process(self, kind: Kind, generator: random.Random) -> str:
+        process = self._command.process
         with suppress(psutil.NoSuchProcess):
-            tree = self._tree()
+            tree = self._command.tree()
             if kind == "driver":
-                self._command.kill()
-                self._command.wait()
-                killed = str(self._command.pid)
+                process.kill()
+                process.wait()
                 self.start()
-                return killed
-            victims = [process for process in tree if works_as(process, TITLES[kind])]
+                return str(process.pid)
+            if self.cluster:  # whose nodes this process started
+                tree = psutil.Process().children(recursive=True)
+            victims = [one for one in tree if works_as(one, TITLES[kind])]
             if victims:
-                victim = generator.choice(sorted(victims, key=lambda process: process.pid))
+                victim = generator.choice(sorted(victims, key=lambda one: one.pid))
                 victim.kill()
                 return str(victim.pid)
         return ""
@@ -226,30 +211,6 @@ class Disturbed:
         processes = kill_node(self.cluster, node)
         self.cluster.add_node(**NODE)
         return f"with processes {', '.join(map(str, processes))}; another joined"
-
-    def end(self) -> None:
-        """End whatever was started and still runs."""
-        with suppress(psutil.NoSuchProcess):
-            self._tree()
-        if self._command is not None:
-            self._command.kill()
-            self._command.wait()
-        for process in self._seen.values() if not self.cluster else ():
-            with suppress(psutil.Error):
-                process.kill()
-
-
-def undisturbed(folder: Path, arguments: Sequence[str]) -> Path:
-    """Run the study in one process; return its folder."""
-    out = folder / "undisturbed"
-    subprocess.run(
-        [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments, "engine.grid=local", "--out", str(out)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    return out
 
 
 def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes: bool = False) -> str:
@@ -268,7 +229,7 @@ def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes:
     generator = random.Random(seed)
     kills = plan(generator, num_kills, NUM_TRIALS * rounds_per_trial, nodes)
     arguments = ["run", *STUDY, f"training.num_rounds={rounds_per_trial}", "--json"]
-    expected = undisturbed(folder, arguments)
+    ran_python("-m", PROGRAM, *arguments, LOCAL, "--out", "undisturbed", cwd=folder, timeout=3600).check_returncode()
     with ExitStack() as stack:
         cluster = None
         if nodes:
@@ -276,13 +237,12 @@ def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes:
 
             cluster = stack.enter_context(cluster_of(3))
         where = f"engine.address={cluster.address}" if cluster else "engine.num_hosts=2"
-        study = Disturbed(folder, [*arguments, where, "--out", "out"], rounds_per_trial, cluster)
-        stack.callback(study.end)
+        study = Disturbed(folder, [*arguments, where, "--out", "out"], rounds_per_trial, stack, cluster)
         study.start()
         for number, kill in enumerate(kills, 1):
             print(f"kill {number:2} of {num_kills}: {study.strike(kill, generator)}", flush=True)
         study.wait(NUM_TRIALS * rounds_per_trial + 1)
-    refuse_differences(expected, folder / "out")
+    refuse_differences(folder / "undisturbed", folder / "out")
     kinds = collections.Counter(kill.kind for kill in kills)
     spent = ", ".join(f"{number} of a {kind}" for kind, number in sorted(kinds.items()))
     return f"seed {seed}: after {num_kills} kills ({spent}) log and result are those of the undisturbed study"

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +44,13 @@ def own() -> dict[str, int]:
     }
 
 
+def is_busy(process: psutil.Process) -> bool:
+    """Whether a process of Ray's is a host or a task."""
+    with suppress(psutil.NoSuchProcess):
+        return process.name().startswith(("ray::HostActor", "ray::_"))
+    return False
+
+
 def of_ray(ray: Any) -> dict[str, int]:
     """Return what Ray holds, once the last study's processes have ended.
 
@@ -56,7 +63,7 @@ def of_ray(ray: Any) -> dict[str, int]:
     while True:
         processes = psutil.Process().children(recursive=True)
         alive = sum(actor["State"] != "DEAD" for actor in actors().values())
-        busy = sum(one.name().startswith(("ray::HostActor", "ray::_")) for one in processes)
+        busy = sum(is_busy(process) for process in processes)
         if not alive + busy or time.monotonic() > deadline:
             break
         time.sleep(0.1)

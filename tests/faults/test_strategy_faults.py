@@ -23,8 +23,8 @@ from fedscout.engine.trials.runner import LocalRunner
 from tests.engine.choices import Choice, rounds_of, spec_of
 from tests.engine.federations import uneven_federation
 from tests.experiments.cli.conftest import Cli
+from tests.faults.conftest import line_of, trial_files
 from tests.faults.faulty_strategies import PRINTED, Faulty
-from tests.faults.undisturbed import line_of, trial_files
 
 PATH = "tests.faults.faulty_strategies:Faulty"
 DATA = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=3")

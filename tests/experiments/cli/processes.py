@@ -56,7 +56,7 @@ class Command:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if self.process.poll() is None:
-            self._note_tree()
+            self.tree()
             self.process.kill()
         self.process.communicate()
         for process in self.alive():
@@ -69,14 +69,14 @@ class Command:
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        self._note_tree()
+        self.tree()
 
     def wait_for_process(self, is_wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
         """Wait until a process of the tree is what is wanted, which it may be for moments only, and return it."""
         found: list[psutil.Process] = []
 
         def look() -> bool:
-            self._note_tree()
+            self.tree()
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.extend(process for process in self.alive() if is_wanted(process))
             return bool(found)
@@ -84,9 +84,11 @@ class Command:
         self.wait_until(look)
         return found[0]
 
-    def _note_tree(self) -> None:
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            self._tree[process.pid] = process
+    def tree(self) -> list[psutil.Process]:
+        """Return the processes that the command started, and theirs, as they are now, and note them."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        self._tree.update({process.pid: process for process in found})
+        return found
 
     def left_over(self) -> list[psutil.Process]:
         """Return the processes of the tree that outlive the command by more than a moment."""

@@ -229,11 +229,6 @@ def test_a_study_by_a_model_is_replayed_without_a_key(
     assert len(serving.asked) == num_asked
 
 
-def test_words_without_one_shot_are_refused(cli: Cli, tmp_path: Path) -> None:
-    cli("run", *SMALL, "--text", "skewed", "--out", "out").refuses("recommender.text", "--one-shot")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Server, report: Path) -> None:
     serving = server([GOOD])
     words = ("recommend", at(serving), *FAST, "recommender.text=skewed", "--json")
@@ -242,7 +237,3 @@ def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Serv
     by_rules = ("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
     assert cli(*by_rules).document["source"] == "rules"
     assert len(serving.asked) == 1
-
-
-def test_one_shot_beside_another_searcher_is_refused(cli: Cli) -> None:
-    cli("run", *SMALL, "--one-shot", "search.kind=genetic").refuses("search.kind", "genetic")

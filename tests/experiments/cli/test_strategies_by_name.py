@@ -1,13 +1,15 @@
-"""Strategies outside the default search space: trained, searched, listed and logged because a study names them."""
+"""Strategies outside the default search space, models, effects and tables of the user's on the command line."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from fedscout.engine.trials.log import read_trials
@@ -22,6 +24,7 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.specification import LAYERS
 from tests.experiments.cli.conftest import SMALL, Cli
+from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 
 NAMED = (*SMALL, "search.strategies=[fedavg,rfa,fedexp]", "search.confirmation_seeds=0", "search.budget=4")
 
@@ -84,25 +87,6 @@ def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:
     kinds = {name: [entry["title"] for entry in document[name]["oneOf"]] for name in ("schema", "by_name")}
     assert kinds == {"schema": [*BUILT_IN_KINDS], "by_name": [*CHOSEN_BY_NAME_KINDS]}
     assert cli("strategies", *SERVER, CLOCK, "--json", EVERYTHING).document["by_name"] is None
-
-
-@pytest.mark.parametrize(
-    ("command", "settings", "names"),
-    [
-        ("train", ["strategy.kind=rfa", "strategy.num_iterations=0"], ("num_iterations of rfa", "got 0")),
-        ("train", ["strategy.kind=rfa", "strategy.smoothing=0"], ("smoothing of rfa", "got 0")),
-        ("train", ["strategy.kind=rfa", "strategy.tau=1"], ("tau", "rfa", "got 1", "num_iterations, smoothing")),
-        ("train", ["strategy.kind=fedbn"], ("fedbn", "batch normalisation")),
-        ("train", ["strategy.kind=fedadam+scaffold"], ("scaffold", "got fedadam+scaffold")),
-        ("search", ["search.strategies=[fedadam+scaffold]"], ("scaffold", "got fedadam+scaffold")),
-        ("search", ["search.strategies=[fedavg,fedbuff]"], ("fedbuff", "clock")),
-    ],
-)
-def test_a_mistake_is_one_line_before_anything_is_trained(
-    cli: Cli, tmp_path: Path, command: str, settings: list[str], names: tuple[str, ...]
-) -> None:
-    cli(command, *SMALL, *settings, "--out", "out").refuses(*names)
-    assert not (tmp_path / "out" / "trials").exists()
 
 
 # Pairs on the command line: trained, searched, resumed, listed.
@@ -222,3 +206,68 @@ def test_a_training_under_label_noise_tells_its_score_against_the_other_labels_t
     shown = cli("train", *settings, "--out", "screen").out
     assert f"{other:.4f}" in shown
     assert "client 2" in " ".join(shown.split())
+
+
+# Tables that nobody prepared: one line each, from the file to the verdict.
+
+
+QUICK = (
+    "engine.grid=local",
+    "training.num_rounds=2",
+    "search.budget=1",
+    "search.generation_size=1",
+    "search.confirmation_seeds=2",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "label", "client", "line"),
+    [
+        (tweets(), "airline_sentiment", "airline", "columns: left out tweet_id, airline_sentiment_gold, name"),
+        (patients(), "outcome", "hospital", "federation.drop_columns=[discharge_code]"),
+        (readings(), "state", "machine", "columns: left out reading, unit"),
+    ],
+    ids=["tweets", "patients", "readings"],
+)
+def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, label: str, client: str, line: str) -> None:
+    saved(table, tmp_path / "X.csv")
+    given = (f"federation.{key}={value}" for key, value in (("label", label), ("client_column", client)))
+    shown = cli("run", "federation.dataset=X.csv", *given, "--out", "found", *QUICK).ok.out
+    assert line in " ".join(shown.split())
+    result = json.loads((tmp_path / "found" / "result.json").read_text())
+    assert [column["name"] for column in result["federation"]["columns"]] == [*table.columns]
+
+
+# Small tables as people publish them, each with one fault (`tests/fixtures/raw`): one command, without preparation.
+
+
+RAW = Path(__file__).parents[2] / "fixtures" / "raw"
+QUICK_DETECTION = ("engine.grid=local", "detection.outlier_repetitions=2", "detection.outlier_min_flags=2")
+TABLES = {
+    "missing_labels.csv": (("label=outcome", "client_column=site"), 3),
+    "missing_quantity.csv": (("label=level", "client_column=site"), 3),
+    "latin.csv": (("label=outcome", "client_column=Städte"), 3),
+    "wide.csv": (("label=outcome", "client_column=Städte"), 3),
+    "no_header.csv": (("label=column4", "client_column=column1", "header=false"), 3),
+    "folders/*/train.tsv": (("label=outcome",), 3),
+    "files/*.csv": (("label=outcome",), 3),
+    "types/*.parquet": (("label=outcome",), 3),
+    "data/*.csv": (("label=outcome",), 3),
+    "types_identifiers.csv": (("label=label", "client_column=site"), 3),
+    "types_leaks.csv": (("label=label", "client_column=ward"), 2),
+    "types_numbers.csv": (("label=label", "client_column=site"), 3),
+    "types_sums.csv": (("label=count", "client_column=site"), 2),
+    "merged.xlsx": (("label=outcome", "client_column=site"), 3),
+}
+
+
+def arguments(name: str) -> list[str]:
+    return [f"federation.dataset={RAW}/{name}", *(f"federation.{choice}" for choice in TABLES[name][0])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_from_the_file_to_detect(cli: Cli, name: str) -> None:
+    report = cli("detect", *arguments(name), *QUICK_DETECTION, "--json").document["report"]
+    assert report["num_clients"] == TABLES[name][1]

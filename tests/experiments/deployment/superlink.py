@@ -7,6 +7,8 @@ the SuperLink and each command bears a mark of its own, by which it is ended tog
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import json
 import os
 import re
@@ -21,12 +23,16 @@ from typing import TypeVar
 
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from tests.experiments.cli.processes import REPOSITORY
-from tests.experiments.deployment.credentials import LOOPBACK, NodeKey, ServerCertificates
 from tests.experiments.deployment.forked_clientapp import with_forked_clients
 from tests.marked_processes import MarkedProcesses
 
+LOOPBACK = "127.0.0.1"
 START_SECONDS = 90.0
 """Processes that import Flower take some two seconds to start, and many times that on a busy machine."""
 
@@ -133,20 +139,20 @@ class RealFederation:
     def __init__(self, folder: Path, tls: bool = False) -> None:
         self.folder = folder
         self._nodes: list[Started] = []
-        self._certificates = ServerCertificates.made(folder) if tls else None
+        self._certificate = server_certificate(folder) if tls else None
         self._port = free_port()
         self._started: list[Started] = []
 
     def begin(self, node_configs: Sequence[Mapping[str, Value]]) -> None:
         """Start the SuperLink, and a SuperNode for each configuration."""
         command = ["flower-superlink", "--disable-runtime-dependency-installation", "--port", str(self._port)]
-        if self._certificates is None:
+        if self._certificate is None:
             secured, options = "insecure = true", ["--insecure"]
         else:
-            secured = f'root-certificates = "{self._certificates.server}"'
-            options = ["--ssl-ca-certfile", str(self._certificates.server), "--enable-supernode-auth"]
-            options += ["--ssl-certfile", str(self._certificates.server)]
-            options += ["--ssl-keyfile", str(self._certificates.server_key)]
+            secured = f'root-certificates = "{self._certificate}"'
+            options = ["--ssl-ca-certfile", str(self._certificate), "--enable-supernode-auth"]
+            options += ["--ssl-certfile", str(self._certificate)]
+            options += ["--ssl-keyfile", str(self._certificate.with_suffix(".key"))]
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "{LOOPBACK}:{self._port}"\n{secured}\n'
         )
@@ -165,13 +171,13 @@ class RealFederation:
         number = len(self._nodes)
         command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self._port}", "--port", str(free_port())]
         command += ["--node-config", toml_values(config)]
-        if self._certificates is None:
+        if self._certificate is None:
             command += ["--insecure"]
         else:
-            key = NodeKey.made(self.folder, f"node-{number}-key")
-            self.flwr("supernode", "register", str(key.public), "local")
-            command += ["--root-certificates", str(self._certificates.server)]
-            command += ["--auth-supernode-private-key", str(key.private)]
+            key = node_key(self.folder / f"node-{number}-key")
+            self.flwr("supernode", "register", f"{key}.pub", "local")
+            command += ["--root-certificates", str(self._certificate)]
+            command += ["--auth-supernode-private-key", str(key)]
         self._nodes.append(self._start(f"node-{number}", command, forked_clients=True))
         self._nodes[number].wait_for(r"SuperNode ID: \d+")
 
@@ -232,6 +238,44 @@ def wait_until(look: Callable[[], Found | None], seconds: float, fault: Callable
             pytest.fail(f"{fault()}\n(after {seconds:.0f} s)")
         time.sleep(LOOK_SECONDS)
     return found
+
+
+def server_certificate(folder: Path) -> Path:
+    """Write a certificate of the loopback alone, which signs itself and holds for an hour, and its key beside it."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(hosts, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    path.with_suffix(".key").write_bytes(pem(key, serialization.PrivateFormat.PKCS8))
+    return path
+
+
+def node_key(path: Path) -> Path:
+    """Write a SuperNode's new key pair, of a curve and in the form that Flower asks for: `path` and `path.pub`."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    path.write_bytes(pem(key, serialization.PrivateFormat.OpenSSH))
+    encoding, public = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    Path(f"{path}.pub").write_bytes(key.public_key().public_bytes(encoding, public))
+    return path
+
+
+def pem(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
+    """Return a private key without a password."""
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def free_port() -> int:

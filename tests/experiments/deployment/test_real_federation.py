@@ -25,7 +25,7 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.nodes.policy import OwnerPolicy
-from fedscout.engine.trials.record import TrialSettings
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.deployment.client import Agreement
@@ -81,22 +81,36 @@ def link(agreement: Path) -> NodeLink:
     return linked(client_app(agreement, policy=TRUSTING), *({"partition-id": client} for client in range(3)))
 
 
+def met(link: NodeLink, agreement: Path, folder: Path, clients: int = 3, **options: Any) -> RealFederation:
+    """Return a driver that has met so many clients; it writes to `out` in a folder."""
+    driver = RealFederation(link, agreement, folder / "out", **options)
+    assert driver.wait_for(clients, patience=5) == clients
+    return driver
+
+
 @pytest.fixture
 def federation(agreement: Path, link: NodeLink, tmp_path: Path) -> RealFederation:
     """A driver that has met the three clients."""
-    met = RealFederation(link, agreement, tmp_path / "out")
-    assert met.wait_for(3, patience=5) == 3
-    return met
+    return met(link, agreement, tmp_path)
+
+
+def simulated_trial(
+    config: StudyConfig, strategy: dict[str, Any], num_rounds: int = 3, **session: Any
+) -> tuple[Trial, LocalGrid]:
+    """Return what a simulation of the three clients' training finds, and its grid."""
+    settings = TrialSettings(
+        parse_strategy(strategy, Cohort(3, 3, 0.2)),
+        *(num_rounds, 3, replace(config.training.session(config.seed), **session)),
+        keep_model=True,
+    )
+    grid = LocalGrid(build_federation(config.federation, config.model), CLIENT_QUERIES, settings.session)
+    return run_trial(settings, grid), grid
 
 
 @pytest.mark.slow
 def test_training_has_the_simulations_bits(federation: RealFederation, config: StudyConfig, tmp_path: Path) -> None:
     real = federation.train({"kind": "fedadam", "eta": 0.05})
-    simulated = build_federation(config.federation, config.model)
-    spec = parse_strategy({"kind": "fedadam", "eta": 0.05}, Cohort(3, 3, 0.2))
-    settings = TrialSettings(spec, 3, 3, config.training.session(config.seed), keep_model=True)
-    grid = LocalGrid(simulated, CLIENT_QUERIES, settings.session)
-    trial = run_trial(settings, grid)
+    trial, grid = simulated_trial(config, {"kind": "fedadam", "eta": 0.05})
     assert trial.vector is not None
     written = load_file(tmp_path / "out" / "model.safetensors")
     named = grid.facts.layout.split(trial.vector)
@@ -110,8 +124,7 @@ def test_training_has_the_simulations_bits(federation: RealFederation, config: S
 @pytest.mark.parametrize("round_timeout", [600.0, 45.0])
 def test_a_drivers_folder_is_a_study(agreement: Path, link: NodeLink, tmp_path: Path, round_timeout: float) -> None:
     out = tmp_path / "out"
-    federation = RealFederation(link, agreement, out, round_timeout)
-    federation.wait_for(3, patience=5)
+    federation = met(link, agreement, tmp_path, round_timeout=round_timeout)
     federation.detect()
     federation.train({"kind": "fedadam", "eta": 0.05}, rounds=1)
     for study in (read_study(out), read_study_files(out)):
@@ -122,12 +135,11 @@ def test_a_drivers_folder_is_a_study(agreement: Path, link: NodeLink, tmp_path: 
 
 def test_what_is_kept_is_told_before_anything_trains(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
     told: list[str] = []
-    federation = RealFederation(link, agreement, tmp_path / "out", tell=told.append)
-    federation.wait_for(3, patience=5)
-    met = len(link.heard)
+    federation = met(link, agreement, tmp_path, tell=told.append)
+    heard = len(link.heard)
     with refused(StrategyError, key="a strategy whose clients share something"):
         federation.train({"kind": "local"})
-    assert len(link.heard) == met
+    assert len(link.heard) == heard
     trial = federation.train({"kind": "fedper"}, rounds=1)
     (kept,) = (line for line in told if "the saved model is the global one" in line)
     assert kept.removeprefix("note: ") in trial.notes
@@ -144,8 +156,7 @@ def test_detection_is_the_simulations(federation: RealFederation, config: StudyC
 @pytest.mark.parametrize("by", ["rules", "search"])
 def test_the_whole_program_begins_nothing_twice(agreement: Path, link: NodeLink, tmp_path: Path, by: Any) -> None:
     def run() -> tuple[dict[str, Any], tuple[float, ...]]:
-        federation = RealFederation(link, agreement, tmp_path / "out")
-        federation.wait_for(3, patience=5)
+        federation = met(link, agreement, tmp_path)
         chosen = federation.choose(federation.detect(), by=by)
         return chosen, federation.train(chosen).round_accuracy
 
@@ -158,12 +169,10 @@ def test_the_whole_program_begins_nothing_twice(agreement: Path, link: NodeLink,
 
 @pytest.mark.slow
 def test_clients_that_come_back_keep_their_numbers(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
-    first = RealFederation(link, agreement, tmp_path / "out")
-    first.wait_for(3, patience=5)
+    met(link, agreement, tmp_path)
     link.apps = {node + 1000 * (node % 2): app for node, app in link.apps.items()}
     last = link.apps.pop(min(link.apps))
-    again = RealFederation(link, agreement, tmp_path / "out")
-    again.wait_for(2, patience=5)
+    again = met(link, agreement, tmp_path, 2)
     link.apps[5] = last
     trial = again.train({"kind": "fedavg"})
     assert trial.client == (0, 1, 2)
@@ -187,7 +196,7 @@ def test_waiting_for_clients_ends(agreement: Path, link: NodeLink, tmp_path: Pat
 
 
 def test_a_damaged_file_of_clients_is_refused(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
-    RealFederation(link, agreement, tmp_path / "out").wait_for(3, patience=5)
+    met(link, agreement, tmp_path)
     (tmp_path / "out" / "clients.json").write_text('{"clients": [{"name": 7}]}')
     with refused(LogError, key="clients.json"):
         RealFederation(link, agreement, tmp_path / "out").wait_for(3, patience=5)
@@ -195,8 +204,7 @@ def test_a_damaged_file_of_clients_is_refused(agreement: Path, link: NodeLink, t
 
 def test_owners_that_refuse_training_leave_nothing_to_train(agreement: Path, tmp_path: Path) -> None:
     app = client_app(agreement, policy=OwnerPolicy(trains=False))
-    federation = RealFederation(linked(app, {"partition-id": 0}, {"partition-id": 1}), agreement, tmp_path / "out")
-    federation.wait_for(2, patience=5)
+    federation = met(linked(app, {"partition-id": 0}, {"partition-id": 1}), agreement, tmp_path, 2)
     with pytest.raises(TrialError, match="owner"):
         federation.train({"kind": "fedavg"})
 
@@ -235,11 +243,8 @@ def test_own_tables_train_as_they_would_have_in_one_table(tmp_path: Path) -> Non
     for client, (name, table) in enumerate(tables.items()):  # a simulation shuffles what a client holds
         table.iloc[simulated.partition.client(client) - 60 * client].to_csv(tmp_path / f"{name}.csv", index=False)
     nodes = ({"data": str(tmp_path / f"{name}.csv"), "name": name} for name in tables)
-    federation = RealFederation(linked(client_app(path), *nodes), path, tmp_path / "out")
-    federation.wait_for(3, patience=5)
-    real = federation.train({"kind": "fedavg"})
-    settings_of = TrialSettings(parse_strategy({"kind": "fedavg"}, Cohort(3, 3, 0.2)), 2, 3, config.training.session(0))
-    trial = run_trial(settings_of, LocalGrid(simulated, CLIENT_QUERIES, settings_of.session))
+    real = met(linked(client_app(path), *nodes), path, tmp_path).train({"kind": "fedavg"})
+    trial, _ = simulated_trial(config, {"kind": "fedavg"}, num_rounds=2)
     assert (real.round_accuracy, real.round_loss) == (trial.round_accuracy, trial.round_loss)
 
 
@@ -256,9 +261,7 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
     path = tmp_path / "federation.json"
     path.write_text(Agreement.of_study(config).text)
     link = linked(client_app(path, policy=TRUSTING), *({"partition-id": client} for client in range(3)))
-    federation = RealFederation(link, path, tmp_path / "out")
-    federation.wait_for(3, patience=5)
-    real = federation.train({"kind": "fedavg"})
+    real = met(link, path, tmp_path).train({"kind": "fedavg"})
     simulated = build_federation(config.federation, config.model)
     sizes = simulated.partition.sizes
     documents = [str(reply.content["document"]) for reply in link.heard[1::2]]
@@ -266,10 +269,7 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
     parts = {int(size * share) + more for size in sizes for share in (1, 0.8, 0.2) for more in (0, 1)}
     for text in documents:
         assert not any(re.search(rf"[ \[]{rows}[],}}]", text) for rows in parts)
-    spec = parse_strategy({"kind": "fedavg"}, Cohort(3, 3, 0.2))
-    session = replace(config.training.session(0), client_table=client_table_of(config, simulated))
-    settings = TrialSettings(spec, 3, 3, session)
-    trial = run_trial(settings, LocalGrid(simulated, CLIENT_QUERIES, settings.session))
+    trial, _ = simulated_trial(config, {"kind": "fedavg"}, client_table=client_table_of(config, simulated))
     np.testing.assert_allclose(real.round_train_loss, trial.round_train_loss, rtol=1e-5)
     assert trial.client_accuracy is not None
     np.testing.assert_allclose(real.round_accuracy[-1], np.mean(trial.client_accuracy), rtol=1e-5)
@@ -297,17 +297,10 @@ def test_no_row_leaves_a_client(federation: RealFederation, config: StudyConfig,
 
 def test_flowers_own_strategy_drives_the_same_clients(config: StudyConfig, agreement: Path, link: NodeLink) -> None:
     """As the page has it, with arrays by the model's names: the models are those of a simulation of the strategy."""
-    simulated = build_federation(config.federation, config.model)
-    settings = TrialSettings(
-        parse_strategy({"kind": "fedadam", "eta": 0.05, "client_learning_rate": 0.1}, Cohort(3, 3, 0.2)),
-        *(2, 3, config.training.session(config.seed)),
-        keep_model=True,
-    )
-    rate = settings.session.training.model_copy(update={"learning_rate": 0.1})
-    settings = replace(settings, session=replace(settings.session, training=rate))
-    grid = LocalGrid(simulated, CLIENT_QUERIES, settings.session)
+    chosen = {"kind": "fedadam", "eta": 0.05, "client_learning_rate": 0.1}
+    rate = config.training.session(config.seed).training.model_copy(update={"learning_rate": 0.1})
+    trial, grid = simulated_trial(config, chosen, num_rounds=2, training=rate)
     layout, first = grid.facts.layout, grid.initial_vector(config.seed)
-    trial = run_trial(settings, grid)
     assert trial.vector is not None
     initial = ArrayRecord({name: Array(array) for name, array in layout.split(first).items()})
     strategy = FedAdam(eta=0.05, beta_1=0.9, beta_2=0.99, tau=1e-3, min_available_nodes=3)

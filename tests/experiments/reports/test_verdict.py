@@ -218,10 +218,13 @@ OUTCOMES: dict[str, tuple[Callable[[TrialSettings], Measured], dict[str, Any]]] 
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", OUTCOMES)
 @pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
-def test_lines_fit_and_nothing_is_cut(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:
+def test_verdict_then_reason_then_cost_and_nothing_is_cut(
+    tmp_path: Path, name: str, report: HeterogeneityReport | None
+) -> None:
     measured, settings = OUTCOMES[name]
     notes = ["Test rows have near copies. " * 20]
-    shown = screen(found(tmp_path, measured, report, **settings), report, dependence=notes)
+    outcome = found(tmp_path, measured, report, **settings)
+    shown = screen(outcome, report, dependence=notes)
     lines = [*shown.lines()]
     assert max(line.cell_len for line in lines) <= 80
     words = " ".join(line.plain for line in lines).split()
@@ -231,25 +234,18 @@ def test_lines_fit_and_nothing_is_cut(tmp_path: Path, name: str, report: Heterog
     assert " ".join(LONG.split()) in text
     file = io.StringIO()
     shown.show(PlainConsole(file=file, width=80))
-    assert file.getvalue().splitlines() == [line.plain for line in lines]  # as they are, and none broken
+    plain = [line.plain for line in lines]
+    assert file.getvalue().splitlines() == plain  # as they are, and none broken
 
-
-@pytest.mark.sampled(10)
-@pytest.mark.parametrize("name", OUTCOMES)
-@pytest.mark.parametrize("report", [None, ALIKE, SKEWED], ids=["undiagnosed", "alike", "skewed"])
-def test_verdict_then_reason_then_cost(tmp_path: Path, name: str, report: HeterogeneityReport | None) -> None:
-    measured, settings = OUTCOMES[name]
-    outcome = found(tmp_path, measured, report, **settings)
-    lines = lines_of(outcome, report)
-    assert lines[0].startswith(("Use ", "Best of the search: ", "No trial completed"))
+    assert plain[0].startswith(("Use ", "Best of the search: ", "No trial completed"))
     starts = [
-        next((at for at, line in enumerate(lines) if word in line), None) for word in ("Why: ", "Cost: ", "Train ")
+        next((at for at, line in enumerate(plain) if word in line), None) for word in ("Why: ", "Cost: ", "Train ")
     ]
     assert (starts[0] is not None) == (outcome.best is not None)
     known = [at for at in starts if at is not None]
     assert known == sorted(known)
     if outcome.confirmation is not None:
-        assert outcome.confirmation.scores_text in " ".join(" ".join(lines[: known[0]]).split())
+        assert outcome.confirmation.scores_text in " ".join(" ".join(plain[: known[0]]).split())
 
 
 def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:

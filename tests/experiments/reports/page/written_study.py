@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.detectors.report import ClientFacts, DetectionConfig, Finding, HeterogeneityReport, ReportedMetrics
+from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.runtime.files import json_text
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import config_of
 from fedscout.search.confirmation.confirmation import confirm, contestant
 from fedscout.strategies import parse_strategy
+from tests.search.recommenders.reports import finding, report_of
 
 CLIENTS = 4
 SEEDS = (11, 12, 13)
@@ -63,7 +64,7 @@ def write_study(
             confirmed[role].append(trial)
     for trial in trials if finished else trials[: num_trials + 1]:
         log.append(trial)
-    report = _report(class_names) if diagnosed else None
+    report = _report() if diagnosed else None
     if report is not None:
         (folder / "report.json").write_text(json_text(report.model_dump(mode="json")))
     if finished:
@@ -108,30 +109,12 @@ def _trial(spec: Any, curve: Any, clients: tuple[float, ...] = (0.7,) * CLIENTS,
     )
 
 
-def _report(class_names: tuple[str, ...]) -> HeterogeneityReport:
+def _report() -> HeterogeneityReport:
     counts = [(40, 0), (0, 30), (10, 10), (5, 5)]
-    facts = [
-        ClientFacts(client=number, num_rows=sum(own), label_counts=own, heterogeneity_index=0.5)
-        for number, own in enumerate(counts)
+    report = report_of(None, None, rows=tuple(map(sum, counts)))
+    clients = [
+        facts.model_copy(update={"label_counts": own}) for facts, own in zip(report.clients, counts, strict=True)
     ]
-    skew = Finding(
-        name="label_skew",
-        value=0.4,
-        threshold=0.1,
-        detected=True,
-        flagged_clients=(0,),
-        client_values={0: 0.4, 1: 0.3, 2: 0.05, 3: 0.05},
-        sentence="Label skew: yes.",
-    )
-    return HeterogeneityReport(
-        seed=0,
-        settings=DetectionConfig(),
-        num_clients=CLIENTS,
-        num_classes=2,
-        num_features=3,
-        clients=tuple(facts),
-        label_skew=skew,
-        feature_skew=Finding.unmeasured("feature_skew", 0.0, "no client reported its feature sums"),
-        outliers=Finding.unmeasured("outliers", 4.0, "no models were trained"),
-        metrics=ReportedMetrics(),
-    )
+    values = {0: 0.4, 1: 0.3, 2: 0.05, 3: 0.05}
+    skew = finding("label_skew", 0.4, 0.1, flagged=(0,)).model_copy(update={"client_values": values})
+    return report.model_copy(update={"clients": tuple(clients), "label_skew": skew})

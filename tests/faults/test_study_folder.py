@@ -1,8 +1,10 @@
-"""A disk that is full, or must not be written: one line, nothing half-written, and the same command goes on later."""
+"""A study's folder on a disk that is full or must not be written, and with whatever lies in it already."""
 
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import re
 import shutil
@@ -10,20 +12,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.runtime.files import remove_unfinished
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
+from fedscout.engine.trials.log import TrialLog
 from tests.commands import ran_python
 from tests.experiments.cli.conftest import Cli
 from tests.experiments.cli.processes import REPOSITORY
-from tests.faults.undisturbed import LOCAL, NUM_TRIALS, STUDY, Outcome, line_of, trial_files
-
-RUN = ("run", *STUDY, LOCAL, "--out")
+from tests.faults.conftest import LOCAL, NUM_TRIALS, RUN, STUDY, GoesOn, line_of, trial_files, written_at
+from tests.forged_trials import forge
 
 
 @contextmanager
@@ -44,13 +49,12 @@ def failing(name: str, number: int = errno.ENOSPC, count: int = 0) -> Iterator[N
         yield
 
 
-def refusing(number: int) -> Callable[..., None]:
-    """Return a function that raises this error of the operating system."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return refuse
+@contextmanager
+def refusing(holder: object, name: str, number: int) -> Iterator[None]:
+    """Let a function raise this error of the operating system."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holder, name, Mock(side_effect=OSError(number, os.strerror(number))))
+        yield
 
 
 @pytest.mark.sampled(2)
@@ -66,7 +70,7 @@ def refusing(number: int) -> Callable[..., None]:
     ],
 )
 def test_what_can_t_be_written_stops_the_study_and_it_goes_on_later(
-    cli: Cli, tmp_path: Path, undisturbed: Outcome, name: str, count: int, number: int
+    cli: Cli, goes_on: GoesOn, tmp_path: Path, name: str, count: int, number: int
 ) -> None:
     out = tmp_path / "out"
     with failing(name, number, count):
@@ -77,21 +81,16 @@ def test_what_can_t_be_written_stops_the_study_and_it_goes_on_later(
     assert not list(out.rglob("*.tmp"))
     assert len(trial_files(out)) == {".parquet": 2, "report.json": 0, "result.json": NUM_TRIALS}[name]
 
-    finished = {path: path.stat().st_mtime_ns for path in trial_files(out)}
-    done = cli(*RUN, out)
-
-    assert (done.code, done.warnings) == (0, "")
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert Outcome.of(out) == undisturbed
+    finished = written_at(*trial_files(out))
+    assert goes_on() == []
+    assert written_at(*finished) == finished
 
 
 @pytest.mark.slow
-def test_checkpoints_that_can_t_be_written_only_warn(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
+def test_checkpoints_that_can_t_be_written_only_warn(goes_on: GoesOn) -> None:
     with failing(".checkpoint"):
-        done = cli(*RUN, tmp_path / "out")
-    assert done.code == 0
-    assert "checkpoint: OSError: [Errno 28] No space left on device" in done.warnings
-    assert Outcome.of(tmp_path / "out") == undisturbed
+        warnings = goes_on()
+    assert "checkpoint: OSError: [Errno 28] No space left on device" in " ".join(warnings)
 
 
 @pytest.mark.slow
@@ -162,47 +161,35 @@ def test_a_finished_study_is_told_from_a_folder_that_can_only_be_read(cli: Cli, 
 
 @pytest.mark.slow
 def test_an_unfinished_study_in_such_a_folder_is_refused_before_anything_runs(
-    cli: Cli, tmp_path: Path, undisturbed: Outcome
+    cli: Cli, goes_on: GoesOn, out: Path
 ) -> None:
-    out = tmp_path / "out"
-    assert cli(*RUN, out).code == 0
-    for path in (trial_files(out)[-1], out / "result.json"):
-        path.unlink()
+    trial_files(out)[-1].unlink()
     with read_only(out):
         for folder in (out, out / "new"):
             assert re.match(rf"fedscout: --out .*, got {folder}:", line_of(cli(*RUN, folder), 2))
         other = cli(*RUN, out, "seed=8")
     assert (other.code, other.out) == (2, "")
     assert re.match(rf"fedscout: .*{out} .* another ", other.warnings)
-    assert cli(*RUN, out).code == 0
-    assert Outcome.of(out) == undisturbed
+    goes_on()
 
 
 @pytest.mark.slow
-def test_a_log_that_can_t_be_mended_is_told(cli: Cli, tmp_path: Path, undisturbed: Outcome) -> None:
+def test_a_log_that_can_t_be_mended_is_told(cli: Cli, out: Path) -> None:
     """A damaged file that can't be moved, as in a read-only folder."""
-    out = tmp_path / "out"
-    assert cli(*RUN, out).code == 0
     victim = trial_files(out)[1]
     victim.write_text("text")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "rename", refusing(errno.EROFS))
+    with refusing(Path, "rename", errno.EROFS):
         line = line_of(cli(*RUN, out), 1)
     assert re.match(rf"fedscout: {victim} .*{out}/quarantine/{victim.name} .*: Read-only file system", line)
 
 
 @pytest.mark.slow
-def test_files_that_can_t_be_opened_now_are_not_taken_for_damaged(
-    cli: Cli, tmp_path: Path, undisturbed: Outcome
-) -> None:
-    out = tmp_path / "out"
-    assert cli(*RUN, out).code == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pq, "ParquetFile", refusing(errno.EMFILE))
+def test_files_that_can_t_be_opened_now_are_not_taken_for_damaged(cli: Cli, goes_on: GoesOn, out: Path) -> None:
+    with refusing(pq, "ParquetFile", errno.EMFILE):
         line = line_of(cli(*RUN, out), 1)
     assert re.match(rf"fedscout: {trial_files(out)[0]} .*: Too many open files; ", line)
     assert not (out / "quarantine").exists()
-    assert Outcome.of(out) == undisturbed
+    goes_on()
 
 
 @pytest.fixture
@@ -221,7 +208,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Outcome) -> None:
+def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, goes_on: GoesOn) -> None:
     """All but some pages are taken at first, then everything, then nothing."""
     out = small_disk / "out"
     taken = small_disk / "taken"
@@ -233,19 +220,15 @@ def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, undisturbed: Out
     with taken.open("ab", buffering=0) as file, suppress(OSError):
         while file.write(b"x" * 512):
             pass
-    second = cli(*RUN, out)
-    assert second.code == 1
+    assert cli(*RUN, out).code == 1
     taken.unlink()
-    third = cli(*RUN, out)
-    assert third.code == 0
-    (line,) = third.warnings.splitlines()  # a page with its pictures takes more than this disk has
+    (line,) = goes_on(out)  # a page with its pictures takes more than this disk has
     assert "report" in line
     assert "No space left on device" in line
-    assert Outcome.of(out) == undisturbed
 
 
 @pytest.mark.stress
-def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli: Cli) -> None:
+def test_a_limit_on_the_size_of_files(tmp_path: Path, goes_on: GoesOn) -> None:
     """As `ulimit -f` sets it: a signal that ends a process, unless it is ignored, as Python does."""
     script = (
         "import resource; from fedscout.experiments.cli.main import main; "
@@ -256,8 +239,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, undisturbed: Outcome, cli:
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search("report.json .*: File too large; ", done.stderr.splitlines()[-1])
     assert not list((tmp_path / "out").rglob("*.tmp"))
-    assert cli(*RUN, tmp_path / "out").code == 0
-    assert Outcome.of(tmp_path / "out") == undisturbed
+    goes_on()
 
 
 @pytest.mark.slow
@@ -300,3 +282,159 @@ def test_only_unfinished_files_of_ours_are_removed(tmp_path: Path) -> None:
     remove_unfinished(tmp_path)
     remove_unfinished(tmp_path / "nowhere")
     assert {path.name for path in tmp_path.iterdir()} == {*mine, ".folder.12.tmp"}
+
+
+# Whatever lies in a study's folder, the study repeats what is missing and ends as the undisturbed one.
+
+
+@pytest.fixture
+def out(tmp_path: Path, undisturbed_folder: Path) -> Path:
+    """A finished study's folder, without its result."""
+    shutil.copytree(undisturbed_folder, tmp_path / "out")
+    (tmp_path / "out" / "result.json").unlink()
+    return tmp_path / "out"
+
+
+def other_study(path: Path) -> None:
+    """The same columns, another configuration."""
+    log = TrialLog(path.parent.parent)
+    (record,) = [record for record in log.read() if path.name.startswith(f"{record.trial:05d}-")]
+    path.unlink()
+    assert log.append(replace(record, config_hash="another", fitness=1.0)) == path
+
+
+def edited(path: Path, keeps_metadata: bool) -> None:
+    """The best of all, with the metadata as they were, or without them and thus without the digest."""
+    table = pq.ParquetFile(path).read()
+    place = table.schema.get_field_index("fitness")
+    table = table.set_column(place, table.schema.field(place), pa.array([0.99]))
+    pq.write_table(table if keeps_metadata else table.replace_schema_metadata(), path)
+
+
+BROKEN: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("hello\n"),
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+}
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    **{name: BROKEN[name] for name in ("truncated", "empty", "text", "a pipe")},
+    "another table": lambda path: pq.write_table(pa.table({"a": [1, 2]}), path),
+    "no rows": lambda path: pq.write_table(pq.ParquetFile(path).read().slice(0, 0), path),
+    "another study": other_study,
+    "no number": lambda path: forge(path, fitness=math.nan),
+    "no status": lambda path: forge(path, status="won"),
+    "no parameters": lambda path: forge(path, parameters="[1]"),
+    "edited": lambda path: edited(path, keeps_metadata=True),
+    "edited without the digest": lambda path: edited(path, keeps_metadata=False),
+    "a folder": lambda path: (path.unlink(), path.mkdir(), (path / "content").write_text("mine")),
+    "a loop": lambda path: (path.unlink(), path.symlink_to(path.name)),
+    "unreadable": lambda path: path.chmod(0),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_trial_is_set_aside_and_repeated(cli: Cli, goes_on: GoesOn, out: Path, damage: str) -> None:
+    """To look at the study changes nothing; to run it again sets the file aside and repeats that trial alone."""
+    if damage == "unreadable" and os.geteuid() == 0:
+        pytest.skip("a superuser may read everything")
+    files = trial_files(out)
+    victim = files[2]
+    kept = written_at(*{*files} - {victim})
+    DAMAGE[damage](victim)
+    shown = cli("trials", "out", "--json")
+    assert shown.code == 0
+    assert len(json.loads(shown.out)) == NUM_TRIALS - 1
+    assert f"out/trials/{victim.name} " in shown.err
+    assert os.path.lexists(victim)
+    aside = out / "quarantine" / victim.name
+    (line,) = goes_on()
+    assert all(str(path) in line for path in (victim, aside))
+    assert os.path.lexists(aside)
+    assert written_at(*kept) == kept
+    assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
+
+
+@pytest.mark.slow
+def test_what_is_no_trial_is_set_aside_and_nothing_repeated(cli: Cli, goes_on: GoesOn, out: Path) -> None:
+    files = trial_files(out)
+    (out / "trials" / "notes.txt").write_text("mine")
+    (out / "trials" / "x.parquet").write_text("text")
+    shutil.copy(files[1], out / "trials" / "copy of 1.parquet")  # would be counted twice
+    (out / "trials" / "more").mkdir()
+    kept = written_at(*files)
+    assert len(json.loads(cli("trials", "out", "--json").out)) == NUM_TRIALS
+    assert len(goes_on()) == 4
+    names = {"notes.txt", "x.parquet", "copy of 1.parquet", "more"}
+    assert {path.name for path in (out / "quarantine").iterdir()} == names
+    assert written_at(*files) == kept
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_was_writing_is_removed(goes_on: GoesOn, out: Path) -> None:
+    (out / "checkpoints").mkdir(exist_ok=True)
+    for name in ("trials/.00009-ab.parquet.4711.tmp", "checkpoints/.ab.checkpoint.4711.tmp", ".result.json.4711.tmp"):
+        (out / name).write_bytes(b"half")
+    assert goes_on() == []
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
+def test_a_damaged_checkpoint_is_named_and_its_trial_starts_again(goes_on: GoesOn, out: Path, damage: str) -> None:
+    (victim,) = [path for path in trial_files(out) if path.name.startswith("00000-")]
+    key = pq.ParquetFile(victim).read(["key"]).to_pylist()[0]["key"]
+    victim.unlink()
+    checkpoint = out / "checkpoints" / f"{key}.checkpoint"
+    checkpoint.parent.mkdir(exist_ok=True)
+    checkpoint.write_bytes(os.urandom(4000))
+    BROKEN[damage](checkpoint)
+    (line,) = goes_on()
+    assert re.fullmatch(rf"fedscout: .*{checkpoint} .*: .*", line)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["truncated", "empty", "nested", "a pipe"])
+@pytest.mark.parametrize("name", ["report.json", "config.json"])
+def test_a_damaged_json_file_is_named_and_made_again(goes_on: GoesOn, out: Path, name: str, damage: str) -> None:
+    before = json.loads((out / name).read_text())
+    BROKEN[damage](out / name)
+    (line,) = goes_on()
+    assert line.startswith(f"fedscout: {out / name} ")
+    after = json.loads((out / name).read_text())
+    assert {**after, "timings": 0} == {**before, "timings": 0}
+
+
+@pytest.mark.slow
+def test_a_folder_in_the_place_of_a_json_file_is_told_and_nothing_is_lost(cli: Cli, goes_on: GoesOn, out: Path) -> None:
+    (out / "result.json").mkdir()
+    assert re.match(rf"fedscout: {out}/result.json .*: Is a directory; ", line_of(cli(*RUN, out), 1))
+    (out / "result.json").rmdir()
+    goes_on()
+
+
+def test_without_a_readable_configuration_another_study_is_not_continued(cli: Cli, out: Path) -> None:
+    BROKEN["truncated"](out / "config.json")
+    before = sorted(path.name for path in out.rglob("*"))
+    done = cli(*RUN, out, "seed=1")
+    assert (done.code, done.out) == (2, "")
+    assert "config.json" in done.warnings
+    assert sorted(path.name for path in out.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["trials", "checkpoints", "quarantine"])
+def test_a_file_in_the_place_of_a_folder_is_told_at_once(cli: Cli, out: Path, name: str) -> None:
+    shutil.rmtree(out / name, ignore_errors=True)
+    (out / name).write_text("mine")
+    line = line_of(cli(*RUN, out), 2)
+    assert line.startswith(f"fedscout: {out / name} ")
+    assert line.endswith(" is a file")
+
+
+def test_a_finished_study_with_a_damaged_result_is_told_from_its_log(goes_on: GoesOn, out: Path) -> None:
+    (out / "result.json").write_text('{"config": {')
+    goes_on()
