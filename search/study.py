@@ -161,8 +161,9 @@ def planned_space(
     custom_specs = [custom for custom in customs if isinstance(custom, CustomSpec)]
     searched_ranges = {**config.client_ranges.ranges()}
     if config.selection is not None:
-        kinds = [named_selection(kind, selection, cohort).kind for kind in config.selection]
-        searched_ranges[SELECTION] = ChoiceRange(tuple(kinds))
+        for kind in config.selection:
+            named_selection(kind, selection, cohort)  # refuses what does not fit
+        searched_ranges[SELECTION] = ChoiceRange(tuple(config.selection))
     return space_of(
         cohort,
         config.strategies,

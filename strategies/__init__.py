@@ -6,13 +6,12 @@ from fedscout.strategies.methods.averaging import (
     FedAvgSpec,
     FedProxSpec,
     FedYogiSpec,
-    QFedAvgSpec,
 )
 from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection
-from fedscout.strategies.space import SearchSpace, StrategyRow, space_of
+from fedscout.strategies.space import SearchSpace, space_of
 from fedscout.strategies.specification import (
     ChoiceRange,
     IntegerRange,
@@ -26,20 +25,14 @@ from fedscout.strategies.specification import (
 from fedscout.strategies.table import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
-    CLIENT_KINDS,
-    SERVER_RULE_KINDS,
     STRATEGIES,
-    named_classes,
     parse_strategy,
-    strategy_class,
 )
 
 __all__ = [
     "BUILT_IN_KINDS",
     "CHOSEN_BY_NAME_KINDS",
-    "CLIENT_KINDS",
     "SELECTIONS",
-    "SERVER_RULE_KINDS",
     "STRATEGIES",
     "BulyanSpec",
     "ChoiceRange",
@@ -54,20 +47,16 @@ __all__ = [
     "IntegerRange",
     "KrumSpec",
     "MultiKrumSpec",
-    "QFedAvgSpec",
     "Range",
     "RealRange",
     "SearchRange",
     "SearchSpace",
     "SelectionSpec",
-    "StrategyRow",
     "StrategySpec",
     "Value",
     "given_values",
-    "named_classes",
     "named_selection",
     "parse_selection",
     "parse_strategy",
     "space_of",
-    "strategy_class",
 ]

@@ -29,11 +29,12 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, JsonValue
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.seeds import UNSEEDED, unseeded_generators
 from fedscout.engine.text import alternatives, shown
+from fedscout.engine.user_code import code_digests
 
 _COLLECTIONS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     tuple: tuple,
@@ -44,19 +45,6 @@ _COLLECTIONS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
     collections.abc.Iterable: list,
     collections.abc.Collection: list,
 }
-
-
-def _as_json(value: Any) -> Any:
-    """Return a Python value as in a document: an enum member by its name, a tuple as a list."""
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, tuple):
-        return [_as_json(item) for item in value]
-    return value
-
-
-Argument = Annotated[JsonValue, BeforeValidator(_as_json)]
-"""A value that a document can hold: number, text, truth value, null, or a list or group of them."""
 
 
 def accepted(constructor: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
@@ -216,6 +204,22 @@ def _well_formed(path: str) -> str:
 
 ImportPath = Annotated[str, AfterValidator(_well_formed)]
 """A path of that form, outside Python's library."""
+
+
+class UserClass(BaseModel):
+    """What specifications of a user's class, a strategy's or a policy's, have in common."""
+
+    path: Annotated[ImportPath, Field(description="module:Class")]
+    values: Annotated[Mapping[str, JsonValue], Field(description="arguments of its constructor")] = {}
+
+    @property
+    def label(self) -> str:
+        """The import path, since several classes share the kind."""
+        return self.path
+
+    def code(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
+        return code_digests(self.path)
 
 
 def imported(path: str) -> Any:

@@ -63,11 +63,6 @@ class PairSpec(StrategySpec):
         """Return the client algorithm."""
         return self.client_half.paired_algorithm()
 
-    @classmethod
-    def unavailable(cls, cohort: Cohort) -> str | None:
-        """Return why no parameters work for one of the halves."""
-        return cls.server_class.unavailable(cohort) or cls.client_class.unavailable(cohort)
-
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults of both halves."""
         return [*dict.fromkeys([*self.server_half.faults(cohort), *self.client_half.faults(cohort)])]
@@ -157,11 +152,8 @@ def pair_fault(server_class: type[StrategySpec], client_class: type[StrategySpec
             return Fault(kind_of(spec_class), "stand alone", f"{pair}: {reason}")
     if FedAvgSpec in halves:
         return Fault(pair, f"be written as {(client if server_class is FedAvgSpec else server)}")
-    if not any(map(has_clients, halves)) or not any(map(is_server_rule, halves)):
-        kinds = "define clients" if has_clients(server_class) else "are server rules"
-        return Fault("a pair", "be one server rule and one strategy's clients", f"{pair}: both {kinds}")
-    if is_server_rule(client_class):
-        return Fault("a pair", f"name its server rule first, {client}{JOINT}{server}", pair)
+    if not (is_server_rule(server_class) and has_clients(client_class)):
+        return Fault("a pair", "be a server rule, then a strategy with clients", pair)
     shared = _parameters(server_class).keys() & _own_parameters(client_class).keys()
     return Fault(", ".join(sorted(shared)), "be a parameter of only one half", pair) if shared else None
 

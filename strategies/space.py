@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -232,10 +232,7 @@ def space_of(
         StrategyError: If a kind is unknown or unavailable in this cohort, if a custom strategy can't be used, or
             if the space is empty; contains all faults.
     """
-    faults: list[str] = []
-    if ranges not in get_args(RangeWidth):
-        faults.append(Fault("ranges", f"be one of {', '.join(get_args(RangeWidth))}", repr(ranges)))
-    faults += name_faults(kinds or ())
+    faults = name_faults(kinds or ())
     classes = {kind_of(each): each for each in named_classes(BUILT_IN_KINDS if kinds is None else kinds)}
     absent = {kind: reason for kind, each in classes.items() if (reason := each.unavailable(cohort))}
     faults += [reason for kind, reason in absent.items() if kind in (kinds or ())]

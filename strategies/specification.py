@@ -84,15 +84,10 @@ class _NumberRange(Generic[Number]):
     value_types: ClassVar[Any]
 
     def __post_init__(self) -> None:
-        faults = []
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            faults.append(Fault("a range", "have finite ends", f"[{self.low}, {self.high}]"))
-        elif self.low > self.high:
-            faults.append(Fault("a range", "not end below its start", f"[{self.low}, {self.high}]"))
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            raise StrategyError.of("a range", "have finite ends in order", f"[{self.low}, {self.high}]")
         if self.log and self.low <= 0:
-            faults.append(Fault("a log-scaled range", "start above 0", self.low))
-        if faults:
-            raise StrategyError(faults)
+            raise StrategyError.of("a log-scaled range", "start above 0", self.low)
 
     def to_unit(self, value: Any) -> float:
         """Return the position of `value`, clamped, in `[0, 1]`."""
@@ -198,10 +193,8 @@ class ChoiceRange:
     choices: tuple[Value, ...]
 
     def __post_init__(self) -> None:
-        if not self.choices:
-            raise StrategyError.of("a range of choices", "hold at least one", "none")
-        if len({(type(choice), choice) for choice in self.choices}) < len(self.choices):
-            raise StrategyError.of("the choices of a range", "be distinct", list(self.choices))
+        if not 0 < len(self.choices) == len({(type(choice), choice) for choice in self.choices}):
+            raise StrategyError.of("the choices of a range", "be at least one, each once", list(self.choices))
 
     @property
     def num_values(self) -> int:

@@ -130,13 +130,6 @@ def strategy_class(kind: object) -> type[StrategySpec]:
 
 def _pair(kind: str) -> type[StrategySpec]:
     halves = kind.split(JOINT)
-    if import_paths := [half for half in halves if ":" in half]:
-        raise StrategyError.of(
-            "a pair",
-            "consist of built-in strategies",
-            f"{shown(kind)}: {shown(import_paths[0])} is a user's own, which can't be paired",
-            "its _construct may return any server rule (docs/client_algorithms.md)",
-        )
     if len(halves) != 2 or not {*halves} <= STRATEGIES.keys():
         pairs = (f"{server}{JOINT}{client}" for server in SERVER_RULE_KINDS for client in CLIENT_KINDS)
         raise StrategyError.of(
@@ -204,8 +197,7 @@ def parse_strategy(value: Mapping[str, Any] | str, cohort: Cohort | None = None)
     try:
         spec = spec_class.model_validate(booleans_as_words(document, spec_class))
     except ValidationError as error:
-        invalid = parameter_faults(error, spec_class, document["kind"])
-        raise StrategyError([*invalid, *_cohort_faults(spec_class, document, error, cohort)]) from error
+        raise StrategyError(parameter_faults(error, spec_class, document["kind"])) from error
     if spec.selection is not None:
         selection_class(spec.selection)  # of its parameters the study decides
     if cohort is not None and (faults := spec.faults(cohort)):
@@ -227,17 +219,3 @@ def _document(text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise StrategyError.of("a strategy", "be one JSON object", shown(text))
     return document
-
-
-def _cohort_faults(
-    spec_class: type[StrategySpec], document: Mapping[str, Any], error: ValidationError, cohort: Cohort | None
-) -> list[str]:
-    """Return the cohort's faults of the parameters that are valid on their own, the others at defaults."""
-    if cohort is None:
-        return []
-    invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
-    try:
-        spec = spec_class.model_validate({name: value for name, value in document.items() if name not in invalid})
-    except ValidationError:
-        return []
-    return spec.faults(cohort)

@@ -81,14 +81,9 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     from fedscout.experiments.studies.checks import own_selection, own_strategy
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study import planned_space
-    from fedscout.strategies import (
-        CHOSEN_BY_NAME_KINDS,
-        CLIENT_KINDS,
-        SELECTIONS,
-        SERVER_RULE_KINDS,
-        StrategyRow,
-        strategy_class,
-    )
+    from fedscout.strategies import CHOSEN_BY_NAME_KINDS, SELECTIONS
+    from fedscout.strategies.space import StrategyRow
+    from fedscout.strategies.table import CLIENT_KINDS, SERVER_RULE_KINDS, strategy_class
 
     user_folders()
     clients = config.federation.num_seen

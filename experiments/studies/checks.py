@@ -212,7 +212,7 @@ def selection_of(config: StudyConfig, cohort: Cohort) -> SelectionSpec | None:
     return policy
 
 
-def searched_policies(config: StudyConfig, cohort: Cohort) -> list[SelectionSpec]:
+def searched_policies(config: StudyConfig, cohort: Cohort) -> list[SelectionSpec | None]:
     """Return the policies that the search chooses from; none if the study's policy is fixed.
 
     The study's own policy keeps its parameters.

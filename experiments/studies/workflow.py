@@ -50,9 +50,10 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
-from fedscout.strategies import named_classes, named_selection
+from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
+from fedscout.strategies.table import named_classes
 
 Stage = Literal["data", "hosts", "detection", "search"]
 

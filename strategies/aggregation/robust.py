@@ -10,8 +10,8 @@ along the first axis column by column, with strided access. Here blocks of coord
 so that the values of a coordinate are contiguous and stay in the cache. Blocks are independent and run in a
 few threads, since NumPy sorts and partitions outside the GIL. float32 sums depend on the order of their
 terms, and Flower's means sum in the order in which a partition leaves the values; so the same partitions and
-sums are computed. Types other than float32 are passed to NumPy. NaN and infinite values are treated as by
-NumPy, without its warnings.
+sums are computed. Replies of other types than float32 are left to Flower's classes. NaN and infinite
+values are treated as by NumPy, without its warnings.
 
 **QFedAvg** uses Flower's formula without a garbage collection per reply.
 
@@ -93,8 +93,6 @@ Values = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 @np.errstate(over="ignore", invalid="ignore")
 def median(values: Values) -> npt.NDArray[Any]:
     """Return `np.median(values, axis=0)`; a coordinate with a NaN gives NaN."""
-    if not _are_single(values):
-        return np.asarray(np.median(np.asarray(values), axis=0))
     return _in_blocks(values, _medians)
 
 
@@ -107,8 +105,6 @@ def trimmed_mean(values: Values, num_trimmed: int) -> npt.NDArray[Any]:
         num_trimmed: Values trimmed at either end, less than half of the clients.
     """
     first, last = num_trimmed, len(values) - num_trimmed - 1
-    if not _are_single(values):
-        return np.asarray(np.mean(np.partition(values, (first, last), axis=0)[first : last + 1], axis=0))
     return _in_blocks(values, lambda block: _means(_partitioned(block, first, last)[:, first : last + 1]))
 
 
@@ -120,11 +116,6 @@ def mean_around_median(values: Values, num_kept: int) -> npt.NDArray[Any]:
         values: One array per client.
         num_kept: Values in the mean, in `[1, clients]`.
     """
-    if not _are_single(values):
-        matrix = np.asarray(values)
-        distances = np.abs(matrix - np.median(matrix, axis=0))
-        nearest = np.argpartition(distances, num_kept - 1, axis=0)[:num_kept]
-        return np.asarray(np.mean(np.take_along_axis(matrix, nearest, axis=0), axis=0))
 
     def of_block(block: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         distances = np.abs(block - _medians(block.copy())[:, None])
@@ -135,8 +126,8 @@ def mean_around_median(values: Values, num_kept: int) -> npt.NDArray[Any]:
     return _in_blocks(values, of_block)
 
 
-def _are_single(values: Values) -> bool:
-    return all(value.dtype == np.float32 for value in values)
+def _are_single(contents: list[RecordDict]) -> bool:
+    return all(array.dtype == "float32" for content in contents for array in array_record(content).values())
 
 
 def _in_blocks(values: Values, of_block: OfBlock) -> npt.NDArray[np.float32]:
@@ -207,9 +198,10 @@ class ComparedReplies(QuickMessages):
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Return the new model and the mean metrics; nothing without a reply."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
-        if not valid_replies:
-            return None, None
-        arrays, selected = self._model([reply.content for reply in valid_replies])
+        contents = [reply.content for reply in valid_replies]
+        if not contents or not _are_single(contents):
+            return super().aggregate_train(server_round, valid_replies)  # Flower's own
+        arrays, selected = self._model(contents)
         return arrays, self._train_metrics(selected)
 
 
@@ -246,11 +238,10 @@ class Bulyan(QuickMessages, flower.Bulyan):
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Return the mean around the median of the replies with the best scores, and their mean metrics."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
-        malicious = self.num_malicious_nodes
-        if len(valid_replies) < 4 * malicious + 3:
-            return super().aggregate_train(server_round, valid_replies)  # a warning and no model
+        malicious, contents = self.num_malicious_nodes, [reply.content for reply in valid_replies]
+        if len(contents) < 4 * malicious + 3 or not _are_single(contents):
+            return super().aggregate_train(server_round, valid_replies)  # Flower's own, or a warning and no model
         select = select_multikrum if self.selection_rule is flowers_selection else self.selection_rule
-        contents = [reply.content for reply in valid_replies]
         selected = select(contents, malicious, len(contents) - 2 * malicious)
         num_kept = len(contents) - 4 * malicious
         arrays = _aggregated(selected, lambda values: mean_around_median(values, num_kept))

@@ -1,7 +1,7 @@
 """Base classes of server rules: Flower strategies over client models, over means, and with work on a host.
 
 `QuickMessages` builds a round's messages by copying the first one, checks replies by their outline and
-averages metrics by Flower's formula with one record at the end. `PlainMean` and its subclasses are Flower's
+averages metrics by Flower's formula with one record at the end. `FedAvg` to `FedYogi` are Flower's
 strategies that see the replies only through their mean.
 
 `ServerRule` computes the new model in float64 from the model sent out and one model per client, for rules
@@ -15,10 +15,10 @@ engine forms them (`replies="merged"`): the mean of the models, of each auxiliar
 the algorithm declares, and the sums of the clients' reports. The rule may send auxiliary vectors with the
 next model.
 
-`Hosted` runs part of a rule on a host, where torch, the model and the server's rows are. A rule calls `serve`
-during aggregation. Flower passes the grid, which leads to the hosts, only to `configure_train`, so it is
+`Hosted` runs part of a rule on a host, where torch, the model and the server's rows are. A rule calls
+`hosts.serve` during aggregation. Flower passes the grid, which leads to the hosts, only to `configure_train`, so it is
 stored until the round's replies are aggregated and then dropped, because strategies are written to
-checkpoints. `serve_each` processes many models one at a time, so that no host receives all of them.
+checkpoints. `hosts.serve_each` processes many models one at a time, so that no host receives all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.messages.calls import ServerContext, ServerWork, ServesWork
+from fedscout.engine.messages.calls import ServerContext, ServesWork
 from fedscout.engine.messages.contents import addressed, put_auxiliary, read_array, replied_auxiliary, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
 
@@ -258,38 +258,18 @@ class Hosted(flower.Strategy):
 
     grid: Any = None
 
-    def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
-        """Run work on a host and return its result.
-
-        Args:
-            work: A frozen, picklable value.
-            arrays: Input of the work.
-
-        Raises:
-            StrategyError: If the grid has no hosts.
-            TrialError: If the work fails.
-        """
-        return self._serving.serve(work, arrays)
-
-    def serve_each(self, work: ServerWork, inputs: Sequence[Arrays]) -> Iterator[Arrays]:
-        """Run work on each of several inputs, distributed over all hosts, and yield the results in order.
-
-        Args:
-            work: A frozen, picklable value.
-            inputs: Inputs of the work.
-
-        Raises:
-            StrategyError: If the grid has no hosts.
-            TrialError: If the work fails for an input.
-        """
-        return self._serving.serve_each(work, inputs)
-
     def outputs(self, models: Iterable[FloatArray]) -> Iterator[FloatArray]:
         """Yield the logits of each model on the server's rows, shape `(rows, num_classes)`."""
-        return (result["outputs"] for result in self.serve_each(Outputs(), [{"model": model} for model in models]))
+        inputs = [{"model": model} for model in models]
+        return (result["outputs"] for result in self.hosts.serve_each(Outputs(), inputs))
 
     @property
-    def _serving(self) -> ServesWork:
+    def hosts(self) -> ServesWork:
+        """The hosts of the current round.
+
+        Raises:
+            StrategyError: If the grid has none.
+        """
         grid: ServesWork | None = self.grid if hasattr(self.grid, "serve") else None  # maybe by way of another grid
         if grid is None:
             name = type(self.grid).__name__
@@ -326,8 +306,8 @@ class HostedRule(Hosted, ServerRule):
     """A server rule that may run work on the server's rows."""
 
 
-class PlainMean(QuickMessages):
-    """Flower's weighted mean; a single reply, such as a merged one, is returned as it is."""
+class FedAvg(QuickMessages):
+    """Flower's FedAvg; a single reply, such as a merged one, is returned as it is."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         """Return the mean model and the mean metrics."""
@@ -340,11 +320,7 @@ class PlainMean(QuickMessages):
         return arrays, self._train_metrics(contents)
 
 
-class FedAvg(PlainMean):
-    """Flower's FedAvg."""
-
-
-class FedProx(PlainMean, flower.FedProx):
+class FedProx(FedAvg, flower.FedProx):
     """Flower's FedProx."""
 
 
@@ -398,7 +374,7 @@ def with_share(kept: FloatArray | None, means: RoundMeans, name: str, num_client
     return change if kept is None else kept + change
 
 
-class MeanRule(PlainMean):
+class MeanRule(FedAvg):
     """Flower's FedAvg with another server step; takes FedAvg's arguments."""
 
     def __init__(self, **arguments: Any) -> None:

@@ -83,26 +83,21 @@ DAMPING, QUIET_STEPS, MOST_STEPS = 0.9, 200, 3000
 PERTURBATION_SCALE = 1e-6
 
 
-class LabelCommunities(GroupedRule):
-    """Groups the clients by their label counts.
+class Communities(GroupedRule):
+    """A model for each community.
 
     Args:
-        build: Constructs the strategy of a community.
+        spec: How the communities are found, and the strategy of each.
         cohort: All clients.
-        num_communities: Number of communities; None for Affinity Propagation.
-        preference: Preference of Affinity Propagation.
     """
 
-    def __init__(
-        self,
-        build: Callable[[Cohort], flower.Strategy],
-        cohort: Cohort,
-        num_communities: int | None = None,
-        preference: float = 0.5,
-    ) -> None:
-        super().__init__(build, cohort)
-        self.num_communities = num_communities
-        self.preference = preference
+    def __init__(self, spec: CommunitiesSpec, cohort: Cohort) -> None:
+        super().__init__(spec.inside.build, cohort)
+        self.spec = spec
+
+
+class LabelCommunities(Communities):
+    """Groups the clients by their label counts."""
 
     def first_groups(self, grid: Grid, config: ConfigRecord) -> Sequence[Sequence[int]]:
         """Return the communities.
@@ -125,12 +120,12 @@ class LabelCommunities(GroupedRule):
                 "set federation.min_release=1, or grouped_by=updates, which needs no counts"
             )
         similarities = cosine_similarities(np.stack([counts[client] for client in sorted(counts)]))
-        if self.num_communities is None:
+        if self.spec.num_communities is None:
             seed = config[SEED_KEY]
             assert isinstance(seed, int)
-            labels = affinity_propagation(similarities, self.preference, stream(seed, "communities"))
+            labels = affinity_propagation(similarities, self.spec.preference, stream(seed, "communities"))
         else:
-            labels = average_linkage(similarities, self.num_communities)
+            labels = average_linkage(similarities, self.spec.num_communities)
         clients = np.array(sorted(counts))
         return [clients[labels == label].tolist() for label in dict.fromkeys(labels.tolist())]
 
@@ -187,18 +182,8 @@ def average_linkage(similarities: Matrix, num_communities: int) -> npt.NDArray[n
 LONGEST = "longest-mean-update"
 
 
-class UpdateCommunities(GroupedRule):
-    """Splits communities whose clients' updates disagree.
-
-    Args:
-        build: Constructs the strategy of a community.
-        cohort: All clients, each of which trains in every round.
-        spec: Criterion for splitting a community, and the largest number of communities.
-    """
-
-    def __init__(self, build: Callable[[Cohort], flower.Strategy], cohort: Cohort, spec: CommunitiesSpec) -> None:
-        super().__init__(build, cohort)
-        self.spec = spec
+class UpdateCommunities(Communities):
+    """Splits communities whose clients' updates disagree; every client trains in every round."""
 
     def first_groups(self, grid: Grid, config: ConfigRecord) -> Sequence[Sequence[int]]:
         """Return one community of all clients."""
@@ -369,6 +354,4 @@ class CommunitiesSpec(StrategySpec):
         return self.inside if self.num_communities == 1 else self
 
     def _construct(self, cohort: Cohort) -> flower.Strategy:
-        if self.grouped_by == "labels":
-            return LabelCommunities(self.inside.build, cohort, self.num_communities, self.preference)
-        return UpdateCommunities(self.inside.build, cohort, self)
+        return (LabelCommunities if self.grouped_by == "labels" else UpdateCommunities)(self, cohort)

@@ -33,7 +33,6 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.text import shown
-from fedscout.engine.user_code import code_digests
 from fedscout.strategies import arguments
 from fedscout.strategies.methods.averaging import ProximalTerm
 from fedscout.strategies.specification import (
@@ -124,15 +123,13 @@ Declared = Annotated[
 ]
 
 
-class CustomSpec(StrategySpec):
+class CustomSpec(arguments.UserClass, StrategySpec):
     """A user-defined strategy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
     unpaired: ClassVar[str] = "its server rule and its clients are not known separately"
 
     kind: Literal["custom"] = "custom"
-    path: Annotated[arguments.ImportPath, Field(description="module:Class of a Flower strategy")]
-    values: Annotated[Mapping[str, arguments.Argument], Field(description="arguments of its constructor")] = {}
     ranges: Annotated[Mapping[str, Declared], Field(description="search ranges of the arguments")] = {}
     arrays: Annotated[Literal["flat", "named"], Field(description="one vector, or an array per tensor")] = "named"
     replies: Annotated[Literal["merged", "individual"], Field(description="one mean, or one per client")] = "individual"
@@ -140,11 +137,6 @@ class CustomSpec(StrategySpec):
     sees_evaluation: Annotated[
         bool, Field(description="whether the strategy's own evaluation also runs; false saves one evaluation per round")
     ] = True
-
-    @property
-    def label(self) -> str:
-        """The import path, since several strategies share this kind."""
-        return self.path
 
     def needs(self) -> EngineNeeds:
         """Return the declared engine features."""
@@ -161,10 +153,6 @@ class CustomSpec(StrategySpec):
         """Return the client algorithm of a specification; by default FedProx's, if a message requests it."""
         spec = self._specification()
         return (None if spec is None else spec.client_algorithm()) or ProximalTerm()
-
-    def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
-        return code_digests(self.path)
 
     def search_names(self) -> tuple[str, ...]:
         """Return the names with a range: those declared here, or a specification's own."""
@@ -211,9 +199,8 @@ class CustomSpec(StrategySpec):
 
     def _unset(self) -> list[str]:
         """Return the faults of arguments with a range but no value; a specification has defaults."""
-        valued = self.values.keys() | (
-            {} if (spec_class := self._specification_class()) is None else spec_class.model_fields
-        )
+        spec_class = self._specification_class()
+        valued = {*self.values, *(() if spec_class is None else spec_class.model_fields)}
         unset = [name for name in self.ranges if name not in valued]
         return [Fault(f"{name} of {self.path}", "have a value to be built") for name in unset]
 

@@ -394,22 +394,12 @@ class DPFedAvgSpec(StrategySpec):
                 must = f"be from {least:.3g} to {most:.3g} in {sampling} and delta={delta:.3g}"
                 hint = f"noise_multiplier is then in [{LEAST_NOISE:g}, {MOST_NOISE:g}]; for less noise, set it directly"
                 return [Fault("epsilon of dp_fedavg", must, f"{self.epsilon:g}", hint)]
-        noise = self.noise(cohort)
-        if self.clipping == "adaptive" and noise >= 2 * self._count_deviation(cohort):
+        noise, count_deviation = self.noise(cohort), self.clipped_count_stddev or cohort.num_sampled / 20
+        if self.clipping == "adaptive" and noise >= 2 * count_deviation:
             where = f"with {clients_text(cohort.num_sampled)} and noise_multiplier={noise:.4g}"
-            return [
-                Fault(
-                    "clipped_count_stddev of dp_fedavg",
-                    f"be more than {noise / 2:.4g}, half the noise multiplier, {where}",
-                    f"{self._count_deviation(cohort):g}",
-                )
-            ]
+            must = f"be more than {noise / 2:.4g}, half the noise multiplier, {where}"
+            return [Fault("clipped_count_stddev of dp_fedavg", must, f"{count_deviation:g}")]
         return []
-
-    def _count_deviation(self, cohort: Cohort) -> float:
-        """Return σ_b, with Flower's default."""
-        deviation = self.clipped_count_stddev
-        return cohort.num_sampled / 20 if deviation is None else deviation
 
     def notes(self, cohort: Cohort) -> list[str]:
         """Return notes, including the privacy cost of the whole training."""

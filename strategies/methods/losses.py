@@ -224,9 +224,8 @@ class SharpnessAware(ClientAlgorithm):
         import torch
 
         length = gradient.norm()
-        return weights + gradient * torch.where(
-            length > 0, self.sharpness_radius / length, 0
-        )  # on a GPU nobody waits for it
+        # On a GPU nobody waits for the length.
+        return weights + gradient * torch.where(length > 0, self.sharpness_radius / length, 0)
 
 
 class FedSAMSpec(MeanSpec):

@@ -172,7 +172,7 @@ class Distillation:
         best, best_divergence, best_step = student.clone(), before, 0
         optimizer, weights = Adam(self.learning_rate), student[: context.layout.num_trainable]
         for step, (rows, is_last) in enumerate(batches(context, self.batch_size), start=1):
-            optimizer.learning_rate = self._rate(step)
+            optimizer.learning_rate = self.learning_rate * (1 + math.cos(math.pi * (step - 1) / self.num_steps)) / 2
             _, gradient = context.gradient(student, partial(divergence, teacher[rows]), rows)
             optimizer.step(weights, gradient)
             if not (is_last or step == self.num_steps):
@@ -183,9 +183,6 @@ class Distillation:
             if step == self.num_steps or step - best_step >= self.patience or best_divergence < LEAST_GAIN:
                 break
         return best, best_divergence
-
-    def _rate(self, step: int) -> float:
-        return self.learning_rate * (1 + math.cos(math.pi * (step - 1) / self.num_steps)) / 2
 
 
 def divergence(teacher: Tensor, outputs: Tensor) -> Tensor:
@@ -224,7 +221,7 @@ class FedDF(HostedRule):
             "student": student.astype(np.float32),
             "outputs": reduce(np.add, self.outputs(models)) / np.float32(len(models)),
         }
-        return self.serve(self.distillation, arrays)["student"].astype(np.float64)
+        return self.hosts.serve(self.distillation, arrays)["student"].astype(np.float64)
 
 
 class FedDFSpec(StrategySpec):
@@ -386,20 +383,16 @@ class FedBiO(HostedRule):
         weights = np.array([self.client_weights.get(client, n) for client, n in zip(clients, rows, strict=True)])
         weights = weights if weights.any() else rows
         shares = weights / weights.sum()
-        self._update_direction(received, shares, replies)
-        if self.weight_rate and np.isfinite(alignments).all():  # else the model says that it diverged
-            new_weights = weights.sum() * on_simplex(shares + self.weight_rate * alignments)
-            self.client_weights |= dict(zip(clients, new_weights.tolist(), strict=True))
-        return self.aggregate_models(received, models, shares)
-
-    def _update_direction(self, received: Vector, shares: Vector, replies: Sequence[Message]) -> None:
-        """Update u."""
-        gradient = self.serve(ValidationGradient(), {"model": received.astype(np.float32)})["gradient"]
+        gradient = self.hosts.serve(ValidationGradient(), {"model": received.astype(np.float32)})["gradient"]
         direction = np.zeros_like(received) if self.direction is None else self.direction.astype(np.float64)
         residual = self.damping * direction - gradient
         for share, reply in zip(shares.tolist(), replies, strict=True):
             residual += share * replied_auxiliary(reply.content)[CURVATURE].astype(np.float64)
         self.direction = (direction - self.direction_rate * residual).astype(np.float32)
+        if self.weight_rate and np.isfinite(alignments).all():  # else the model says that it diverged
+            new_weights = weights.sum() * on_simplex(shares + self.weight_rate * alignments)
+            self.client_weights |= dict(zip(clients, new_weights.tolist(), strict=True))
+        return self.aggregate_models(received, models, shares)
 
     def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
         """Return the mean of the clients' models."""
@@ -488,16 +481,11 @@ class Alignment:
         """
         import torch
 
-        model = torch.from_numpy(np.array(arrays["model"], np.float32))
-        self._align(context, model, torch.from_numpy(np.array(arrays["taught"])), arrays)
-        return {"model": model.numpy()}
-
-    def _align(self, context: ServerContext, model: Tensor, teacher: Tensor, arrays: Arrays) -> None:
-        """Train a model in place."""
         from fedscout.engine.training.loop import Adam
 
+        model, teacher = (torch.from_numpy(np.array(arrays[name], np.float32)) for name in ("model", "taught"))
         if divergence(teacher, context.outputs(model)).item() < LEAST_GAIN:
-            return  # Adam's steps would be as long on rounding alone
+            return {"model": model.numpy()}  # Adam's steps would be as long on rounding alone
         for _ in range(int(arrays["place"]) * self.num_epochs):
             context.generator.permutation(context.num_rows)  # each model has orders of its own
         optimizer, num_passes, share = Adam(self.learning_rate), 0, float(arrays["share"])
@@ -506,7 +494,8 @@ class Alignment:
             optimizer.step(model[: context.layout.num_trainable], gradient * share)
             num_passes += is_last
             if num_passes == self.num_epochs:
-                return
+                break
+        return {"model": model.numpy()}
 
 
 def confidences(before: Losses, now: Losses, strength: float) -> FloatArray:
@@ -579,13 +568,13 @@ class Rhfl(Hosted, GroupedRule):
             weights: w, shape `(clients,)`.
         """
         outputs = np.stack([*self.outputs(models)])
-        teachers = self.serve(Teachers(), {"outputs": outputs, "weights": weights})
+        teachers = self.hosts.serve(Teachers(), {"outputs": outputs, "weights": weights})
         inputs = [
             {"model": model, "place": np.array(index), **{name: values[index] for name, values in teachers.items()}}
             for index, model in enumerate(models)
         ]
         aligned = np.empty((len(models), len(models[0])), np.float32)
-        for index, result in enumerate(self.serve_each(alignment, inputs)):
+        for index, result in enumerate(self.hosts.serve_each(alignment, inputs)):
             aligned[index] = result["model"]
         return aligned
 

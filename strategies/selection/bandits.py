@@ -17,8 +17,8 @@ absolute value rewards an increase of the loss as much as a decrease. Where the 
   without a report, the reward is the change since the last report. A loss that is NaN or beyond a million
   counts as missing.
 - τ of the context is the client's expected duration, since the duration of the round is the same for all
-  clients; τ of the reward is the duration of the last round. Both are configurable. Without a simulated
-  clock, and for a duration of 0, τ = 1.
+  clients; τ of the reward is the duration of the last round. Without a simulated clock, and for a duration of
+  0, τ = 1.
 - Contexts are standardised over the clients of the table, otherwise τ dominates; a constant context becomes
   0.
 
@@ -92,7 +92,6 @@ from fedscout.strategies.selection.policies import SelectionSpec
 Context = Literal["training", "validation", "duration", "reward"]
 LossName = Literal["robust", "cross_entropy", "pseudo"]
 Rows = Literal["training", "validation"]
-Duration = Literal["own", "round"]
 
 VALIDATION_SHARE = 0.1
 """Share of the training rows that validation losses are measured on; the source does not say its own."""
@@ -166,9 +165,6 @@ class ClientContexts:
         names: Names of the contexts, distinct.
         context_loss: L of the first context.
         reward_loss: L of the reward.
-        context_duration: τ of the context: `"own"`, the client's expected duration, or `"round"`, that of the
-            last round.
-        reward_duration: τ of the reward, likewise.
         standardised: Whether each context has mean 0 and variance 1 over the clients of the table.
     """
 
@@ -176,8 +172,6 @@ class ClientContexts:
     names: Sequence[Context] = ("training", "validation", "duration", "reward")
     context_loss: MeasuredLoss = MeasuredLoss()
     reward_loss: MeasuredLoss = MeasuredLoss()
-    context_duration: Duration = "own"
-    reward_duration: Duration = "round"
     standardised: bool = True
 
     def __post_init__(self) -> None:
@@ -186,12 +180,7 @@ class ClientContexts:
         self._rewarded = _FirstAndLast(self.num_clients)
         self._rewards = np.zeros(self.num_clients)
         self._own_seconds = np.ones(self.num_clients)
-        self._round_seconds = np.nan
-
-    @property
-    def num_contexts(self) -> int:
-        """Number of contexts, d."""
-        return len(self.names)
+        self._round_seconds = 1.0
 
     @property
     def observes(self) -> ReportRequest:
@@ -215,13 +204,7 @@ class ClientContexts:
             return self._validation.ratio(clients)
         if name == "reward":
             return self._rewards[clients]
-        return self._seconds(self.context_duration)[clients]
-
-    def _seconds(self, duration: Duration) -> DoubleArray:
-        """Return τ of each client; before the first round ends, each client's expected duration."""
-        if duration == "own" or np.isnan(self._round_seconds):
-            return self._own_seconds
-        return np.full(self.num_clients, self._round_seconds)
+        return self._own_seconds[clients]
 
     def take(self, report: RoundReport) -> DoubleArray:
         """Update contexts and rewards from a round report.
@@ -232,7 +215,7 @@ class ClientContexts:
         losses = self.reward_loss.of(report)
         changes = np.abs(losses - self._rewarded.last[report.clients])
         rewards = np.full(self.num_clients, np.nan)
-        rewards[report.clients] = changes / self._seconds(self.reward_duration)[report.clients]
+        rewards[report.clients] = changes / self._round_seconds
         self._rewards = np.where(np.isnan(rewards), self._rewards, rewards)
         self._rewarded.take(report.clients, losses)
         self._training.take(report.clients, self.context_loss.of(report))
@@ -290,7 +273,7 @@ class ContextualSelection(SelectionPolicy):
 
     def __post_init__(self) -> None:
         self.observes = self.contexts.observes
-        self._shown = np.zeros((self.contexts.num_clients, self.contexts.num_contexts))
+        self._shown = np.zeros((self.contexts.num_clients, len(self.contexts.names)))
         self._shown_before = self._shown
         self._trained_before = np.zeros(self.contexts.num_clients, bool)
 
@@ -338,7 +321,7 @@ class ContextualSpec(SelectionSpec):
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
         contexts = ClientContexts(cohort.num_clients)
-        return ContextualSelection(contexts, self._bandit(contexts.num_contexts))
+        return ContextualSelection(contexts, self._bandit(len(contexts.names)))
 
 
 @dataclass(eq=False)
@@ -540,12 +523,6 @@ class FlashSpec(SelectionSpec):
     reward_rows: Rows = Field("training", description="rows on which that loss is measured")
     alpha: float = Field(0.1, ge=0, description="α, weight of the pseudo-label loss in the robust one")
     beta: float = Field(4.0, ge=0, description="β, weight of the reverse cross-entropy in the robust loss")
-    context_duration: Duration = Field(
-        "own", description="duration in the context: the client's expected one, or that of the last round"
-    )
-    reward_duration: Duration = Field(
-        "round", description="duration that divides the reward: the expected one, or that of the round"
-    )
     credited: Credited = Field(
         "current",
         description="contexts that are credited with a round's rewards: of clients that train in it, or before it",
@@ -567,8 +544,6 @@ class FlashSpec(SelectionSpec):
             self.contexts,
             context_loss=MeasuredLoss(self.context_loss, "training", self.alpha, self.beta),
             reward_loss=MeasuredLoss(self.reward_loss, self.reward_rows, self.alpha, self.beta),
-            context_duration=self.context_duration,
-            reward_duration=self.reward_duration,
             standardised=self.standardised,
         )
         return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients, self.credited)

@@ -175,9 +175,7 @@ class FedCor(SelectionPolicy):
     observes = ReportRequest(training_losses=True, include_idle_clients=True)
 
     def __init__(self, num_clients: int, spec: FedCorSpec) -> None:
-        self._warm_up, self._refit_every = spec.warm_up, spec.refit_every
-        self._num_remembered, self._discount, self._num_steps = spec.num_remembered, spec.discount, spec.num_steps
-        self._shrinks_by = spec.annealing
+        self._parameters = spec
         self._losses = np.full(num_clients, np.nan)
         self._changes = np.zeros((0, num_clients))
         self._next_fit = spec.warm_up + 1
@@ -190,13 +188,13 @@ class FedCor(SelectionPolicy):
         """Return clients drawn uniformly in the warm-up, and the most informative ones afterwards."""
         if server_round >= self._next_fit and len(self._changes) >= 2:
             self._fit()
-            self._next_fit = server_round + self._refit_every
+            self._next_fit = server_round + self._parameters.refit_every
         if not self.embeddings.any():
             return generator.choice(table.clients, num_chosen, replace=False)
         shares = table.num_examples / table.num_examples.sum()
         places = greedy_choice(self.embeddings[:, table.clients], shares, self.annealing[table.clients], num_chosen)
         chosen = table.clients[places]
-        self.annealing[chosen] *= self._shrinks_by
+        self.annealing[chosen] *= self._parameters.annealing
         return chosen
 
     def observe(self, report: RoundReport) -> None:
@@ -206,12 +204,12 @@ class FedCor(SelectionPolicy):
         changes = losses - self._losses
         self._losses = losses
         if np.isfinite(changes).any():
-            self._changes = np.concatenate([self._changes, changes[None]])[-self._num_remembered :]
+            self._changes = np.concatenate([self._changes, changes[None]])[-self._parameters.num_remembered :]
 
     def _fit(self) -> None:
-        weights = np.power(self._discount, np.arange(len(self._changes))[::-1], dtype=np.float64)
+        weights = np.power(self._parameters.discount, np.arange(len(self._changes))[::-1], dtype=np.float64)
         deviations = without_means(self._changes, weights)
-        self.embeddings = fitted(deviations, weights, len(self.embeddings), self._num_steps)
+        self.embeddings = fitted(deviations, weights, len(self.embeddings), self._parameters.num_steps)
         self.annealing = np.ones_like(self.annealing)
 
 

@@ -296,8 +296,9 @@ class PyramidFL(Oort):
         """Return the withheld share and the epoch factor of each selected client."""
         clients = np.asarray(chosen, np.int64)
         norms = np.array([self.update_norm.get(client, np.inf) for client in clients.tolist()])
+        ranks = len(norms) - np.searchsorted(np.sort(norms), norms, side="right")  # numbers of larger norms
         first, last = self._withheld
-        withheld = first + (last - first) * ranks(norms) / max(len(clients), 1)
+        withheld = first + (last - first) * ranks / max(len(clients), 1)
         seconds = table.seconds[np.searchsorted(table.clients, clients)]
         epochs = 1 + extra_rounds(seconds, self._extra_epochs)
         assignments = zip(clients.tolist(), epochs.tolist(), withheld.tolist(), strict=True)
@@ -307,11 +308,6 @@ class PyramidFL(Oort):
         """Update the update norms and Oort's state."""
         super().observe(report)
         self.update_norm |= reported_norms(report)
-
-
-def ranks(norms: DoubleArray) -> IntArray:
-    """Return the number of larger norms for each, shape (clients,): 0 for the largest."""
-    return len(norms) - np.searchsorted(np.sort(norms), norms, side="right")
 
 
 def extra_rounds(seconds: DoubleArray, most: int) -> IntArray:

@@ -114,13 +114,9 @@ class SelectionSpec(BaseModel, ABC):
         """Return the faults that prevent selection in a cohort, as sentences; empty if none."""
         if cohort.num_sampled < cohort.num_clients:
             return []
-        return [
-            Fault(
-                f"selection.kind={self.kind}",
-                "have fewer clients per round than clients to choose from",
-                f"training.fraction_train that selects {cohort.num_sampled} of {cohort.num_clients}",
-            )
-        ]
+        must = "have fewer clients per round than clients to choose from"
+        given = f"training.fraction_train that selects {cohort.num_sampled} of {cohort.num_clients}"
+        return [Fault(f"selection.kind={self.kind}", must, given)]
 
     def build(self, cohort: Cohort) -> SelectionPolicy:
         """Construct the policy.

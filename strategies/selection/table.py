@@ -16,33 +16,25 @@ when it is checked against a cohort or built, never when a document is parsed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
 from fedscout.engine.text import did_you_mean, shown
-from fedscout.engine.user_code import code_digests
 from fedscout.strategies import arguments
 from fedscout.strategies.selection import bandits, fedcor, oort, policies
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.specification import parameter_faults
 
 
-class CustomSelectionSpec(SelectionSpec):
+class CustomSelectionSpec(arguments.UserClass, SelectionSpec):
     """A custom selection policy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
 
     kind: Literal["custom"] = "custom"
-    path: Annotated[arguments.ImportPath, Field(description="module:Class of a SelectionPolicy")]
-    values: Mapping[str, arguments.Argument] = Field({}, description="arguments of its constructor")
-
-    @property
-    def label(self) -> str:
-        """The import path, since several policies share this kind."""
-        return self.path
 
     @property
     def validation_share(self) -> float:
@@ -52,10 +44,6 @@ class CustomSelectionSpec(SelectionSpec):
         except StrategyError:  # told when it is checked
             return 0.0
         return bandits.VALIDATION_SHARE if getattr(observes, "validation_losses", False) else 0.0
-
-    def code(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
-        return code_digests(self.path)
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults: the class can't be imported, does not accept the arguments, or can't choose."""
@@ -137,16 +125,6 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     if cohort is not None:
         spec.build(cohort)
     return spec
-
-
-@overload
-def named_selection(kind: str, own: SelectionSpec | None, cohort: Cohort | None = None) -> SelectionSpec: ...
-
-
-@overload
-def named_selection(
-    kind: str | None, own: SelectionSpec | None, cohort: Cohort | None = None
-) -> SelectionSpec | None: ...
 
 
 def named_selection(kind: str | None, own: SelectionSpec | None, cohort: Cohort | None = None) -> SelectionSpec | None:

@@ -18,7 +18,8 @@ from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.config import load_config
 from fedscout.search.config import ClientRanges, SearchConfig
 from fedscout.search.settings_table_file import COLUMNS, FORMAT, read_settings_table, write_settings_table
-from fedscout.strategies import FedAvgSpec, IntegerRange, QFedAvgSpec, RealRange
+from fedscout.strategies import FedAvgSpec, IntegerRange, RealRange
+from fedscout.strategies.methods.averaging import QFedAvgSpec
 from tests.kits.refusals import refused
 from tests.search.studies import (
     FACTS,

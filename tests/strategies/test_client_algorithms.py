@@ -21,15 +21,8 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, 
 from fedscout.engine.data.client import Samples
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages import contents
 from fedscout.engine.messages.calls import EngineNeeds, HostCall
-from fedscout.engine.messages.contents import (
-    claim_task_identity,
-    flat_record,
-    node_of,
-    put_auxiliary,
-    read_array,
-    replied_auxiliary,
-)
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.trial import run_trial
@@ -234,10 +227,10 @@ def test_auxiliary_vectors_disturb_none_of_flower_s_strategies(name: str) -> Non
 
 def messages(vector: Any, clients: int = 8, **auxiliary: Any) -> list[Message]:
     """Return what a round sends to clients."""
-    claim_task_identity()
-    content = RecordDict({"arrays": flat_record(vector), "config": ConfigRecord({"server-round": 1})})
-    put_auxiliary(content, auxiliary)
-    return [Message(content, node_of(client), "train") for client in range(clients)]
+    contents.claim_task_identity()
+    content = RecordDict({"arrays": contents.flat_record(vector), "config": ConfigRecord({"server-round": 1})})
+    contents.put_auxiliary(content, auxiliary)
+    return [Message(content, contents.node_of(client), "train") for client in range(clients)]
 
 
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
@@ -249,9 +242,9 @@ def test_auxiliary_vectors_and_sums_come_with_the_replies(replies: Any, merge_on
     replied = list(grid.send_and_receive(messages(grid.initial_vector(3))))
     assert len(replied) == (1 if replies == "merged" else 8)
     for reply in replied:
-        assert list(replied_auxiliary(reply.content)) == ["twice"]
-        model = read_array(reply.content["arrays"]["flat"])
-        np.testing.assert_allclose(replied_auxiliary(reply.content)["twice"], 2 * model, rtol=0, atol=1e-6)
+        assert list(contents.replied_auxiliary(reply.content)) == ["twice"]
+        model = contents.read_array(reply.content["arrays"]["flat"])
+        np.testing.assert_allclose(contents.replied_auxiliary(reply.content)["twice"], 2 * model, rtol=0, atol=1e-6)
         metrics = reply.content["metrics"]
         assert metrics["rows"] == metrics["num-examples"]
         assert metrics["num-steps"] >= 2 * metrics["num-clients"]
@@ -272,7 +265,7 @@ def test_a_model_is_scored_anew_where_clients_have_changed() -> None:
     for strategy, changes in ((made("local"), True), (made("scaffold"), False)):
         spec = spec_of(strategy)
         grid = LocalGrid(host_for(strategy.kind), session=spec.session)
-        arrays = flat_record(grid.initial_vector(3))
+        arrays = contents.flat_record(grid.initial_vector(3))
         before, again = grid.evaluate_all(arrays), grid.evaluate_all(arrays)
         list(grid.send_and_receive(messages(grid.initial_vector(3))))
         after = grid.evaluate_all(arrays)

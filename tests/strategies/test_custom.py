@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import pickle
 import sys
+from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -17,6 +21,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.seeds import UNSEEDED
+from fedscout.experiments.config import load_config
 from fedscout.strategies import (
     ChoiceRange,
     CustomSpec,
@@ -28,32 +33,37 @@ from fedscout.strategies import (
     parse_strategy,
     space_of,
 )
-from fedscout.strategies.space import SearchSpace
+from fedscout.strategies.selection.table import parse_selection
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, result_of
-from tests.strategies.rounds import final_model
+from tests.strategies.selection.reports import NUM_CHOSEN, NUM_CLIENTS, played
 
 COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.2)
 
-SOURCE = '''
-from flwr.serverapp.strategy import FedAvg, Strategy
+SOURCES = {
+    "broken": "raise RuntimeError('not today')",
+    "user_strategies": '''
+from typing import Annotated, Literal
+
+from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
+from pydantic import Field
+
+from fedscout.strategies import IntegerRange, RealRange, SearchRange
+from fedscout.strategies.methods.averaging import MeanSpec
+from fedscout.strategies.methods.personal import FedBNSpec, OwnBatchNorm
+from fedscout.strategies.methods.robust import KrumSpec
+from fedscout.strategies.specification import node_counts
 
 
 class Shrunk(FedAvg):
-    """FedAvg times a factor."""
+    """FedAvg with arguments."""
 
     def __init__(self, factor, power=1, mode="mean", **nodes):
         super().__init__(**nodes)
         if factor == 13:
             raise ValueError("13 is unlucky")
         self.factor, self.power, self.mode = factor, power, mode
-
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        for name in arrays:
-            arrays[name] = type(arrays[name])(arrays[name].numpy() * self.factor**self.power)
-        return arrays, metrics
 
 
 class Blind(FedAvg):
@@ -69,7 +79,104 @@ class Half(Strategy):
 
 class Stranger:
     """No strategy."""
-'''
+
+
+class Own(MeanSpec):
+    kind: Literal["own"] = "own"
+    strength: Annotated[float, Field(ge=0), SearchRange(RealRange(1e-4, 1.0, log=True))] = 0.1
+    depth: Annotated[int, Field(ge=1), SearchRange(IntegerRange(1, 4))] = 2
+
+    def client_algorithm(self):
+        return OwnBatchNorm()
+
+
+class Distrusting(KrumSpec):
+    pass
+
+
+class WithBatchNorm(Own):
+    requires = FedBNSpec.requires
+
+
+class Near(MeanSpec):
+    kind: Literal["near"] = "near"
+    mu: float = 5.0
+
+    def _construct(self, cohort):
+        return FedProx(proximal_mu=self.mu, **node_counts(cohort))
+
+''',
+    "user_policies": '''
+from fedscout.engine.messages.calls import ReportRequest, SelectionPolicy
+
+
+class Turns(SelectionPolicy):
+    """Each in turn, from a place on."""
+
+    observes = ReportRequest(validation_losses=True)
+
+    def __init__(self, first, cohort, order: tuple = ()):
+        if first < 0:
+            raise ValueError("there is no such place")
+        self.place = first
+        self.num_clients, self.order = cohort.num_clients, order
+
+    def choose(self, server_round, table, num_chosen, generator):
+        clients = [table.clients[(self.place + offset) % len(table.clients)] for offset in range(num_chosen)]
+        self.place += num_chosen
+        return clients
+
+
+class Late(Turns):
+    """Says what it observes when it is made."""
+
+    observes = ReportRequest()
+
+    def __init__(self, cohort, losses: bool = True):
+        super().__init__(0, cohort)
+        self.observes = ReportRequest(validation_losses=True) if losses else {"training_losses": True}
+
+
+class Stranger:
+    """No policy."""
+''',
+    "said": """
+from __future__ import annotations
+from collections.abc import Sequence
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from flwr.serverapp.strategy import FedAvg
+if TYPE_CHECKING:
+    from nowhere import Missing
+
+
+class Mode(Enum):
+    MEAN = "mean"
+    MEDIAN = 2
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Said(FedAvg):
+    def __init__(self, word: str = "", maybe: Optional[str] = None, mode: Mode = Mode.MEAN, level: Level | None = None,
+                 sizes: tuple[int, ...] = (), pair: tuple[int, str] = (0, ""), modes: list[Mode] | None = None,
+                 names: Sequence[str] = (), kinds: set[str] = frozenset(), noted: Annotated[str, "x"] = "",
+                 either: int | str = 0, number: float = 0, whole: int = 0, switch: bool = False,
+                 one: Literal["1", "a"] = "a", free=None, group: dict[str, float] | None = None, bare: tuple = (),
+                 loose: object | str = "", known: Literal[1] | str = ""):
+        super().__init__()
+        self.said = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+
+
+class Unsaid(FedAvg):
+    def __init__(self, word: str, missing: Missing):
+        super().__init__()
+        self.said = {"word": word, "missing": missing}
+""",
+}
+"""Modules of a user, each imported anew in each test."""
 
 DOCUMENT = {
     "kind": "custom",
@@ -83,20 +190,21 @@ DOCUMENT = {
 }
 
 
-@pytest.fixture
-def user_module(tmp_path, monkeypatch):
-    (tmp_path / "user_strategies.py").write_text(SOURCE)
-    (tmp_path / "broken.py").write_text("raise RuntimeError('not today')")
+@pytest.fixture(autouse=True)
+def user_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, source in SOURCES.items():
+        (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    sys.modules.pop("user_strategies", None)
+    for name in SOURCES:
+        sys.modules.pop(name, None)
 
 
 def custom(**fields) -> CustomSpec:
     return CustomSpec.model_validate({**DOCUMENT, **fields})
 
 
-def test_parsing_imports_nothing(user_module) -> None:
+def test_parsing_imports_nothing() -> None:
     spec = parse_strategy(DOCUMENT)
     assert isinstance(spec, CustomSpec)
     assert "user_strategies" not in sys.modules
@@ -104,15 +212,10 @@ def test_parsing_imports_nothing(user_module) -> None:
     assert "user_strategies" not in sys.modules
 
 
-def test_it_is_built_with_its_values_and_the_cohort(user_module) -> None:
+def test_it_is_built_with_its_values_and_the_cohort() -> None:
     built = custom(values={"factor": 0.5, "power": 2, "mode": "mean"}).build(COHORT)
     assert (built.factor, built.power) == (0.5, 2)
     assert (built.min_train_nodes, built.min_available_nodes, built.fraction_train) == (4, 6, 4 / 6)
-
-
-def test_factor_one_is_fedavg(user_module) -> None:
-    spec = custom(values={"factor": 1, "power": 3}, ranges={})
-    np.testing.assert_allclose(final_model(spec, COHORT), final_model(FedAvgSpec(), COHORT), rtol=1e-6)
 
 
 def test_it_needs_what_any_flower_strategy_does_unless_told() -> None:
@@ -121,7 +224,7 @@ def test_it_needs_what_any_flower_strategy_does_unless_told() -> None:
     assert told.needs() == EngineNeeds(arrays="flat", replies="merged", initial_loss=True)
 
 
-def test_it_is_searched_beside_the_others(user_module) -> None:
+def test_it_is_searched_beside_the_others() -> None:
     space = space_of(COHORT, kinds=("fedavg",), customs=(custom(),))
     assert space.kinds == ("fedavg", "user_strategies:Shrunk")
     assert space.parameters_of("user_strategies:Shrunk") == {
@@ -167,7 +270,7 @@ def test_an_argument_may_have_the_name_of_a_client_parameter() -> None:
     assert (told.values, told.client_learning_rate) == ({}, 0.5)
 
 
-def test_the_digest_is_of_the_arguments_not_of_their_ranges(user_module) -> None:
+def test_the_digest_is_of_the_arguments_not_of_their_ranges() -> None:
     with_ranges = custom(values={"factor": 0.5, "power": 2, "mode": "mean"})
     assert with_ranges.digest(COHORT) == with_ranges.model_copy(update={"ranges": {}}).digest(COHORT)
     assert with_ranges.digest(COHORT) != with_ranges.with_values({"power": 1}).digest(COHORT)
@@ -189,7 +292,7 @@ def faults_of(document, cohort=COHORT) -> tuple[Fault, ...]:
         ("user_strategies:Half", "user_strategies", "aggregate_evaluate"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(user_module, path, key, names) -> None:
+def test_a_path_that_leads_nowhere_is_refused(path, key, names) -> None:
     with refused(StrategyError, key=key, names=names):
         parse_strategy({"kind": "custom", "path": path}, COHORT)
     with refused(StrategyError, key=key, names=names):
@@ -204,7 +307,7 @@ def test_python_s_library_is_not_imported_for_a_strategy() -> None:
     assert "this" not in sys.modules
 
 
-def test_a_constructor_must_take_the_arguments(user_module) -> None:
+def test_a_constructor_must_take_the_arguments() -> None:
     faults = faults_of({"path": "user_strategies:Blind", "values": {"a": 1}, "ranges": {"b": {"low": 0, "high": 1}}})
     assert len(faults) == 3
     assert [fault.partition(" ")[0] for fault in faults[:2]] == ["b", "a"]
@@ -213,7 +316,7 @@ def test_a_constructor_must_take_the_arguments(user_module) -> None:
     assert fault.key == "factor of user_strategies:Shrunk"
 
 
-def test_a_constructor_that_refuses_its_values_is_a_users_error(user_module) -> None:
+def test_a_constructor_that_refuses_its_values_is_a_users_error() -> None:
     with refused(StrategyError, key="user_strategies", given="ValueError: 13 is unlucky"):
         custom(values={"factor": 13, "power": 1}, ranges={}).build(COHORT)
 
@@ -236,22 +339,17 @@ def test_faulty_declarations_are_all_reported() -> None:
     )
     told = {fault.partition(" of custom")[0]: fault.rpartition(", got ")[2] for fault in faults}
     given = {"path": "'no colon'", "ranges.a": "[2.0, 1.0]", "ranges.b": "0.0", "ranges.c": "[0.5, 2.0]"}
-    assert {**given, "ranges.d": "none", "ranges.f": "[1.0, 2.5]"}.items() <= told.items()
+    assert {**given, "ranges.d": "[]", "ranges.f": "[1.0, 2.5]"}.items() <= told.items()
     assert len(faults) == len(told) == 8
     assert "ranges.e.high" in told
 
 
-def test_one_strategy_is_listed_once(user_module) -> None:
+def test_one_strategy_is_listed_once() -> None:
     with refused(StrategyError, key="a user's strategy"):
         space_of(COHORT, customs=(custom(), custom(values={"factor": 1})))
 
 
-def test_a_space_may_hold_a_users_strategies_alone(user_module) -> None:
-    space: SearchSpace = space_of(COHORT, kinds=(), customs=(custom(),))
-    assert space.kinds == ("user_strategies:Shrunk",)
-
-
-def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
+def test_a_class_that_samples_by_its_own_is_noted() -> None:
     (note,) = CustomSpec(path="user_strategies:Blind").notes(COHORT)
     assert "samples" in note
     assert CustomSpec(path="nowhere_at_all:Shrunk").notes(COHORT) == []  # that is a fault
@@ -259,57 +357,10 @@ def test_a_class_that_samples_by_its_own_is_noted(user_module) -> None:
 
 
 OWN_COHORT = Cohort(8, 5, 0.1, layers=frozenset({"Linear"}))
-OWN_SOURCE = """
-from typing import Annotated, ClassVar, Literal
-
-from flwr.serverapp.strategy import FedProx
-from pydantic import Field
-
-from fedscout.strategies import IntegerRange, RealRange, SearchRange, StrategySpec
-from fedscout.strategies.methods.averaging import MeanSpec
-from fedscout.strategies.methods.personal import FedBNSpec, OwnBatchNorm
-from fedscout.strategies.methods.robust import KrumSpec
-from fedscout.strategies.specification import node_counts
-
-
-class Own(MeanSpec):
-    kind: Literal["own"] = "own"
-    strength: Annotated[float, Field(ge=0), SearchRange(RealRange(1e-4, 1.0, log=True))] = 0.1
-    depth: Annotated[int, Field(ge=1), SearchRange(IntegerRange(1, 4))] = 2
-
-    def client_algorithm(self):
-        return OwnBatchNorm()
-
-
-class Distrusting(KrumSpec):
-    pass
-
-
-class WithBatchNorm(Own):
-    requires = FedBNSpec.requires
-
-
-class Near(MeanSpec):
-    kind: Literal["near"] = "near"
-    mu: float = 5.0
-
-    def _construct(self, cohort):
-        return FedProx(proximal_mu=self.mu, **node_counts(cohort))
-
-
-class Unfinished(StrategySpec):
-    kind: Literal["unfinished"] = "unfinished"
-"""
-
-
-@pytest.fixture(autouse=True)
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_specifications.py").write_text(OWN_SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
 
 
 def own(name: str = "Own", **values: object) -> CustomSpec:
-    spec = parse_strategy({"kind": "custom", "path": f"own_specifications:{name}", "values": values})
+    spec = parse_strategy({"kind": "custom", "path": f"user_strategies:{name}", "values": values})
     assert isinstance(spec, CustomSpec)
     return spec
 
@@ -335,7 +386,7 @@ def test_its_ranges_are_searched_and_others_come_in_their_place() -> None:
     drawn = space.random(np.random.default_rng(1))
     assert space.contains(drawn)
     assert {"strength", "depth"} <= drawn.search_values().keys()
-    narrow = CustomSpec(path="own_specifications:Own", ranges={"strength": {"low": 0.2, "high": 0.3}})  # type: ignore[dict-item]
+    narrow = CustomSpec(path="user_strategies:Own", ranges={"strength": {"low": 0.2, "high": 0.3}})  # type: ignore[dict-item]
     assert space_of(OWN_COHORT, kinds=[], customs=[narrow]).parameters_of(label) == {"strength": RealRange(0.2, 0.3)}
 
 
@@ -349,10 +400,9 @@ def test_ranges_that_depend_on_the_clients_do() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "first", "named"),
     [
-        ("Own", {"strength": -1}, "strength of own_specifications:Own", "-1"),
+        ("Own", {"strength": -1}, "strength of user_strategies:Own", "-1"),
         ("Own", {"breadth": 1}, "breadth", "sample_scaling, strength, depth"),
         ("WithBatchNorm", {}, "own", "layers Linear"),
-        ("Unfinished", {}, "own_specifications:Unfinished", "_construct"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_trains(
@@ -363,3 +413,171 @@ def test_what_is_wrong_is_said_before_anything_trains(
     assert named in fault
     with pytest.raises(StrategyError):
         own(name, **values).build(OWN_COHORT)
+
+
+# -- Arguments of a user's constructor: what reaches it, what is logged of it, and what it is told apart by ------------
+
+
+def spec_of(*arguments: str, name: str = "Said") -> CustomSpec:
+    """Return what a command line names."""
+    given = [f"strategy.values.{argument}" for argument in arguments]
+    config = load_config(["strategy.kind=custom", f"strategy.path=said:{name}", *given])
+    spec = parse_strategy(config.strategy or {}, COHORT)
+    assert isinstance(spec, CustomSpec)
+    return spec
+
+
+def reached(*arguments: str, name: str = "Said") -> dict[str, Any]:
+    said: dict[str, Any] = spec_of(*arguments, name=name).build(COHORT).said  # type: ignore[attr-defined]
+    return said
+
+
+def shown(value: Any) -> str:
+    """Return type and value, also of members of an enum that was imported anew."""
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("word=1", "'1'"),
+        ("word=true", "'true'"),
+        ('word="007"', "'007'"),
+        ("word=plain", "'plain'"),
+        ("noted=1", "'1'"),
+        ("maybe=null", "None"),
+        ("maybe=12", "'12'"),
+        ("either=1", "1"),
+        ('either="1"', "'1'"),
+        ("mode=MEDIAN", "Mode.MEDIAN"),
+        ("mode=mean", "Mode.MEAN"),
+        ("mode=2", "Mode.MEDIAN"),
+        ("level=1", "Level.LOW"),
+        ("sizes=[1, 2]", "(1, 2)"),
+        ("sizes=ab", "'ab'"),
+        ("bare=[1, a]", "(1, 'a')"),
+        ("pair=[1, 2]", "(1, '2')"),
+        ("names=[1, a]", "['1', 'a']"),
+        ("kinds=[a, a]", "{'a'}"),
+        ("one=1", "'1'"),
+        ("known=1", "1"),
+        ("known=2", "'2'"),
+        ("known=true", "'true'"),
+        ("loose=1", "1"),
+        ("number=1", "1"),
+        ("whole=0.5", "0.5"),
+        ("free=[1, [true, null]]", "[1, [True, None]]"),
+    ],
+)
+def test_what_reaches_the_constructor(argument: str, expected: str) -> None:
+    assert shown(reached(argument)[argument.partition("=")[0]]) == expected
+
+
+def test_enums_in_a_list() -> None:
+    assert [shown(mode) for mode in reached("modes=[MEAN, 2]")["modes"]] == ["Mode.MEAN", "Mode.MEDIAN"]
+
+
+def test_an_annotation_that_names_nothing_leaves_values_as_they_are() -> None:
+    assert reached("word=1", "missing=[2]", name="Unsaid") == {"word": 1, "missing": [2]}
+
+
+@pytest.mark.parametrize(
+    ("argument", "first", "last"),
+    [
+        ("mode=mode", "mode of said:Said", "MEAN, MEDIAN, got 'mode'"),
+        ("mode=true", "mode of said:Said", "MEAN, MEDIAN, got True"),
+        ("level=true", "level of said:Said", "LOW, got True"),
+        ("word=1.10", "word of said:Said", "got 1.1"),
+        ("names=[a, 1.5]", "names of said:Said", "got 1.5"),
+        ("free=.inf", "values.free.float of custom", "got inf"),
+    ],
+)
+def test_what_an_annotation_can_not_take_is_one_fault(argument: str, first: str, last: str) -> None:
+    with pytest.raises(StrategyError) as caught:
+        spec_of(argument)
+    (told,) = caught.value.faults
+    assert told.startswith(first)
+    assert last in told
+
+
+def test_choices_are_converted_and_checked_before_a_search() -> None:
+    def declared(choices: list[Any]) -> CustomSpec:
+        return CustomSpec.model_validate({"path": "said:Said", "ranges": {"mode": {"choices": choices}}})
+
+    space = space_of(COHORT, kinds=(), customs=(declared(["MEAN", "MEDIAN"]),))
+    found = [space.compose("said:Said", lambda _name, _range, choice=choice: choice) for choice in ("MEAN", "MEDIAN")]
+    assert [shown(spec.build(COHORT).said["mode"]) for spec in found] == ["Mode.MEAN", "Mode.MEDIAN"]  # type: ignore[attr-defined]
+    with pytest.raises(StrategyError, match="'MODE'"):
+        space_of(COHORT, kinds=(), customs=(declared(["MEAN", "MODE"]),))
+    with refused(StrategyError, key="ranges.x.0", names="got [1]"):
+        parse_strategy({"kind": "custom", "path": "a:B", "ranges": {"x": {"choices": [[1], 2]}}})
+
+
+def test_the_identity_tells_values_apart_by_type_and_survives_being_logged() -> None:
+    texts = ("1", '"1"', "1.0", "true", '"true"', "null", "[1]", '["1"]', "{a: 1}")
+    specs = [spec_of(f"free={text}") for text in texts]
+    assert len({spec.digest(COHORT) for spec in specs}) == len(texts)
+    for spec in specs:
+        logged = json.loads(json.dumps({"kind": "custom", **spec.parameters()}))
+        again = parse_strategy(logged, COHORT)
+        assert again == spec
+        assert again.digest(COHORT) == spec.digest(COHORT)
+
+
+# -- A user's own policy -----------------------------------------------------------------------------------------------
+
+
+POLICY_COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1)
+
+
+def document(**values: object) -> dict:
+    return {"kind": "custom", "path": "user_policies:Turns", "values": values}
+
+
+def test_a_policy_is_built_with_its_values_and_the_cohort() -> None:
+    spec = parse_selection(document(first=3, order=[1, 2]), POLICY_COHORT)
+    policy = spec.build(POLICY_COHORT)
+    assert (vars(policy)["num_clients"], vars(policy)["order"]) == (NUM_CLIENTS, (1, 2))
+    (table, first), (_, second) = played(policy, range(1, 3))
+    assert first == table.clients[3:7].tolist()
+    assert vars(policy)["place"] == 11
+    assert len(second) == NUM_CHOSEN
+
+
+def test_its_name_is_its_path_and_its_code_is_told(tmp_path: Path) -> None:
+    spec = parse_selection(document(first=3))
+    assert spec.label == "user_policies:Turns"
+    assert spec.code() == {"user_policies.py": hashlib.sha256((tmp_path / "user_policies.py").read_bytes()).hexdigest()}
+    assert spec.parameters() == {"path": "user_policies:Turns", "values": {"first": 3}}
+
+
+def test_validation_rows_are_set_aside_for_a_class_that_observes_them() -> None:
+    assert parse_selection(document(first=0)).validation_share == 0.1
+    assert parse_selection({"kind": "custom", "path": "user_policies:Stranger"}).validation_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "named"),
+    [
+        ({"path": "user_policies:Stranger"}, "user_policies:Stranger", "calls.SelectionPolicy, got <class"),
+        ({"path": "user_policies"}, "path of selection.kind=custom", "package.module:Class"),
+        ({"values": {"first": 1, "last": 2}}, "last", "user_policies:Turns; it takes first, order"),
+    ],
+)
+def test_faults_are_told_before_training(given: dict, first: str, named: str) -> None:
+    with pytest.raises(StrategyError) as caught:
+        parse_selection({**document(first=3), **given}, POLICY_COHORT)
+    assert any(fault.startswith(first) and named in fault for fault in caught.value.faults)
+
+
+def test_what_a_policy_s_constructor_raises_is_told() -> None:
+    with refused(StrategyError, key="user_policies", given="ValueError: there is no such place"):
+        parse_selection(document(first=-1), POLICY_COHORT)
+
+
+@pytest.mark.parametrize("losses", [True, False])
+def test_what_it_observes_is_known_before_it_is_made(losses: bool) -> None:
+    """Else its validation losses would be of no rows at all."""
+    late = {"kind": "custom", "path": "user_policies:Late", "values": {"losses": losses}}
+    with refused(StrategyError, key="observes of user_policies:Late"):
+        parse_selection(late, POLICY_COHORT)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -61,26 +63,34 @@ class ValidatingHand(Hand):
         return int((outputs.argmax(dim=1) != labels).sum()), len(labels)
 
 
+def round_by_hand(
+    vector: Any, server_round: int, configurations: Sequence[Configuration], draw: Callable[[np.random.Generator], int]
+) -> tuple[Any, Any, Any]:
+    """Return each configuration's validation rows, the wrong ones and all, and the mean of the clients' models."""
+    federation = uneven_federation(sizes=SIZES)
+    wrong, rows, models = np.zeros(3), np.zeros(3), []
+    for client in range(EVERYBODY):
+        drawn = int(draw(stream(SEED, "settings", server_round, client)))
+        hand = ValidatingHand(federation, configurations[drawn].of(TRAINING))
+        models.append(hand.descend(vector, client, server_round)[0])
+        found = hand.validated(models[-1], client)
+        wrong[drawn] += found[0]
+        rows[drawn] += found[1]
+    return wrong, rows, weights_of(ValidatingHand(federation), range(EVERYBODY)) @ np.array(models)
+
+
 @pytest.mark.parametrize("backend", ["auto", "loop"])
 def test_rounds_are_the_paper_s_update(backend: Any, rules: list[FedEx]) -> None:
     """Three rounds in float64: draws, local training, the mean, and θ by the adaptive step with the last baseline."""
     spec = choice_of(*THREE, schedule="adaptive", baseline_discount=0.0, validation_share=SHARE)
     host = host_of()
     result = result_of(host, spec, num_sampled=EVERYBODY, num_rounds=3, backend=backend)
-    federation = uneven_federation(sizes=SIZES)
     vector: Any = host.initial_vector(SEED).astype(np.float64)
     theta, squares, baseline, different = np.full(3, 1 / 3), 0.0, None, set()
     for server_round in (1, 2, 3):
-        wrong, rows, models = np.zeros(3), np.zeros(3), []
-        for client in range(EVERYBODY):
-            drawn = int(stream(SEED, "settings", server_round, client).choice(3, p=theta))
-            different.add(drawn)
-            hand = ValidatingHand(federation, THREE[drawn].of(TRAINING))
-            models.append(hand.descend(vector, client, server_round)[0])
-            found = hand.validated(models[-1], client)
-            wrong[drawn] += found[0]
-            rows[drawn] += found[1]
-        vector = weights_of(ValidatingHand(federation), range(EVERYBODY)) @ np.array(models)
+        draw = partial(np.random.Generator.choice, a=3, p=theta)
+        wrong, rows, vector = round_by_hand(vector, server_round, THREE, draw)
+        different |= {*np.flatnonzero(rows)}
         loss = wrong.sum() / rows.sum()
         gradient = (wrong - (loss if baseline is None else baseline) * rows) / (theta * rows.sum())
         squares, baseline = squares + np.abs(gradient).max() ** 2, loss
@@ -158,38 +168,28 @@ def test_validation_rows_are_cut_unless_the_study_has_some() -> None:
 # -- Laws of FedPop's local half ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fedpop_rules(monkeypatch: pytest.MonkeyPatch) -> list[FedPop]:
-    """The server's halves of all trials that have ended."""
-    return ended(FedPop, monkeypatch)
-
-
 def rule_of(**values: Any) -> FedPop:
     return FedPop(FedPopSpec(**values), fraction_train=1.0)
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])
-def test_rounds_are_those_written_out(backend: Any, fedpop_rules: list[FedPop]) -> None:
+def test_rounds_are_those_written_out(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rounds in float64 that evolve after the second and the fourth: draws, training, scores, copies."""
     spec = FedPopSpec(
         num_configurations=3, evolve_every=2, quantile=0.34, perturbation=0.5, resample=0.4, validation_share=SHARE
     )
-    host, federation = host_of(), uneven_federation(sizes=SIZES)
+    host, rules = host_of(), ended(FedPop, monkeypatch)
     result = result_of(host, spec, num_sampled=EVERYBODY, num_rounds=5, backend=backend)
     population = np.array([[each.rate, each.epochs, each.batch] for each in spec.configurations()], np.float32)
     spans = np.log([4.0, 3.0, 2.0])
     vector: Any = host.initial_vector(SEED).astype(np.float64)
     wrong, rows, replaced = np.zeros(3), np.zeros(3), []
     for server_round in range(1, 6):
-        wrong, rows, models = 0.9 * wrong, 0.9 * rows, []
-        for client in range(EVERYBODY):
-            drawn = int(stream(SEED, "settings", server_round, client).integers(3))
-            hand = ValidatingHand(federation, Configuration(*population[drawn].tolist()).of(TRAINING))
-            models.append(hand.descend(vector, client, server_round)[0])
-            found = hand.validated(models[-1], client)
-            wrong[drawn] += found[0]
-            rows[drawn] += found[1]
-        vector = weights_of(ValidatingHand(federation), range(EVERYBODY)) @ np.array(models)
+        configurations = [Configuration(*each) for each in population.tolist()]
+        new_wrong, new_rows, vector = round_by_hand(
+            vector, server_round, configurations, lambda generator: generator.integers(3)
+        )
+        wrong, rows = 0.9 * wrong + new_wrong, 0.9 * rows + new_rows
         if server_round in (2, 4):
             generator, order = stream(SEED, "population", server_round), np.argsort(wrong / rows, kind="stable")
             best, worst = order[:2], order[2]  # ⌈.34 · 3⌉ = 2, and who is copied is not replaced
@@ -199,7 +199,7 @@ def test_rounds_are_those_written_out(backend: Any, fedpop_rules: list[FedPop]) 
             population[worst] = np.exp(np.clip(moved, -spans, spans))
             replaced.append(int(worst))
             wrong, rows = np.zeros(3), np.zeros(3)
-    (rule,) = fedpop_rules
+    (rule,) = rules
     np.testing.assert_allclose(result.vector, vector, rtol=0, atol=2e-6)
     np.testing.assert_array_equal(rule.population, population)
     assert (rule.num_evolutions, len(replaced)) == (2, 2)

@@ -17,22 +17,14 @@ from scipy.stats import norm
 
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies import BUILT_IN_KINDS, parse_strategy, space_of
-from fedscout.strategies.methods.dp_fedavg import (
-    LEAST_NOISE,
-    MOST_NOISE,
-    Averaged,
-    Sampling,
-    default_delta,
-    epsilon_of,
-    noise_for,
-)
+from fedscout.strategies import parse_strategy
+from fedscout.strategies.methods import dp_fedavg
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import host_of, result_of
 from tests.strategies.rounds import asked, models, reply_of
 
 COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.1, num_rounds=5)
-AROUND = [spec_class.model_fields["kind"].default for spec_class in get_args(Averaged)]
+AROUND = [spec_class.model_fields["kind"].default for spec_class in get_args(dp_fedavg.Averaged)]
 Vector = npt.NDArray[np.float32]
 
 
@@ -181,8 +173,8 @@ def test_what_is_refused(parameters: dict[str, Any], key: str, names: str) -> No
 
 
 def test_the_largest_epsilon_is_that_of_the_least_noise() -> None:
-    most = epsilon_of(LEAST_NOISE, Sampling(6, 4, 5), 1e-3)
-    assert spec(epsilon=most, delta=1e-3).noise(COHORT) == LEAST_NOISE
+    most = dp_fedavg.epsilon_of(dp_fedavg.LEAST_NOISE, dp_fedavg.Sampling(6, 4, 5), 1e-3)
+    assert spec(epsilon=most, delta=1e-3).noise(COHORT) == dp_fedavg.LEAST_NOISE
     with refused(StrategyError, key=EPSILON_KEY):
         spec(epsilon=1.01 * most, delta=1e-3).build(COHORT)
 
@@ -206,11 +198,8 @@ def test_its_document_makes_it_again(around: Any) -> None:
     assert found.with_values({"clipping_norm": 0.2}).clipping_norm == 0.2
 
 
-def test_it_is_searched_only_where_it_is_asked_for() -> None:
-    assert space_of(COHORT).kinds == BUILT_IN_KINDS
-    found = space_of(COHORT, kinds=("dp_fedavg", "fedavg"))
-    assert found.kinds == ("fedavg", "dp_fedavg")
-    assert list(found.parameters_of("dp_fedavg")) == ["clipping_norm"]
+def test_no_noise_is_searched() -> None:
+    assert spec().search_names() == ("clipping_norm",)
 
 
 # -- what it costs ---------------------------------------------------------------------------------------------------
@@ -222,13 +211,15 @@ def test_the_cost_is_that_of_the_accountant() -> None:
     for num_rounds, notes in ((5, private.notes(COHORT)), (3, private.notes_after(COHORT, 3))):
         (note,) = notes
         assert f" {num_rounds} rounds with 4 of 6 clients " in note
-        assert f"(ε = {epsilon_of(2.0, Sampling(6, 4, num_rounds), 1e-3):.4g}, δ = 0.001)" in note
+        assert f"(ε = {dp_fedavg.epsilon_of(2.0, dp_fedavg.Sampling(6, 4, num_rounds), 1e-3):.4g}, δ = 0.001)" in note
 
 
 def test_a_wanted_epsilon_is_kept_over_all_rounds() -> None:
     wanted, everybody = spec(epsilon=4.0, delta=1e-3), replace(COHORT, num_sampled=6)
     built: Any = wanted.build(everybody)
-    assert epsilon_of(built.private.noise_multiplier, Sampling(6, 6, 5), 1e-3) == pytest.approx(4.0, rel=1e-3)
+    assert dp_fedavg.epsilon_of(built.private.noise_multiplier, dp_fedavg.Sampling(6, 6, 5), 1e-3) == pytest.approx(
+        4.0, rel=1e-3
+    )
     assert "ε = 4, " in wanted.notes(everybody)[0]
 
 
@@ -277,7 +268,7 @@ def sampled_epsilon_at_least(noise_multiplier: float, sampled_share: float, delt
     return 0.0 if excess(0) <= 0 else float(brentq(excess, 0, 50))
 
 
-def by_the_library(noise_multiplier: float, sampling: Sampling, delta: float) -> float:
+def by_the_library(noise_multiplier: float, sampling: dp_fedavg.Sampling, delta: float) -> float:
     """Rényi divergences of all orders that dp-accounting has; for an exchanged client noise counts half."""
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
@@ -294,7 +285,9 @@ def by_the_library(noise_multiplier: float, sampling: Sampling, delta: float) ->
 def test_one_round_of_all_clients_is_the_gaussian_mechanism(noise_multiplier: float, delta: float) -> None:
     """Of deviation z·C, and sensitivity 2C as one client is exchanged for another."""
     expected = analytic_epsilon(noise_multiplier * 0.7, 2 * 0.7, delta)
-    assert epsilon_of(noise_multiplier, Sampling(10, 10, 1), delta) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert dp_fedavg.epsilon_of(noise_multiplier, dp_fedavg.Sampling(10, 10, 1), delta) == pytest.approx(
+        expected, rel=1e-6, abs=1e-9
+    )
 
 
 def test_rounds_of_all_clients_are_those_of_another_accountant() -> None:
@@ -307,7 +300,7 @@ def test_rounds_of_all_clients_are_those_of_another_accountant() -> None:
 
     accountant: Any = PLDAccountant(NeighboringRelation.REPLACE_ONE)
     accountant.compose(SelfComposedDpEvent(GaussianDpEvent(6.0), 20))
-    ours = epsilon_of(6.0, Sampling(10, 10, 20), DELTA)
+    ours = dp_fedavg.epsilon_of(6.0, dp_fedavg.Sampling(10, 10, 20), DELTA)
     assert ours <= accountant.get_epsilon(DELTA) <= ours + 20 * 1e-4
 
 
@@ -317,62 +310,50 @@ def test_sampling_costs_what_an_attack_shows_and_no_more_than_the_accountant_say
     noise_multiplier: float, num_sampled: int
 ) -> None:
     """Of fewer orders, the bound is looser by at most a hundredth; that of all clients may be the smaller one."""
-    found = epsilon_of(noise_multiplier, Sampling(100, num_sampled, 1), DELTA)
+    found = dp_fedavg.epsilon_of(noise_multiplier, dp_fedavg.Sampling(100, num_sampled, 1), DELTA)
     assert sampled_epsilon_at_least(noise_multiplier, num_sampled / 100, DELTA) <= found
     for num_rounds in (1, 10):
-        sampling = Sampling(100, num_sampled, num_rounds)
-        whole = epsilon_of(noise_multiplier, replace(sampling, num_sampled=100), DELTA)
+        sampling = dp_fedavg.Sampling(100, num_sampled, num_rounds)
+        whole = dp_fedavg.epsilon_of(noise_multiplier, replace(sampling, num_sampled=100), DELTA)
         expected = min(whole, by_the_library(noise_multiplier, sampling, DELTA))
-        assert expected * (1 - 1e-9) <= epsilon_of(noise_multiplier, sampling, DELTA) <= expected * 1.01
+        assert expected * (1 - 1e-9) <= dp_fedavg.epsilon_of(noise_multiplier, sampling, DELTA) <= expected * 1.01
 
 
 def test_without_noise_there_is_no_privacy() -> None:
-    assert epsilon_of(0.0, Sampling(10, 5, 1), DELTA) == math.inf
+    assert dp_fedavg.epsilon_of(0.0, dp_fedavg.Sampling(10, 5, 1), DELTA) == math.inf
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sampling", "epsilon"),
     [
-        (Sampling(20, 20, 7), 0.5),
-        (Sampling(20, 20, 7), 200.0),
-        pytest.param(Sampling(200, 10, 30), 0.5, marks=pytest.mark.slow),
-        pytest.param(Sampling(200, 10, 30), 8.0, marks=pytest.mark.slow),
-        pytest.param(Sampling(200, 10, 30), 200.0, marks=pytest.mark.slow),
+        (dp_fedavg.Sampling(20, 20, 7), 0.5),
+        (dp_fedavg.Sampling(20, 20, 7), 200.0),
+        pytest.param(dp_fedavg.Sampling(200, 10, 30), 0.5, marks=pytest.mark.slow),
+        pytest.param(dp_fedavg.Sampling(200, 10, 30), 8.0, marks=pytest.mark.slow),
+        pytest.param(dp_fedavg.Sampling(200, 10, 30), 200.0, marks=pytest.mark.slow),
     ],
 )
-def test_the_noise_that_is_found_just_suffices(sampling: Sampling, epsilon: float) -> None:
-    noise = noise_for(epsilon, sampling, DELTA)
-    assert epsilon * (1 - 1e-3) <= epsilon_of(noise, sampling, DELTA) <= epsilon
-    assert epsilon_of(noise * 0.999, sampling, DELTA) > epsilon
+def test_the_noise_that_is_found_just_suffices(sampling: dp_fedavg.Sampling, epsilon: float) -> None:
+    noise = dp_fedavg.noise_for(epsilon, sampling, DELTA)
+    assert epsilon * (1 - 1e-3) <= dp_fedavg.epsilon_of(noise, sampling, DELTA) <= epsilon
+    assert dp_fedavg.epsilon_of(noise * 0.999, sampling, DELTA) > epsilon
 
 
 def test_noise_has_its_ends() -> None:
-    one = Sampling(10, 10, 1)
-    assert noise_for(1e-9, one, 1e-9) == math.inf
-    assert epsilon_of(MOST_NOISE, one, 1e-9) > 1e-9
-    assert noise_for(1e9, one, DELTA) == LEAST_NOISE
+    one = dp_fedavg.Sampling(10, 10, 1)
+    assert dp_fedavg.noise_for(1e-9, one, 1e-9) == math.inf
+    assert dp_fedavg.epsilon_of(dp_fedavg.MOST_NOISE, one, 1e-9) > 1e-9
+    assert dp_fedavg.noise_for(1e9, one, DELTA) == dp_fedavg.LEAST_NOISE
 
 
 def test_delta_is_below_one_over_the_clients() -> None:
-    assert [default_delta(clients) * clients < 1 for clients in (2, 10, 10_000)] == [True] * 3
-    assert default_delta(100) == pytest.approx(10**-2.2)
-    assert 0 < default_delta(1) < 1
-
-
-def test_it_shows_what_it_wraps() -> None:
-    assert str(spec()) == "dp_fedavg(clipping_norm=1.0)"
-    found = spec(around={"kind": "fedprox", "proximal_mu": 0.3}, noise_multiplier=2)
-    inner = "fedprox(sample_scaling=uniform, proximal_mu=0.3)"
-    assert str(found) == f"dp_fedavg(around={inner}, clipping_norm=1.0, noise_multiplier=2.0)"
+    assert [dp_fedavg.default_delta(clients) * clients < 1 for clients in (2, 10, 10_000)] == [True] * 3
+    assert dp_fedavg.default_delta(100) == pytest.approx(10**-2.2)
+    assert 0 < dp_fedavg.default_delta(1) < 1
 
 
 def test_a_delta_that_protects_nobody_is_noted() -> None:
     assert "1/6" in spec(delta=0.5).notes(COHORT)[1]
     (note,) = spec(noise_multiplier=0).notes(COHORT)
     assert note.startswith("noise_multiplier 0 ")
-
-
-def test_fewer_clients_a_round_cost_less() -> None:
-    by_share = [epsilon_of(1.0, Sampling(1000, sampled, 30), DELTA) for sampled in (10, 100, 1000)]
-    assert by_share == sorted(by_share)

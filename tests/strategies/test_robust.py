@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import logging
+import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
+from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy.bulyan import aggregate_n_closest_weights
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import compute_distances
 from flwr.serverapp.strategy.multikrum import select_multikrum as flowers_selection
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import claim_task_identity, view_record
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
-from fedscout.strategies.aggregation import robust
-from fedscout.strategies.aggregation.robust import (
-    mean_around_median,
-    median,
-    select_multikrum,
-    squared_distances,
-    trimmed_mean,
-)
-from tests.strategies.rounds import asked, made, reply_of
+from fedscout.strategies.aggregation import robust, rules
+from fedscout.strategies.aggregation.rules import mean_metrics
+from fedscout.strategies.specification import node_counts
+from tests.strategies.rounds import asked, grid_of, made, models, reply_of
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -54,13 +53,12 @@ POPULATIONS: dict[str, Callable[[FloatArray, np.random.Generator], FloatArray]] 
     "of all sizes": lambda values, _: (np.sign(values) * np.exp(30 * np.abs(values))).astype(values.dtype),
 }
 
-populations = st.sampled_from([*POPULATIONS])
 SHAPES = [(), (0,), (1,), (1, 1), (3,), (2, 5), (64,), (65,), (129,)]
 
 
-def models(population: str, seed: int, num_clients: int, shape: tuple[int, ...], dtype: Any = np.float32) -> FloatArray:
+def populated(population: str, seed: int, num_clients: int, shape: tuple[int, ...]) -> FloatArray:
     generator = np.random.default_rng(seed)
-    values = generator.normal(size=(num_clients, *shape)).astype(dtype)
+    values = generator.normal(size=(num_clients, *shape)).astype(np.float32)
     return POPULATIONS[population](values, generator)
 
 
@@ -97,40 +95,31 @@ def _no_warnings_of_numpys() -> Any:
         yield
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=150)
-@given(populations, st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES))
-def test_median(population: str, seed: int, num_clients: int, shape: tuple[int, ...]) -> None:
-    values = models(population, seed, num_clients, shape)
-    assert_same(median(values.copy()), flowers_median(values))
+STATISTICS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "median": (robust.median, flowers_median, lambda n, share: ()),
+    "trimmed": (robust.trimmed_mean, flowers_trimmed_mean, lambda n, share: (round(share * ((n - 1) // 2)),)),
+    "around": (robust.mean_around_median, flowers_mean_around_median, lambda n, share: (1 + round(share * (n - 1)),)),
+}
+"""Ours, Flower's, and the number of values that are trimmed or kept."""
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("statistic", STATISTICS)
 @settings(deadline=None, max_examples=150)
-@given(populations, st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES), st.floats(0, 1))
-def test_trimmed_mean(population: str, seed: int, num_clients: int, shape: tuple[int, ...], share: float) -> None:
-    values = models(population, seed, num_clients, shape)
-    num_trimmed = round(share * ((num_clients - 1) // 2))
-    assert_same(trimmed_mean(values.copy(), num_trimmed), flowers_trimmed_mean(values, num_trimmed))
-
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=150)
-@given(populations, st.integers(0, 2**32), st.integers(1, 120), st.sampled_from(SHAPES), st.floats(0, 1))
-def test_mean_around_median(population: str, seed: int, num_clients: int, shape: tuple[int, ...], share: float) -> None:
-    values = models(population, seed, num_clients, shape)
-    num_kept = 1 + round(share * (num_clients - 1))
-    assert_same(mean_around_median(values.copy(), num_kept), flowers_mean_around_median(values, num_kept))
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
-def test_other_types(dtype: Any) -> None:
-    values = (10 * models("normal", 0, 9, (130,), np.float64)).astype(dtype)
-    assert_same(median(values), flowers_median(values))
-    assert_same(trimmed_mean(values, 2), flowers_trimmed_mean(values, 2))
-    assert_same(mean_around_median(values, 4), flowers_mean_around_median(values, 4))
-    mixed: Any = [values[0].astype(np.float32), *values[1:].astype(np.float64)]
-    assert_same(median(mixed), flowers_median(np.asarray(mixed)))
+@given(
+    st.sampled_from([*POPULATIONS]),
+    st.integers(0, 2**32),
+    st.integers(1, 120),
+    st.sampled_from(SHAPES),
+    st.floats(0, 1),
+)
+def test_statistics_are_flowers(
+    statistic: str, population: str, seed: int, num_clients: int, shape: tuple[int, ...], share: float
+) -> None:
+    values = populated(population, seed, num_clients, shape)
+    ours, flowers, parameters = STATISTICS[statistic]
+    counts = parameters(num_clients, share)
+    assert_same(ours(values.copy(), *counts), flowers(values, *counts))
 
 
 @pytest.mark.parametrize(("block", "slab"), [(1000, 1000), (1000, 2000), (1000, 10**6), (10**6, 10**6)])
@@ -138,10 +127,10 @@ def test_neither_blocks_and_slabs_nor_the_number_of_threads_change_anything(
     block: int, slab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def statistics() -> list[bytes]:
-        found = median(values), trimmed_mean(values, 7), mean_around_median(values, 30)
+        found = robust.median(values), robust.trimmed_mean(values, 7), robust.mean_around_median(values, 30)
         return [each.tobytes() for each in found]
 
-    values = models("normal", 0, 50, (3001,))
+    values = populated("normal", 0, 50, (3001,))
     before = statistics()
     monkeypatch.setattr(robust, "BLOCK", block)
     monkeypatch.setattr(robust, "SLAB", slab)
@@ -155,7 +144,7 @@ def test_a_fault_in_a_thread_is_not_lost() -> None:
         raise ZeroDivisionError(str(block.shape))
 
     with pytest.raises(ZeroDivisionError):
-        robust._in_blocks(models("normal", 0, 3, (200,)), fail)
+        robust._in_blocks(populated("normal", 0, 3, (200,)), fail)
 
 
 # -- Krum's choice is Flower's, near ties and equal models included ----------------------------------------------------
@@ -168,6 +157,8 @@ def drawn(kind: str, seed: int, num_clients: int, num_parameters: int) -> npt.ND
         return (100 + 1e-3 * values).astype(np.float32)
     if kind == "alike":
         return np.repeat(values[: (num_clients + 1) // 2], 2, axis=0)[:num_clients]
+    if kind == "doubles":
+        return values.astype(np.float64)  # type: ignore[return-value]
     if kind == "ties":
         return np.round(2 * values)
     if kind != "normal":
@@ -209,7 +200,7 @@ def test_the_same_replies_in_the_same_order(
         return [content["metrics"]["client"] for content in select(contents, num_malicious, num_selected)]
 
     with np.errstate(all="ignore"):
-        assert chosen(select_multikrum, True) == chosen(flowers_selection, False)
+        assert chosen(robust.select_multikrum, True) == chosen(flowers_selection, False)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (30, 1000), (100, 18_530)])
@@ -217,7 +208,7 @@ def test_the_same_replies_in_the_same_order(
 def test_distances_are_flowers_bit_for_bit(kind: str, shape: tuple[int, int]) -> None:
     matrix = drawn(kind, 0, *shape)
     flowers = compute_distances([ArrayRecord({"w": Array(row)}) for row in matrix])
-    ours = squared_distances(matrix)
+    ours = robust.squared_distances(matrix)
     assert ours.dtype == flowers.dtype == np.float32
     assert ours.tobytes() == flowers.tobytes()
 
@@ -274,7 +265,7 @@ ROBUST: dict[str, StrategySpec] = {
 }
 CASES = [
     *((kind, "flat", 0) for kind in ("normal", "near", "alike", "ties", "far away", "a NaN", "infinite")),
-    *((kind, "named", 0) for kind in ("normal", "ties", "a NaN")),
+    *((kind, "named", 0) for kind in ("normal", "doubles", "ties", "a NaN")),
     *(("normal", "flat", num_failing) for num_failing in (3, 8, 9, 21, 22, 23)),
 ]
 """Models, their arrays, and the number of clients that fail; of fifteen replies Bulyan for f = 3 makes a model."""
@@ -343,13 +334,236 @@ def test_bulyan_may_choose_by_a_rule_of_the_user_s() -> None:
         return contents[:num_selected]
 
     claim_task_identity()
-    found = [
-        aggregates(strategy, CASES[0], ours)[0][0]["flat"]
-        for strategy, ours in (
-            (robust.Bulyan(num_malicious_nodes=3, selection_rule=first), True),
-            (flower.Bulyan(num_malicious_nodes=3, selection_rule=first), False),
-            (robust.Bulyan(num_malicious_nodes=3), True),
-        )
-    ]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not np.array_equal(found[0], found[2])
+    ours, flowers = (
+        aggregates(bulyan(num_malicious_nodes=3, selection_rule=first), CASES[0], bulyan is robust.Bulyan)[0][0]["flat"]
+        for bulyan in (robust.Bulyan, flower.Bulyan)
+    )
+    np.testing.assert_array_equal(ours, flowers)
+
+
+# -- Messages, checks of replies and metrics are Flower's, and so is what a specification builds -----------------------
+
+
+WEIGHTS = {"num-examples": "num-examples", "uniform": "num-clients"}
+QUICK = {
+    each.__name__: each
+    for each in (
+        *(rules.FedAvg, rules.FedProx, rules.FedAvgM, rules.FedAdagrad, rules.FedAdam, rules.FedYogi),
+        *(robust.FedMedian, robust.FedTrimmedAvg, robust.Krum, robust.MultiKrum, robust.Bulyan, robust.QFedAvg),
+    )
+}
+# -- Messages made as copies, replies checked by one look and metrics averaged at once are what Flower makes of them
+
+
+A, B = Array(np.ones(1)), Array(np.full((1, 2), 2.0))
+ARRAYS = ArrayRecord({"flat": Array(np.zeros(3, np.float32))})
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    claim_task_identity()
+
+
+def messages_of(strategy: flower.FedAvg, num_clients: int, phase: str = "train") -> list[Message]:
+    random.seed(0)
+    configure = strategy.configure_train if phase == "train" else strategy.configure_evaluate
+    return list(configure(3, ARRAYS, ConfigRecord({"seed": 1}), grid_of(num_clients)))
+
+
+def facts(message: Message) -> dict[str, Any]:
+    metadata = {name: value for name, value in vars(message.metadata).items() if name != "_created_at"}
+    return {**vars(message), "_metadata": metadata}
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+@pytest.mark.parametrize("name", ["FedAvg", "FedProx", "Krum"])
+def test_messages_are_flowers(name: str, phase: str) -> None:
+    """The same clients in the same order, of the same types, with the same content in every field."""
+    arguments = {"fraction_train": 0.5, "fraction_evaluate": 0.5, "min_available_nodes": 40}
+    ours = messages_of(QUICK[name](**arguments), 40, phase)
+    flowers = messages_of(getattr(flower, name)(**arguments), 40, phase)
+    assert [facts(message) for message in ours] == [facts(message) for message in flowers]
+    assert len(ours) == 20
+    assert {type(message) for message in ours} == {Message}
+    assert all(message.metadata.created_at <= flowers[-1].metadata.created_at for message in ours)
+    assert len({id(message.content) for message in ours}) == 1
+
+
+def test_a_message_can_be_changed_without_the_others() -> None:
+    first, second, third = messages_of(rules.FedAvg(min_available_nodes=3, min_train_nodes=3), 3)
+    second.metadata.group_id = "mine"
+    second.content = RecordDict()
+    assert [message.metadata.group_id for message in (first, second, third)] == ["", "mine", ""]
+    assert first.content is third.content is not second.content
+
+
+def content(weight: Any = 10, **more: Any) -> RecordDict:
+    metrics = {"num-examples": weight, "loss": 0.3, **more}
+    return RecordDict(
+        {"arrays": ArrayRecord({"flat": Array(np.ones(3, np.float32))}), "metrics": MetricRecord(metrics)}
+    )
+
+
+def without(key: str) -> RecordDict:
+    made = content()
+    del made[key]
+    return made
+
+
+def with_another(key: str) -> RecordDict:
+    made = content()
+    made["another"] = made[key]
+    return made
+
+
+def beside(**records: Any) -> RecordDict:
+    """Return these records, and a client's metrics unless they are among them."""
+    return RecordDict({"metrics": content()["metrics"], **records})
+
+
+UNSOUND: dict[str, Callable[[], list[RecordDict]]] = {
+    "no arrays": lambda: [content(), without("arrays")],
+    "nobody has arrays": lambda: [without("arrays"), without("arrays")],
+    "two array records": lambda: [content(), with_another("arrays")],
+    "all have two": lambda: [with_another("arrays"), with_another("arrays")],
+    "no metrics": lambda: [content(), without("metrics")],
+    "two metric records": lambda: [with_another("metrics"), with_another("metrics")],
+    "other record names": lambda: [content(), beside(other=ARRAYS)],
+    "other arrays": lambda: [content(), beside(arrays=ArrayRecord({"w": A}))],
+    "another metric": lambda: [content(), content(accuracy=0.1)],
+    "no weight": lambda: [beside(arrays=ARRAYS, metrics=MetricRecord({"loss": 0.1})) for _ in range(2)],
+    "a list for a weight": lambda: [content(), content(weight=[1, 2])],
+}
+
+
+def replies(contents: list[RecordDict]) -> list[Message]:
+    return [Message(one, reply_to=Message(RecordDict(), 2 + i, "train")) for i, one in enumerate(contents)]
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+@pytest.mark.parametrize("name", QUICK)
+def test_replies_that_flower_refuses_are_refused_with_its_words(name: str, case: str) -> None:
+    def refusal(strategy_class: Any) -> str:
+        strategy = strategy_class(**({"client_learning_rate": 0.1} if name == "QFedAvg" else {}))
+        strategy.current_arrays = ArrayRecord(dict(ARRAYS))
+        with pytest.raises(InconsistentMessageReplies) as caught:
+            strategy.aggregate_train(1, replies(UNSOUND[case]()))
+        return str(caught.value)
+
+    assert refusal(QUICK[name]) == refusal(getattr(flower, name))
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedProx"])
+def test_the_mean_of_one_reply_is_that_reply_and_is_told_of_as_flowers(name: str, monkeypatch: Any) -> None:
+    """Nothing is copied; who failed is in the log."""
+    told: list[str] = []
+    monkeypatch.setattr(logging.getLogger("flwr"), "handle", lambda record: told.append(record.getMessage()))
+    one = content(weight=7)
+    given = [*replies([one]), Message(Error(1000, "no rows"), reply_to=Message(RecordDict(), 9, "train"))]
+    arrays, metrics = QUICK[name]().aggregate_train(1, given)
+    ours = told.copy()
+    told.clear()
+    flowers_arrays, flowers_metrics = getattr(flower, name)().aggregate_train(1, given)
+    assert arrays is one["arrays"]
+    np.testing.assert_array_equal(arrays["flat"].numpy(), flowers_arrays["flat"].numpy())
+    assert metrics == flowers_metrics
+    assert ours == told != []
+
+
+@pytest.mark.parametrize("mean", [mean_metrics, aggregate_metricrecords])
+def test_faults_of_the_metrics_are_flowers(mean: Callable[[list[RecordDict], str], MetricRecord]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        mean([content(weight=0)], "num-examples")
+    with pytest.raises(ValueError, match="zip"):
+        mean([content(values=[0.1]), content(values=[0.1, 0.2])], "num-examples")
+
+
+def test_a_users_own_function_for_metrics_is_called() -> None:
+    def count(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+        return MetricRecord({weighted_by: len(contents)})
+
+    _, metrics = robust.FedMedian(train_metrics_aggr_fn=count).aggregate_train(1, replies([content(), content()]))
+    assert metrics == MetricRecord({"num-examples": 2})
+
+
+# -- A specification builds exactly what one would write by hand with Flower -------------------------------------------
+
+
+RATE = 0.25
+NODES = {
+    "fraction_train": 7 / 9,
+    "fraction_evaluate": 1.0,
+    "min_train_nodes": 7,
+    "min_evaluate_nodes": 9,
+    "min_available_nodes": 9,
+}
+ADAPTIVE = {"eta": 0.2, "tau": 1e-2}
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "FedAvg": {},
+    "FedProx": {"proximal_mu": 0.3},
+    "FedAvgM": {"server_learning_rate": 0.7, "server_momentum": 0.6},
+    "FedAdagrad": ADAPTIVE,
+    "FedAdam": {**ADAPTIVE, "beta_1": 0.8, "beta_2": 0.95},
+    "FedYogi": {**ADAPTIVE, "beta_1": 0.8, "beta_2": 0.95},
+    "FedMedian": {},
+    "FedTrimmedAvg": {"beta": 0.3},
+    "Krum": {"num_malicious_nodes": 2},
+    "MultiKrum": {"num_malicious_nodes": 1, "num_nodes_to_select": 3},
+    "Bulyan": {"num_malicious_nodes": 1},
+    "QFedAvg": {"q": 1.5},
+}
+MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi")
+BOUND = {"QFedAvg": "client_learning_rate", **dict.fromkeys(MEANS[3:], "eta_l")}
+"""What is the clients' learning rate."""
+
+
+@pytest.mark.parametrize(
+    ("name", "scaling"),
+    [*((name, None) for name in PARAMETERS), *((name, scaling) for name in MEANS for scaling in WEIGHTS)],
+)
+def test_a_specification_builds_what_one_would_write_with_flower(name: str, scaling: str | None) -> None:
+    """With the same settings, and the same models bit for bit."""
+    given = PARAMETERS[name]
+    spec = made(name.lower(), **given, **({} if scaling is None else {"sample_scaling": scaling}))
+    settings = {**NODES, **given, **({BOUND[name]: RATE} if name in BOUND else {})}
+    by_hand = getattr(flower, name)(**settings, weighted_by_key=WEIGHTS[scaling or "num-examples"])
+    built = spec.build(Cohort(num_clients=9, num_sampled=7, client_learning_rate=RATE))
+    assert isinstance(built, type(by_hand))
+    assert {key: vars(built)[key] for key in settings} == settings
+    for ours, theirs in zip(models(built, 9), models(by_hand, 9), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_exactly_the_sampled_number_of_clients_trains() -> None:
+    """Flower samples max(int(n * fraction), min_train_nodes) clients."""
+    for num_clients in range(1, 301):
+        for num_sampled in range(1, num_clients + 1):
+            counts = node_counts(Cohort(num_clients, num_sampled, 0.1))
+            assert max(int(num_clients * counts["fraction_train"]), counts["min_train_nodes"]) == num_sampled
+            assert counts["min_available_nodes"] == counts["min_evaluate_nodes"] == num_clients
+
+
+@pytest.mark.parametrize(("num_clients", "num_sampled"), [(1, 1), (49, 1), (10, 3), (7, 7)])
+def test_configure_addresses_the_cohort(num_clients: int, num_sampled: int) -> None:
+    claim_task_identity()
+    built = made("fedavg").build(Cohort(num_clients, num_sampled, 0.1))
+    arrays = ArrayRecord({"flat": Array(np.zeros(2, np.float32))})
+    assert len(list(built.configure_train(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_sampled
+    assert len(list(built.configure_evaluate(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_clients
+
+
+def test_needs_follow_from_what_a_strategy_reads() -> None:
+    """Those that read the mean alone get it merged; those that compare replies get one each."""
+    specs = [made(kind) for kind in BUILT_IN_KINDS]
+    assert {spec.kind for spec in specs} == {name.lower() for name in PARAMETERS} == {name.lower() for name in QUICK}
+    for spec in specs:
+        merged = spec.kind in {name.lower() for name in MEANS}
+        replies: Any = "merged" if merged else "individual"
+        assert spec.needs() == EngineNeeds("flat", replies, "num-examples", initial_loss=spec.kind == "qfedavg")
+        assert (spec.client_algorithm() is not None) == (spec.kind == "fedprox")
+    assert made("fedyogi", sample_scaling="uniform").needs().weighted_by == "num-clients"
+
+
+def test_nobody_to_ask() -> None:
+    assert messages_of(rules.FedAvg(fraction_train=0.0), 3) == []

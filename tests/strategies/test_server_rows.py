@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -23,13 +23,7 @@ from fedscout.engine.client.updates import ServerModel
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, Session
-from fedscout.engine.messages.contents import (
-    auxiliary_record,
-    claim_task_identity,
-    client_of,
-    metrics_of,
-    sent_auxiliary,
-)
+from fedscout.engine.messages.contents import client_of, metrics_of
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.trial import run_trial
@@ -151,15 +145,6 @@ def test_steps_are_adam_s_on_the_divergence_with_a_rate_that_falls_as_a_cosine()
     assert np.abs(student - mean).max() > 0.02
 
 
-def test_each_pass_over_the_rows_has_an_order_of_its_own() -> None:
-    context = context_of()
-    distilled(context, models_of(), num_steps=8)
-    orders = [[row for batch in context.batches[first : first + 4] for row in batch] for first in (0, 4)]
-    assert [len(batch) for batch in context.batches] == [16, 16, 16, 12] * 2
-    assert orders[0] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(NUM_ROWS))
-
-
 def test_statistics_of_batch_normalisation_are_the_clients_mean() -> None:
     models = models_of(model=normalised)
     student, before, after = distilled(context_of(normalised), models)
@@ -248,16 +233,6 @@ def test_who_drives_rounds_loads_no_torch() -> None:
 ALL = len(SIZES)
 
 
-def context() -> ServerModel:
-    federation = with_server_rows(uneven_federation())
-    return ServerModel.of(federation, new_model(dense, 1), stream(3, "server", 1))
-
-
-def rhfl_models_of(count: int) -> Any:
-    vector = new_model(dense, seed=4).vector.numpy()
-    return (vector + np.random.default_rng(8).normal(scale=0.4, size=(count, len(vector)))).astype(np.float32)
-
-
 def aligned(models: Any, weights: Any, **changes: Any) -> Any:
     alignment = server_rows.Alignment(**{"num_epochs": 30, "learning_rate": 0.01, "batch_size": 16, **changes})
     rule = server_rows.Rhfl(alignment, 0.5, Cohort(len(models), len(models), 0.1))
@@ -266,7 +241,7 @@ def aligned(models: Any, weights: Any, **changes: Any) -> Any:
 
 
 def told(vector: Any) -> torch.Tensor:
-    return context().outputs(torch.from_numpy(np.array(vector))).double().softmax(dim=1)
+    return context_of().outputs(torch.from_numpy(np.array(vector))).double().softmax(dim=1)
 
 
 def test_who_improves_is_heard_more() -> None:
@@ -312,7 +287,7 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
 @pytest.mark.parametrize("weights", [[0.2, 0.5, 0.3], [1 - 2e-7, 1e-7, 1e-7]], ids=["all are heard", "one is heard"])
 def test_common_steps_by_hand(weights: list[float]) -> None:
     """By torch's Adam on Σ_{j≠i} w_j KL(z_j ‖ z_i) in float64. Where w is that small, Adam's ε shortens its steps."""
-    models = rhfl_models_of(3)
+    models = models_of(3)
     found = aligned(models, weights, num_epochs=6, batch_size=NUM_ROWS)
     said = [told(model).detach() for model in models]
     for place, model in enumerate(models):
@@ -330,9 +305,9 @@ def test_common_steps_by_hand(weights: list[float]) -> None:
 
 def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
     """In orders of its own: those that all models draw, one after the other."""
-    drawn = context().generator
+    drawn = context_of().generator
     orders = [drawn.permutation(NUM_ROWS).tolist() for _ in range(2 * 3)]
-    model, other = rhfl_models_of(2)
+    model, other = models_of(2)
     for place in range(2):
         context_of_place = context_of()
         arrays = {"model": model, "taught": told(other).float().numpy(), "share": np.float32(0.5), "place": place}
@@ -343,13 +318,13 @@ def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
 
 
 def test_models_that_say_the_same_stay() -> None:
-    (model,) = rhfl_models_of(1)
+    (model,) = models_of(1)
     assert np.array_equal(aligned(np.stack([model] * 3), [1 / 3] * 3), np.stack([model] * 3))
 
 
 def test_who_has_no_weight_is_not_heard() -> None:
     """With the whole weight on the first of three, the two others learn what it said, and it what nobody said."""
-    models = rhfl_models_of(3)
+    models = models_of(3)
     found, alone = aligned(models, [1.0, 0.0, 0.0]), aligned(models[:2], [1.0, 0.0])
     np.testing.assert_allclose(told(found[1]), told(alone[1]), atol=0.02)
     assert np.array_equal(found[0], models[0])
@@ -377,84 +352,6 @@ def test_projected_weights_are_the_nearest_ones(point: npt.NDArray[np.float64]) 
 def test_projected_weights_are_weights_however_long_the_step(large: float) -> None:
     np.testing.assert_array_equal(server_rows.on_simplex(np.array([-large, large, 0.5])), [0, 1, 0])
     np.testing.assert_array_equal(server_rows.on_simplex(np.array([large, large])), [0.5, 0.5])
-
-
-# A model of one number: L_k(y) = ½ (y − c_k)², f(y) = ½ (y − 1)², so ∇²L_k u = u.
-
-
-class OneNumber:
-    """A grid whose server's rows want y = 1."""
-
-    def get_node_ids(self) -> list[int]:
-        return [2, 3]
-
-    def serve(self, work: Any, arrays: Any) -> Any:
-        return {"gradient": arrays["model"] - np.float32(1)}
-
-
-def play(
-    strategy: server_rows.FedBiO, centres: Sequence[float], num_rounds: int, absent: Sequence[int] = ()
-) -> list[tuple[float, dict[int, float], float]]:
-    """Return the model, the weights and u after each round; client k ends local training at its centre.
-
-    Args:
-        strategy: With two clients.
-        centres: c_k, of clients with 10 and 30 rows.
-        num_rounds: To play, from y = 0.
-        absent: Who never answers.
-    """
-    claim_task_identity()
-    model, told = np.zeros(1, np.float32), []
-    for server_round in range(1, num_rounds + 1):
-        record, grid = ArrayRecord({"flat": Array(model)}), OneNumber()
-        messages: list[Message] = list(strategy.configure_train(server_round, record, ConfigRecord(), grid))  # type: ignore[arg-type]
-        direction = sent_auxiliary(messages[0].content).get("direction", np.zeros(1, np.float32))
-        replies = []
-        for message in sorted(messages, key=lambda message: message.metadata.dst_node_id):
-            client = client_of(message.metadata.dst_node_id)
-            if client in absent:
-                continue
-            alignment = float((model[0] - centres[client]) * direction[0])
-            metrics = MetricRecord({"num-examples": (10, 30)[client], "alignment": alignment, "loss": 1.0})
-            arrays = ArrayRecord({"flat": Array(np.float32([centres[client]]))})
-            content = RecordDict({"arrays": arrays, "metrics": metrics})
-            content["auxiliary"] = auxiliary_record({"curvature": direction})
-            replies.append(Message(content, reply_to=message))
-        aggregated, _ = strategy.aggregate_train(server_round, replies)
-        model = aggregated["flat"].numpy().astype(np.float32)
-        told.append((float(model[0]), dict(strategy.client_weights), float(strategy.direction[0])))
-    return told
-
-
-def server_of(**parameters: Any) -> server_rows.FedBiO:
-    return server_rows.FedBiOSpec(**parameters).build(Cohort(2, 2, 0.1, server_rows=9, server_labels=True))
-
-
-def test_three_rounds_of_two_clients_by_hand() -> None:
-    """τ = ½, η = 2, μ = 0; c = (1, −1), n = (10, 30), p = (¼, ¾), y_0 = 0.
-
-    1: u = ½ (f'(0) = −1) = −½; p stays, as u was 0; y = ¼ − ¾ = −½
-    2: alignments (y − c) u = (−3/2, ½)(−½) = (¾, −¼), so p + 2 a = (7/4, ¼), less ½ (3/2, −¼): p = (1, 0), of 40 rows;
-       u = −½ − ½ (−½ − f'(−½)) = −½ − ½ (−½ + 3/2) = −1; y = −½ by the weights as they were
-    3: y = 1
-    """
-    one, two, three = play(server_of(weight_rate=2.0, direction_rate=0.5, damping=0.0), (1.0, -1.0), 3)
-    assert one == (-0.5, {0: 10.0, 1: 30.0}, -0.5)
-    assert two == (-0.5, {0: 40.0, 1: 0.0}, -1.0)
-    assert three[0] == 1.0
-
-
-def test_who_does_not_answer_keeps_its_weight() -> None:
-    """And who answers alone has all of the mean, and its own weight."""
-    strategy = server_of()
-    play(strategy, (1.0, -1.0), 2)
-    before = strategy.client_weights[1]
-    rounds = play(strategy, (1.0, -1.0), 2, absent=[1])
-    assert strategy.client_weights[1] == before
-    assert [model for model, _, _ in rounds] == [1, 1]
-
-
-# Over a federation.
 
 
 class KeptMessages(LocalGrid):

@@ -14,15 +14,9 @@ import pytest
 
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    CLIENT_KINDS,
-    SERVER_RULE_KINDS,
-    STRATEGIES,
-    parse_strategy,
-)
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 from fedscout.strategies.specification import LAYERS
+from fedscout.strategies.table import CLIENT_KINDS, SERVER_RULE_KINDS
 from tests.experiments.cli.conftest import SMALL, Cli
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 

@@ -10,11 +10,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct
 
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
+from fedscout.engine.messages.calls import Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection import bandits
 from fedscout.strategies.selection.fedcor import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
 from fedscout.strategies.selection.table import parse_selection
-from tests.strategies.selection.planted_rounds import NUM_CHOSEN, NUM_CLIENTS, played, report
+from tests.strategies.selection import reports
+from tests.strategies.selection.reports import NUM_CHOSEN, NUM_CLIENTS, played, table
 
 # -- The linear bandits against least squares written out in float64 ---------------------------------------------------
 
@@ -97,29 +98,24 @@ CONTEXTS_NEURAL = RNG_NEURAL.normal(size=(5, SIZE))
 TARGETS = RNG_NEURAL.normal(size=5)
 PARAMETERS = RNG_NEURAL.normal(size=(SIZE + 1) * HIDDEN)
 STEP = 1e-6
+DIRECTIONS = STEP * np.eye(PARAMETERS.size)
 
 
-def directions() -> np.ndarray:
-    return STEP * np.eye(PARAMETERS.size)
+def neural_outputs(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return outputs and gradients of the network for the contexts."""
+    return bandits.outputs_and_gradients(parameters, CONTEXTS_NEURAL, HIDDEN)
 
 
 def test_the_network_is_the_one_written() -> None:
     inner, outer = PARAMETERS[: SIZE * HIDDEN].reshape(HIDDEN, SIZE), PARAMETERS[SIZE * HIDDEN :]
     expected = [HIDDEN**0.5 * sum(outer[j] * max(inner[j] @ x, 0) for j in range(HIDDEN)) for x in CONTEXTS_NEURAL]
-    np.testing.assert_allclose(
-        bandits.outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)[0], expected, rtol=1e-12
-    )
+    np.testing.assert_allclose(neural_outputs(PARAMETERS)[0], expected, rtol=1e-12)
 
 
 def test_gradients_of_outputs_are_their_differences() -> None:
-    _, gradients = bandits.outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
+    _, gradients = neural_outputs(PARAMETERS)
     differences = [
-        (
-            bandits.outputs_and_gradients(PARAMETERS + way, CONTEXTS_NEURAL, HIDDEN)[0]
-            - bandits.outputs_and_gradients(PARAMETERS - way, CONTEXTS_NEURAL, HIDDEN)[0]
-        )
-        / (2 * STEP)
-        for way in directions()
+        (neural_outputs(PARAMETERS + way)[0] - neural_outputs(PARAMETERS - way)[0]) / (2 * STEP) for way in DIRECTIONS
     ]
     np.testing.assert_allclose(gradients, np.stack(differences, axis=1), atol=1e-7)
 
@@ -132,14 +128,14 @@ def test_descent_follows_the_difference_of_the_loss() -> None:
     rewards = 4 * np.array([-1, 0.5, 0.25, 0.75, 0])
 
     def loss(parameters: np.ndarray) -> float:
-        outputs, _ = bandits.outputs_and_gradients(parameters, CONTEXTS_NEURAL, HIDDEN)
+        outputs, _ = neural_outputs(parameters)
         pull = HIDDEN * 0.3 / 5 * np.sum((parameters - PARAMETERS / 2) ** 2)
         return float(np.mean((outputs - rewards / 4) ** 2) + pull) / 2
 
-    _, gradients = bandits.outputs_and_gradients(PARAMETERS, CONTEXTS_NEURAL, HIDDEN)
+    _, gradients = neural_outputs(PARAMETERS)
     step, expected = 0.5 / (np.square(gradients).sum() / 5 + HIDDEN * 0.3 / 5), PARAMETERS
     for _ in range(2):
-        differences = [(loss(expected + way) - loss(expected - way)) / (2 * STEP) for way in directions()]
+        differences = [(loss(expected + way) - loss(expected - way)) / (2 * STEP) for way in DIRECTIONS]
         expected = expected - step * np.array(differences)
     bandit.update(CONTEXTS_NEURAL, rewards)
     np.testing.assert_allclose(bandit.parameters, expected, atol=1e-8)
@@ -148,10 +144,10 @@ def test_descent_follows_the_difference_of_the_loss() -> None:
 def test_the_bound_is_the_one_printed() -> None:
     bandit = bandits.NeuralBandit(SIZE, HIDDEN, exploration=0.5)
     bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(0))
-    _, before = bandits.outputs_and_gradients(bandit.start, CONTEXTS_NEURAL, HIDDEN)
+    _, before = neural_outputs(bandit.start)
     bandit.update(CONTEXTS_NEURAL, TARGETS)
     information = np.eye(before.shape[1]) + sum(np.outer(g, g) for g in before) / HIDDEN
-    outputs, gradients = bandits.outputs_and_gradients(bandit.parameters, CONTEXTS_NEURAL, HIDDEN)
+    outputs, gradients = neural_outputs(bandit.parameters)
     bounds = [np.sqrt(g @ np.linalg.inv(information) @ g / HIDDEN) for g in gradients]
     expected = outputs + 0.5 * np.array(bounds)
     np.testing.assert_allclose(bandit.scores(CONTEXTS_NEURAL, np.random.default_rng(1)), expected, rtol=1e-9)
@@ -195,13 +191,16 @@ def test_only_the_last_are_remembered() -> None:
 NAN = math.nan
 
 
-def table(clients: list[int], seconds: list[float]) -> ClientTable:
-    return ClientTable(np.array(clients), np.full(len(clients), 10), np.array(seconds))
+def report(
+    server_round: int, clients: list[int], trained: list[int], losses: list[float], round_seconds: float = 0.0
+) -> RoundReport:
+    has_trained = np.isin(clients, trained).tolist()
+    return reports.report(server_round, clients, losses, trained=has_trained, round_seconds=round_seconds)
 
 
 def test_three_rounds_by_hand() -> None:
     contexts = bandits.ClientContexts(4, standardised=False)
-    seconds = table([0, 1, 2], [2.0, 3.0, 5.0])
+    seconds = table([0, 1, 2], seconds=[2.0, 3.0, 5.0])
     np.testing.assert_array_equal(contexts.show(seconds), [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
     first = contexts.take(report(1, [0, 1, 2], [0], [4.0, 2.0, NAN], round_seconds=5.0))
     np.testing.assert_array_equal(first, [NAN] * 4)
@@ -213,22 +212,11 @@ def test_three_rounds_by_hand() -> None:
     # client 1 is silent: it keeps what it told; τ is 4
     third = contexts.take(report(3, [0, 2], [2], [1.0, 6.0], round_seconds=0.0))
     np.testing.assert_allclose(third, [2 / 4, NAN, 2 / 4, NAN])
-    everyone = table([0, 1, 2, 3], [2.0, 3.0, 0.0, 7.0])
+    everyone = table([0, 1, 2, 3], seconds=[2.0, 3.0, 0.0, 7.0])
     expected = [[0.25, 0.25, 2, 0.5], [1.25, 1.25, 3, 0.1], [0.75, 0.75, 1, 0.5], [1, 1, 7, 0]]
     np.testing.assert_allclose(contexts.show(everyone), expected)
     # after silence the change is that since it last told; the third round had no duration, so τ is 1
     np.testing.assert_allclose(contexts.take(report(4, [1], [1], [0.5]))[1], 2.0)
-
-
-def test_durations_can_be_the_other_ones() -> None:
-    contexts = bandits.ClientContexts(
-        2, ["duration"], context_duration="round", reward_duration="own", standardised=False
-    )
-    seconds = table([0, 1], [2.0, 4.0])
-    np.testing.assert_array_equal(contexts.show(seconds), [[2], [4]])  # no round has lasted
-    contexts.take(report(1, [0, 1], [0], [1.0, 1.0], round_seconds=9.0))
-    np.testing.assert_array_equal(contexts.show(seconds), [[9], [9]])
-    np.testing.assert_allclose(contexts.take(report(2, [0, 1], [0], [2.0, 2.0])), [1 / 2, 1 / 4])
 
 
 def test_the_robust_loss_by_hand() -> None:
@@ -254,22 +242,6 @@ def test_standardised_columns() -> None:
     found = bandits.standardised(np.array([[1.0, 7.0, 0.1], [3.0, 7.0, 0.1], [5.0, 7.0, 0.1]]))
     np.testing.assert_allclose(found[:, 0], np.array([-2, 0, 2]) / np.sqrt(8 / 3))
     np.testing.assert_array_equal(found[:, 1:], 0)
-
-
-@pytest.mark.parametrize(
-    ("names", "rows", "expected"),
-    [
-        (["training"], "training", ReportRequest(training_losses=True, include_idle_clients=True)),
-        (["duration"], "validation", ReportRequest(validation_losses=True, include_idle_clients=True)),
-        (
-            ["validation"],
-            "training",
-            ReportRequest(training_losses=True, validation_losses=True, include_idle_clients=True),
-        ),
-    ],
-)
-def test_only_what_is_used_is_measured(names: list, rows: str, expected: ReportRequest) -> None:
-    assert bandits.ClientContexts(3, names, reward_loss=bandits.MeasuredLoss(rows=rows)).observes == expected
 
 
 class Listener:
@@ -300,11 +272,11 @@ def test_who_is_credited_with_what(credited: str, told: list) -> None:
         bandits.ClientContexts(3, ["duration"], standardised=False), listener, credited=credited
     )
     generator = np.random.default_rng(0)
-    assert {*policy.choose(1, table([0, 1, 2], [10, 20, 30]), 2, generator)} == {1, 2}
+    assert {*policy.choose(1, table([0, 1, 2], seconds=[10, 20, 30]), 2, generator)} == {1, 2}
     policy.observe(report(1, [0, 1, 2], [1, 2], [1.0, 1.0, 1.0]))
-    assert {*policy.choose(2, table([0, 1, 2], [20, 30, 40]), 2, generator)} == {1, 2}
+    assert {*policy.choose(2, table([0, 1, 2], seconds=[20, 30, 40]), 2, generator)} == {1, 2}
     policy.observe(report(2, [0, 1, 2], [1, 2], [2.0, 1.5, 1.25]))
-    assert {*policy.choose(3, table([0, 1, 2], [50, 20, 40]), 2, generator)} == {0, 2}
+    assert {*policy.choose(3, table([0, 1, 2], seconds=[50, 20, 40]), 2, generator)} == {0, 2}
     policy.observe(report(3, [0, 1], [0], [3.0, 3.5]))
     assert listener.told == told
 
@@ -332,11 +304,11 @@ def test_clients_whose_losses_change_most_are_found(document: dict) -> None:
     policy = parse_selection(document, COHORT).build(COHORT)
     clients = np.arange(NUM_CLIENTS)
     spread = np.where(clients < 10, 1.0, 0.1)
-    table = ClientTable(clients, np.full(NUM_CLIENTS, 10), np.random.default_rng(0).lognormal(size=NUM_CLIENTS))
+    reached = table(NUM_CLIENTS, seconds=np.random.default_rng(0).lognormal(size=NUM_CLIENTS).tolist())
     shares = []
     for server_round in range(1, 61):
         generator = np.random.default_rng(server_round)
-        chosen = [int(client) for client in policy.choose(server_round, table, NUM_CHOSEN, generator)]
+        chosen = [int(client) for client in policy.choose(server_round, reached, NUM_CHOSEN, generator)]
         shares.append(np.mean([client < 10 for client in chosen]))
         told = (4 + spread * generator.normal(size=NUM_CLIENTS)).clip(0.01)
         policy.observe(report(server_round, clients.tolist(), chosen, told.tolist(), round_seconds=1.0))
@@ -350,9 +322,9 @@ def test_fedcor_is_random_in_its_warm_up_and_until_it_can_fit() -> None:
     (_,) = played(policy, range(4, 5))
     assert policy.embeddings.any()
     silent = fedcor()
-    table = next(played(fedcor(), range(1, 2)))[0]
+    reached = next(played(fedcor(), range(1, 2)))[0]
     for server_round in range(1, 9):
-        assert len({*silent.choose(server_round, table, 4, np.random.default_rng(server_round))}) == 4
+        assert len({*silent.choose(server_round, reached, 4, np.random.default_rng(server_round))}) == 4
     assert not silent.embeddings.any()
 
 
@@ -369,20 +341,22 @@ def test_fedcor_anneals_who_is_chosen_until_the_next_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "share"),
+    ("document", "losses", "share"),
     [
-        ({"kind": "flash"}, 0.1),
-        ({"kind": "flash", "contexts": ["training", "reward"]}, 0.0),
-        ({"kind": "flash", "contexts": ["training"], "reward_rows": "validation"}, 0.1),
-        ({"kind": "fedcor"}, 0.0),
-        ({"kind": "neural"}, 0.1),
-        ({"kind": "restless"}, 0.1),
+        ({"kind": "flash"}, (True, True), 0.1),
+        ({"kind": "flash", "contexts": ["training", "reward"]}, (True, False), 0.0),
+        ({"kind": "flash", "contexts": ["validation"]}, (True, True), 0.1),
+        ({"kind": "flash", "contexts": ["training"], "reward_rows": "validation"}, (True, True), 0.1),
+        ({"kind": "flash", "contexts": ["duration"], "reward_rows": "validation"}, (False, True), 0.1),
+        ({"kind": "fedcor"}, (True, False), 0.0),
+        ({"kind": "neural"}, (True, True), 0.1),
+        ({"kind": "restless"}, (True, True), 0.1),
     ],
 )
-def test_rows_are_set_aside_only_where_they_are_measured(document: dict, share: float) -> None:
+def test_only_what_is_used_is_measured_and_set_aside(document: dict, losses: tuple[bool, bool], share: float) -> None:
     spec = parse_selection(document)
     assert spec.validation_share == share
-    assert spec.build(COHORT).observes.validation_losses == (share > 0)
+    assert spec.build(COHORT).observes == ReportRequest(*losses, include_idle_clients=True)
 
 
 @pytest.mark.parametrize(
@@ -495,6 +469,3 @@ def test_means_are_taken_off_with_their_weights_and_silence_is_the_mean() -> Non
 def test_a_specification_is_shown_by_what_is_not_default() -> None:
     assert str(bandits.FlashSpec()) == "flash"
     assert str(bandits.FlashSpec(contexts=("reward",), bandit="neural")) == "flash(bandit=neural, contexts=['reward'])"
-    assert parse_selection(
-        {"kind": "flash", **bandits.FlashSpec(contexts=("reward",)).parameters()}
-    ) == bandits.FlashSpec(contexts=("reward",))

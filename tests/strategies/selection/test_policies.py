@@ -15,12 +15,11 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, RoundReport, SelectionPolicy
 from fedscout.engine.trials.checkpoint import PlainState
 from fedscout.engine.trials.record import Trial
-from fedscout.strategies import CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
 from fedscout.strategies.selection.oort import PyramidFLSpec
 from fedscout.strategies.selection.policies import RandomSpec, SelectionSpec
 from fedscout.strategies.selection.table import parse_selection
-from fedscout.strategies.table import BUILT_IN_KINDS
 from tests.engine.federations import normalised
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, host_of, result_of
@@ -136,23 +135,23 @@ def test_there_must_be_a_choice(document: dict[str, Any]) -> None:
 # -- No policy passes a client over for ever unless it says so
 
 
-NUM_CLIENTS_STARVING, NUM_SAMPLED_STARVING, NUM_ROUNDS = 24, 5, 400
+NUM_ROUNDS = 400
 
 
 def rounds_of(policy: SelectionPolicy) -> Iterator[list[int]]:
     """Yield who trains in each round; half of the clients have next to no loss, and one takes ten times as long."""
-    losses = np.where(np.arange(NUM_CLIENTS_STARVING) % 2, 2.0, 0.01) + 0.001 * np.arange(NUM_CLIENTS_STARVING)
-    norms = np.where(np.arange(NUM_CLIENTS_STARVING) % 3, 1.0, 0.01)
+    losses = np.where(np.arange(NUM_CLIENTS) % 2, 2.0, 0.01) + 0.001 * np.arange(NUM_CLIENTS)
+    norms = np.where(np.arange(NUM_CLIENTS) % 3, 1.0, 0.01)
     clients = table(
-        NUM_CLIENTS_STARVING,
-        rows=[5 + 3 * client for client in range(NUM_CLIENTS_STARVING)],
+        NUM_CLIENTS,
+        rows=[5 + 3 * client for client in range(NUM_CLIENTS)],
         seconds=[10.0, *[1.0] * 23],
     )
     for server_round in range(1, NUM_ROUNDS + 1):
         generator = np.random.default_rng([5, server_round])
-        chosen = sorted(np.asarray(policy.choose(server_round, clients, NUM_SAMPLED_STARVING, generator)).tolist())
+        chosen = sorted(np.asarray(policy.choose(server_round, clients, NUM_SAMPLED, generator)).tolist())
         yield chosen
-        told = [*range(NUM_CLIENTS_STARVING)] if policy.observes.include_idle_clients else chosen
+        told = [*range(NUM_CLIENTS)] if policy.observes.include_idle_clients else chosen
         trained = [client in chosen for client in told]
         policy.observe(
             report(server_round, told, losses[told].tolist(), update_norm=norms[told].tolist(), trained=trained)
@@ -165,9 +164,9 @@ def rounds_of(policy: SelectionPolicy) -> Iterator[list[int]]:
 )
 def test_nobody_is_passed_over_for_ever(kind: str, num_parts: int) -> None:
     """By those of which docs/selection.md says so: again and again, or once each and never again."""
-    policy = parse_selection(kind).build(cohort(NUM_CLIENTS_STARVING, NUM_SAMPLED_STARVING))
+    policy = parse_selection(kind).build(cohort(NUM_CLIENTS, NUM_SAMPLED))
     for part in np.array_split([*rounds_of(policy)], num_parts):
-        assert {*range(NUM_CLIENTS_STARVING)} == {*part.ravel().tolist()}
+        assert {*range(NUM_CLIENTS)} == {*part.ravel().tolist()}
 
 
 # -- A policy chooses for every strategy, whatever it compares, keeps or groups, or is refused with the reason ---------
