@@ -26,10 +26,10 @@ from tests.detectors.federations import (
     SpreadGrid,
     federation,
     gaussian_clients,
+    most_alarms,
     report_of,
 )
 from tests.detectors.federations import report_of as detected
-from tests.detectors.rates import most_alarms
 from tests.kits.refusals import refused
 
 

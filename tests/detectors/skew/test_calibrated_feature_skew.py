@@ -30,10 +30,8 @@ from fedscout.detectors.feature_skew import (
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import holm, moment_matched_tail
 from fedscout.engine.data.federation import Names
-from tests.detectors.federations import inputs, samples
-from tests.detectors.rates import fewest_alarms, most_alarms
-from tests.detectors.skew.test_class_sums import moments_of
-from tests.detectors.skew.test_feature_skew import pool
+from tests.detectors.federations import fewest_alarms, inputs, most_alarms, samples
+from tests.detectors.skew.test_feature_skew import moments_of, pool
 
 RATE = 0.05
 NUM_FEATURES = 8

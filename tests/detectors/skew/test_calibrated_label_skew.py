@@ -27,8 +27,7 @@ from fedscout.detectors.label_skew import (
 from fedscout.detectors.report import CalibratedFinding, Finding
 from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
 from fedscout.engine.data.client import Samples, release_counts
-from tests.detectors.federations import federation, inputs, report_of, samples
-from tests.detectors.rates import fewest_alarms, most_alarms
+from tests.detectors.federations import federation, fewest_alarms, inputs, most_alarms, report_of, samples
 
 RATE = 0.05
 
