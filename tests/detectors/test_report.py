@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedscout.detectors import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, HeterogeneityReport
+from fedscout.detectors import CalibratedFinding, DetectionConfig, Finding, HeterogeneityReport
 from fedscout.detectors.conversation import CLIENTS, Conversation, hold, run_lockstep
 from fedscout.detectors.report import DetectorName, Verdict, verdicts
 from fedscout.engine.contracts.config import LocalTraining
@@ -94,24 +94,9 @@ def changed(
     """Return the verdict on one property after the published rule's answer and the calibrated finding are replaced."""
     finding = getattr(judged, name).model_copy(update={"detected": published, "value": 0.5})
     others = [found for found in judged.calibrated if found.name != name]
-    found = judged.model_copy(
-        update={name: finding, "calibrated": tuple(others if calibrated is None else [*others, calibrated])}
-    )
+    decisions = others if calibrated is None else [*others, calibrated]
+    found = judged.model_copy(update={name: finding, "calibrated": tuple(decisions)})
     return next(verdict for verdict in verdicts(found) if verdict.name == name)
-
-
-def finding_of(name: DetectorName, detected: bool) -> CalibratedFinding:
-    evidence = ClientEvidence(source="labels", p_value=0.001, effect=0.5, flagged=detected)
-    return CalibratedFinding(
-        name=name,
-        rate=0.0167,
-        p_value=0.001,
-        effect=0.5,
-        detected=detected,
-        flagged_clients=(2,) if detected else (),
-        clients={2: evidence},
-        sentence="Title, calibrated: what was found.",
-    )
 
 
 def test_there_is_one_verdict_a_property_and_the_test_decides(judged: HeterogeneityReport) -> None:
@@ -128,7 +113,8 @@ def test_there_is_one_verdict_a_property_and_the_test_decides(judged: Heterogene
 def test_where_the_rules_disagree_it_is_said_why(
     judged: HeterogeneityReport, name: DetectorName, detected: bool
 ) -> None:
-    calibrated = finding_of(name, detected)
+    found = {"detected": detected, "flagged_clients": (2,) * detected, "sentence": "Title, calibrated: what was found."}
+    calibrated = judged.calibrated_finding(name).model_copy(update=found)
     parted = changed(judged, name, not detected, calibrated)
     assert parted.detected == detected
     assert parted.sentence == "Title: what was found."

@@ -119,11 +119,15 @@ def scripted_any() -> ScriptedRunner:
     return ScriptedRunner(lambda spec: completed(0.5))
 
 
-def test_a_rate_of_its_own_reaches_the_clients_and_the_log(tmp_path: Path) -> None:
-    runner = scripted_any()
-    own, shared = open_ledger(tmp_path, runner).run([FACTS.trial("x", FedAvgSpec(), learning_rate=0.05), PLANS[0]])
-    assert [spec.session.training.learning_rate for spec in runner.ran] == [0.05, FACTS.session.training.learning_rate]
-    assert (own.learning_rate, shared.learning_rate) == (0.05, FACTS.session.training.learning_rate)
+def test_a_rate_of_its_own_reaches_the_clients_and_the_log_and_a_plan_s_comes_first(tmp_path: Path) -> None:
+    """Before that of the strategy, which comes before that of the study."""
+    runner, spec = scripted_any(), QFedAvgSpec(q=1.0, client_learning_rate=0.05)
+    plans = [FACTS.trial("x", spec), FACTS.trial("x", spec, learning_rate=0.6), PLANS[0]]
+    records = open_ledger(tmp_path, runner).run(plans)
+    rates = [0.05, 0.6, FACTS.session.training.learning_rate]
+    assert [spec.session.training.learning_rate for spec in runner.ran] == rates
+    assert [record.learning_rate for record in records] == rates
+    assert len({record.key for record in records}) == 3
     assert runner.ran[0].session.training.model_copy(update={"learning_rate": 0.2}) == FACTS.session.training
 
 
@@ -411,23 +415,11 @@ def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: P
 
 
 def test_a_candidate_at_the_study_s_own_values_is_the_reference(tmp_path: Path) -> None:
-    ranges = {"local_epochs": {"low": 1, "high": 2}}
-    config = SearchConfig(
-        client_ranges=ClientRanges.model_validate(ranges), strategies=("fedavg",), confirmation_seeds=0
-    )
+    ranges = ClientRanges.model_validate({"local_epochs": {"low": 1, "high": 2}})
+    config = SearchConfig(client_ranges=ranges, strategies=("fedavg",), confirmation_seeds=0)
     outcome = study(tmp_path, ScriptedRunner(by_rate), config)
     assert FACTS.session.training.local_epochs == 1
     assert [entry.spec for entry in outcome.trials] == [FedAvgSpec(client_local_epochs=2)]
-
-
-def test_a_plan_s_own_rate_comes_first_and_the_strategy_s_reaches_flower(tmp_path: Path) -> None:
-    runner = ScriptedRunner(by_rate)
-    spec = QFedAvgSpec(q=1.0, client_learning_rate=0.05)
-    own, planned = open_ledger(tmp_path, runner).run(
-        [FACTS.trial("search", spec), FACTS.trial("search", spec, learning_rate=0.6)]
-    )
-    assert (own.learning_rate, planned.learning_rate) == (0.05, 0.6)
-    assert own.key != planned.key
 
 
 # -- A table of client settings comes back as it was written, and what is none is told in one line ---------------------
@@ -454,9 +446,8 @@ def changed(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     """Change the cells of a file and leave its metadata."""
     content = pq.read_table(path)
     frame = change(content.to_pandas())
-    pq.write_table(
-        type(content).from_pydict(frame.to_dict("list")).replace_schema_metadata(content.schema.metadata), path
-    )
+    table = type(content).from_pydict(frame.to_dict("list"))
+    pq.write_table(table.replace_schema_metadata(content.schema.metadata), path)
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,7 @@ def agreements(rows: np.ndarray, right: np.ndarray) -> dict[int, Agreement]:
 
 def counted(generator: np.random.Generator, rows: np.ndarray, agreement: np.ndarray) -> ClientTest:
     """Return the test of clients whose rows agree at a rate of their own for each class."""
-    found = count_test(agreements(rows, generator.binomial(rows, agreement)))
-    assert found is not None
-    return found
+    return count_test(agreements(rows, generator.binomial(rows, agreement)))
 
 
 def flagged(test: ClientTest) -> list[int]:
@@ -127,40 +125,19 @@ NOTHING = Discriminant(np.eye(2), np.zeros((3, 2)), np.zeros(3, np.int64))
 """A comparison of classes that nobody told of."""
 
 
-def answered(
-    generator: np.random.Generator,
-    held: np.ndarray,
-    mislabelled: float = 0.0,
-) -> tuple[dict[int, Agreement], Discriminant]:
-    """Return the answers of clients whose rows are normal about their class's mean; labels of client 1 are wrong."""
-    clients = []
-    for client, counts in enumerate(held):
-        labels = np.repeat(np.arange(3), counts)
-        rows = CLASS_MEANS[labels] + generator.normal(size=(len(labels), 2))
-        wrong = generator.random(len(labels)) < (mislabelled if client == 1 else 0.0)
-        clients.append((rows, np.where(wrong, generator.permutation(labels), labels)))
-    sums = np.stack([sum(rows[labels == c].sum(axis=0) for rows, labels in clients) for c in range(3)])
-    counts = np.stack([np.sum([(labels == c).sum() for _, labels in clients]) for c in range(3)])
-    known, config = Discriminant(np.eye(2), sums, counts), {"shifted": False}
-    asked = (inputs(samples(rows, labels), 3, known.arrays(), config, 1) for rows, labels in clients)
-    return {c: Agreement.read(let_out(label_agreement(own), 1)) for c, own in enumerate(asked)}, known
-
-
-def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float = 0.0) -> ClientTest:
-    """Return the test of what such clients' labels say."""
-    found = score_test(*answered(generator, held, mislabelled))
-    assert found is not None
-    return found
-
-
 def test_labels_that_say_less_are_found_where_classes_overlap() -> None:
     """Half of 300 labels are dealt anew among the client's rows, a third of them to the same class again by chance.
 
     What is missing is the dealt half: rows that keep their class by chance keep it without regard to the row.
     """
-    generator = np.random.default_rng(5)
+    generator, labels = np.random.default_rng(5), np.repeat(np.arange(3), 100)
     for _ in range(10):
-        test = scored(generator, np.full((6, 3), 100), mislabelled=0.5)
+        clients = []
+        for client in range(6):
+            rows = CLASS_MEANS[labels] + generator.normal(size=(len(labels), 2))
+            dealt = (generator.random(len(labels)) < 0.5) & (client == 1)
+            clients.append((rows, np.where(dealt, generator.permutation(labels), labels), labels))
+        test = score_test(*answers_of(clients, grouped=False, min_release=1))
         assert flagged(test) == [1]
         assert test.effects[1] == pytest.approx(0.5, abs=0.25)
 
@@ -413,37 +390,35 @@ def subjects(seed: int, sizes: np.ndarray, label_alike: float = 1.0, icc: float 
     return [rows_of_subjects(generator, sizes, label_alike, icc) for _ in range(10)]
 
 
-def federation_of(clients: list[GroupedRows], grouped: bool) -> Federation:
+def federation_of(clients: list[GroupedRows]) -> Federation:
     source = federation([(features, labels) for features, labels, _ in clients])
-    apart = np.concatenate([1000 * client + groups for client, (_, _, groups) in enumerate(clients)])
-    return replace(source, groups=apart) if grouped else source
+    return replace(source, groups=np.concatenate([1000 * client + own for client, (_, _, own) in enumerate(clients)]))
 
 
-def decide(clients: list[GroupedRows], grouped: bool) -> CalibratedFinding:
+def decide(clients: list[GroupedRows]) -> CalibratedFinding:
     """Return the decision by labels alone."""
-    grid, settings = LocalGrid(federation_of(clients, grouped), CLIENT_QUERIES), DetectionConfig()
-    labels = hold(grid, measure_labels(settings, 0, grouped))
-    features = hold(
-        grid, measure_features(tuple(labels.counts), (), settings, clients_with_similar_labels(labels), grouped)
-    )
+    grid, settings = LocalGrid(federation_of(clients), CLIENT_QUERIES), DetectionConfig()
+    labels = hold(grid, measure_labels(settings, 0, True))
+    alike = clients_with_similar_labels(labels)
+    features = hold(grid, measure_features(tuple(labels.counts), (), settings, alike, True))
     return decide_outliers_calibrated(features.agreement, None, None, settings, features.concepts)
 
 
-def answers_of(clients: list[GroupedRows], grouped: bool = True) -> tuple[Mapping[int, Agreement], Discriminant]:
+def answers_of(
+    clients: list[GroupedRows], grouped: bool = True, min_release: int = 5
+) -> tuple[Mapping[int, Agreement], Discriminant]:
     """Return what clients tell on plain axes, their own rows among the sums."""
-    sums = np.zeros((2, 6))
-    counts = np.zeros(2, np.int64)
+    num_features, num_classes = clients[0][0].shape[1], 1 + max(labels.max() for _, labels, _ in clients)
+    sums, counts = np.zeros((num_classes, num_features)), np.zeros(num_classes, np.int64)
     for features, labels, _ in clients:
         np.add.at(sums, labels, features.astype(np.float32).astype(np.float64))
-        counts += np.bincount(labels, minlength=2)
-    known = Discriminant(np.eye(6), sums, counts)
-    asked = [
-        replace(
-            inputs(samples(features, labels), 2, known.arrays(), {"shifted": False}), groups=groups if grouped else None
-        )
-        for features, labels, groups in clients
-    ]
-    return dict(enumerate(Agreement.read(let_out(label_agreement(each))) for each in asked)), known
+        counts += np.bincount(labels, minlength=num_classes)
+    known, answers = Discriminant(np.eye(num_features), sums, counts), {}
+    for client, (features, labels, groups) in enumerate(clients):
+        asked = inputs(samples(features, labels), num_classes, known.arrays(), {"shifted": False}, min_release)
+        answer = label_agreement(replace(asked, groups=groups if grouped else None))
+        answers[client] = Agreement.read(let_out(answer, min_release))
+    return answers, known
 
 
 def test_groups_of_one_row_change_no_bit() -> None:
@@ -486,7 +461,7 @@ def test_counts_that_know_less_say_less() -> None:
 @pytest.mark.parametrize("sizes", [np.full(20, 5), np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 2), np.full(4, 25)])
 @pytest.mark.parametrize("label_alike", [0.5, 1.0])
 def test_subjects_raise_few_false_alarms(sizes: np.ndarray, label_alike: float) -> None:
-    alarms = sum(decide(subjects(seed, sizes, label_alike), grouped=True).detected for seed in range(60))
+    alarms = sum(decide(subjects(seed, sizes, label_alike)).detected for seed in range(60))
     assert alarms <= most_alarms(60, DetectionConfig().detector_rate)
 
 
@@ -495,7 +470,7 @@ def test_a_client_of_wrong_labels_is_found_by_its_subjects() -> None:
         clients = subjects(seed, np.full(20, 5))
         features, labels, groups = clients[2]
         clients[2] = (features, 1 - labels, groups)
-        assert decide(clients, grouped=True).flagged_clients == (2,)
+        assert decide(clients).flagged_clients == (2,)
 
 
 # -- The decision by labels: where clients are alike, where one is not, and where nobody agrees ------------------------

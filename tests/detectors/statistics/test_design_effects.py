@@ -12,7 +12,7 @@ from scipy.stats import kstest
 
 from fedscout.detectors import DetectionConfig, outliers
 from fedscout.detectors import near_copies as calculated
-from fedscout.detectors.calibrated_feature_skew import Shifts, label_adjusted_shifts, per_deviation, within_covariance
+from fedscout.detectors.calibrated_feature_skew import label_adjusted_shifts, per_deviation, within_covariance
 from fedscout.detectors.feature_skew import (
     ROW_NORMS,
     ClassMoments,
@@ -373,7 +373,6 @@ def smallest_row_ps(federation: list[Rows], min_release: int = MIN_RELEASE) -> t
     within = within_covariance(pooled, classes)
     shifts = label_adjusted_shifts(classes, within)
     comparison = discriminant(classes, within, pooled.num_rows)
-    assert isinstance(shifts, Shifts)
     norms, answers = [], {}
     for client, (features, labels) in enumerate(federation):
         data = samples(features, labels)

@@ -29,7 +29,7 @@ from fedscout.detectors.privacy import (
 from fedscout.detectors.queries import input_curvature
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, ReportedMetrics
 from fedscout.detectors.statistics import ClientTest, decide, holm, moment_matched_tail, speed_skew
-from fedscout.engine.data.client import QueryInputs, Samples
+from fedscout.engine.data.client import QueryInputs
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.contents import QueryAnswers
 from tests.detectors.federations import (
@@ -44,7 +44,7 @@ from tests.detectors.federations import (
 from tests.kits.refusals import refused
 from tests.search.recommenders import reports
 
-REPEATABLE = settings(derandomize=True, deadline=None)
+REPEATABLE = settings(derandomize=True)
 
 
 def test_each_row_is_a_distribution_of_its_own() -> None:
@@ -92,12 +92,11 @@ def test_js_is_the_divergence_and_not_its_root() -> None:
 def test_pairwise_means_are_means_over_pairs(num_clients: int) -> None:
     shares = metrics.distribution(np.random.default_rng(0).integers(1, 50, (num_clients, 7)))
     pairs = [(shares[i], shares[j]) for i in range(num_clients) for j in range(i)]
-    assert metrics.mean_pairwise_hellinger(shares) == pytest.approx(
-        np.mean([metrics.hellinger(p, q) for p, q in pairs]), rel=1e-12
-    )
-    assert metrics.mean_pairwise_wasserstein(shares, 0.2) == pytest.approx(
-        np.mean([wasserstein_distance(0.2 * np.arange(7), 0.2 * np.arange(7), p, q) for p, q in pairs]), rel=1e-12
-    )
+    hellinger = np.mean([metrics.hellinger(p, q) for p, q in pairs])
+    places = 0.2 * np.arange(7)
+    wasserstein = np.mean([wasserstein_distance(places, places, p, q) for p, q in pairs])
+    assert metrics.mean_pairwise_hellinger(shares) == pytest.approx(hellinger, rel=1e-12)
+    assert metrics.mean_pairwise_wasserstein(shares, 0.2) == pytest.approx(wasserstein, rel=1e-12)
     assert metrics.output_divergence(shares) == pytest.approx(np.mean([metrics.js_divergence(p, q) for p, q in pairs]))
 
 
@@ -179,7 +178,6 @@ def test_holm_by_hand() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-@settings(deadline=None)
 def test_holm_lies_between_no_correction_and_bonferroni(values: list[float]) -> None:
     p_values = np.array(values)
     corrected = holm(p_values)
@@ -269,9 +267,6 @@ def test_that_all_are_about_as_quick_is_not_worth_a_line(slowest: float, is_told
 
 
 def curvature_of(rows: np.ndarray, shown: np.ndarray | None = None) -> float:
-    def samples(features: np.ndarray) -> Samples:
-        return Samples(features.astype(np.float32), np.zeros(len(features), np.int64), np.arange(len(features)))
-
     inputs = QueryInputs(samples(rows if shown is None else shown), 2, {}, {}, model_inputs=samples(rows))
     answer = input_curvature(inputs)["curvature"]
     assert answer.rows == len(rows)
@@ -333,11 +328,8 @@ def test_integer_laplace_noise_has_its_variance(scale: float) -> None:
     assert noise.var() == pytest.approx(2 * q / (1 - q) ** 2, rel=5 * np.sqrt(5 / 40_000) + 0.03)
 
 
-def test_seeded_noise_is_repeated_and_differs_by_seed() -> None:
-    first, again, other = ask(terms(seed=1)), ask(terms(seed=1)), ask(terms(seed=2))
-    for position in range(3):
-        np.testing.assert_array_equal(first[position], again[position])
-    assert (first[1] != other[1]).all()
+def test_noise_differs_by_seed() -> None:
+    assert (ask(terms(seed=1))[1] != ask(terms(seed=2))[1]).all()
 
 
 @pytest.mark.parametrize(("source", "repeated"), [("seeded", True), ("secure", False)])
@@ -474,8 +466,7 @@ def test_private_features_know_the_noise_of_their_terms() -> None:
         arrays = {client: {"sum": sums[client], "squares": squares[client]} for client in clients}
         with pytest.raises(StopIteration) as stop:
             conversation.send(([QueryAnswers(arrays, rows, {})], []))
-        found: FeatureMeasurement = stop.value.value
-        return found
+        return stop.value.value
 
     whole = measured((4, 5, 9))
     noise = sums_deviation(20.0, 1e-6, 2) * 10.0, sums_deviation(20.0, 1e-6, 2) * 25.0

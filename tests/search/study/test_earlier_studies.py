@@ -20,27 +20,11 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.log import TrialLog
+from fedscout.search import warm_start
 from fedscout.search.objective import ACCURACY, MEASURES, DataOrigin, Measure, Objective, reward
+from fedscout.search.recommenders import priors
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
-from fedscout.search.recommenders.priors import (
-    OTHER_KIND,
-    Evidence,
-    PriorStudy,
-    greedy_portfolio,
-    project_studies,
-    read_priors,
-    write_priors,
-)
 from fedscout.search.recommenders.rules import is_robust, recommend_by_rules
-from fedscout.search.warm_start import (
-    FEATURES,
-    EarlierStudy,
-    WarmStart,
-    distances,
-    features_of,
-    read_earlier_studies,
-    warm_start,
-)
 from fedscout.strategies import (
     FedAdamSpec,
     FedAvgMSpec,
@@ -49,7 +33,6 @@ from fedscout.strategies import (
     FedProxSpec,
     IntegerRange,
     KrumSpec,
-    Range,
     RealRange,
     StrategySpec,
     given_values,
@@ -64,23 +47,23 @@ SPACE = space_of(Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2
 ADAM, PROX, MEDIAN = FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()
 
 
-def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> EarlierStudy:
+def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> warm_start.EarlierStudy:
     found = document_of(report_of(**report))
     ordered = tuple(sorted(gains.items(), key=lambda gain: -gain[1]))
-    return EarlierStudy(name, name, {"training": TRAINING}, None, found, ordered)
+    return warm_start.EarlierStudy(name, name, {"training": TRAINING}, None, found, ordered)
 
 
-def proposed(studies: list[EarlierStudy], count: int = 4, **changes: Any) -> WarmStart:
+def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, **changes: Any) -> warm_start.WarmStart:
     report = document_of(report_of(**changes))
-    return warm_start(studies, report, TRAINING, SPACE, count, (FEDAVG,))
+    return warm_start.warm_start(studies, report, TRAINING, SPACE, count, (FEDAVG,))
 
 
 # Similarity.
 
 
 def test_features_of_a_study() -> None:
-    found = features_of(document_of(report_of(num_clients=10, label_skew=0.3, outliers=(2,))), TRAINING)
-    assert set(found) == set(FEATURES)
+    found = warm_start.features_of(document_of(report_of(num_clients=10, label_skew=0.3, outliers=(2,))), TRAINING)
+    assert set(found) == set(warm_start.FEATURES)
     assert found["clients, log10"] == 1
     assert found["classes, log2"] == pytest.approx(math.log2(10))
     assert found["rows a client, log10"] == pytest.approx(math.log10(20))
@@ -90,11 +73,11 @@ def test_features_of_a_study() -> None:
 
 
 def test_what_was_not_measured_is_unknown() -> None:
-    found = features_of(document_of(report_of(label_skew=None)), {})
+    found = warm_start.features_of(document_of(report_of(label_skew=None)), {})
     unknown = {name for name, value in found.items() if value is None}
     assert {"label skew, largest", "label skew, mean", "learning rate, log10"} <= unknown
     assert "clients, log10" not in unknown
-    assert set(features_of({}, {}).values()) == {None}
+    assert set(warm_start.features_of({}, {}).values()) == {None}
 
 
 def test_the_deciding_finding_counts() -> None:
@@ -104,24 +87,25 @@ def test_the_deciding_finding_counts() -> None:
         name: CalibratedFinding(name=name, rate=0.01, p_value=0.001, effect=0.5, flagged_clients=(2,), sentence="")
         for name in ("feature_skew", "outliers")
     }
-    decided = features_of(published | {"calibrated": [one.model_dump(mode="json") for one in tested.values()]}, {})
+    calibrated = [one.model_dump(mode="json") for one in tested.values()]
+    decided = warm_start.features_of(published | {"calibrated": calibrated}, {})
     assert (decided["feature skew"], decided["outliers, share"]) == (0.5, 0.1)
     untested = [CalibratedFinding.unmeasured(name, 0.01, "").model_dump(mode="json") for name in tested]
-    unknown = features_of(published | {"calibrated": untested}, {})
+    unknown = warm_start.features_of(published | {"calibrated": untested}, {})
     assert (unknown["feature skew"], unknown["outliers, share"]) == (None, None)
-    assert features_of(published, {})["feature skew"] is None
+    assert warm_start.features_of(published, {})["feature skew"] is None
 
 
 def test_what_is_no_report_tells_nothing() -> None:
     skew = {"value": "x", "client_values": []}
     odd = document_of(report_of()) | {"num_clients": 0, "clients": [], "label_skew": skew, "outliers": 7}
-    known = {name for name, value in features_of(odd, {"batch_size": "32"}).items() if value}
+    known = {name for name, value in warm_start.features_of(odd, {"batch_size": "32"}).items() if value}
     assert known <= {"classes, log2", "features, log10", "feature skew", "quantity, Gini"}
 
 
 def with_values(**values: float | None) -> dict[str, float | None]:
     names = {"clients": "clients, log10", "skew": "label skew, largest", "rate": "learning rate, log10"}
-    return {**dict.fromkeys(FEATURES), **{names[key]: value for key, value in values.items()}}
+    return {**dict.fromkeys(warm_start.FEATURES), **{names[key]: value for key, value in values.items()}}
 
 
 def test_distances_by_hand() -> None:
@@ -131,7 +115,7 @@ def test_distances_by_hand() -> None:
     """
     present = with_values(clients=1.0, skew=0.3, rate=-0.7)
     others = [with_values(clients=1.0, skew=0.3, rate=None), with_values(clients=2.2, skew=0.4, rate=-0.7)]
-    assert distances(present, others) == pytest.approx([math.sqrt(1 / 3), math.sqrt((3**2 + 1 + 0) / 3)])
+    assert warm_start.distances(present, others) == pytest.approx([math.sqrt(1 / 3), math.sqrt((3**2 + 1 + 0) / 3)])
 
 
 def test_a_feature_that_varies_much_counts_less() -> None:
@@ -139,14 +123,14 @@ def test_a_feature_that_varies_much_counts_less() -> None:
     present = with_values(skew=2.0)
     spread = [with_values(skew=value) for value in (0.0, 1.0, 3.0, 4.0)]
     others = [with_values(skew=2.2), *spread]
-    assert distances(present, others[:1]) == pytest.approx([0.2 / max(0.1, 1.4826 * 0.1)])
+    assert warm_start.distances(present, others[:1]) == pytest.approx([0.2 / max(0.1, 1.4826 * 0.1)])
     # Sorted: 0, 1, 2, 2.2, 3, 4; the median is 2.1; deviations .1, .1, .9, 1.1, 1.9, 2.1; their median is 1.0.
-    assert distances(present, others)[0] == pytest.approx(0.2 / (1.4826 * 1.0))
+    assert warm_start.distances(present, others)[0] == pytest.approx(0.2 / (1.4826 * 1.0))
 
 
 def test_nothing_known_is_no_distance() -> None:
-    assert distances(with_values(), [with_values()]) == [0.0]
-    assert distances(with_values(), []) == []
+    assert warm_start.distances(with_values(), [with_values()]) == [0.0]
+    assert warm_start.distances(with_values(), []) == []
 
 
 # Proposals.
@@ -181,7 +165,7 @@ def test_values_are_moved_into_the_ranges_of_this_cohort_and_impossible_strategi
     study = study_of("a", wide, num_clients=50)
     assert proposed([study]).specs() == [FedAdamSpec(eta=0.01, tau=1e-5), KrumSpec(num_malicious_nodes=7), MEDIAN]
     two = space_of(Cohort(num_clients=2, num_sampled=2, client_learning_rate=0.2))
-    found = warm_start([study], document_of(report_of()), TRAINING, two, 4, (FEDAVG,))
+    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, two, 4, (FEDAVG,))
     assert "krum" not in {spec.kind for spec in found.specs()}
     assert all(two.contains(spec) for spec in found.specs())
 
@@ -190,23 +174,20 @@ def test_client_parameters_are_those_of_this_space() -> None:
     told = FedAdamSpec(eta=0.3, client_learning_rate=0.5, client_local_epochs=9)
     study = study_of("a", {told: 0.3})
     assert proposed([study]).specs() == [ADAM]
-    searched = space_of(
-        SPACE.cohort,
-        client_ranges={"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)},
-        given={"client_batch_size": 16},
-    )
-    found = warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
+    ranges = {"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)}
+    searched = space_of(SPACE.cohort, client_ranges=ranges, given={"client_batch_size": 16})
+    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
     assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
 
 
 def test_without_studies_there_is_nothing_to_say() -> None:
-    assert proposed([]) == WarmStart(studies=(), proposals=())
+    assert proposed([]) == warm_start.WarmStart(studies=(), proposals=())
 
 
 def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
     write_study(tmp_path / "poisoned", {FEDAVG: 0.5, MEDIAN: 0.9, ADAM: 0.4}, report_of(outliers=(3,)))
     write_study(tmp_path / "skewed", {FedAvgSpec(): 0.5, MEDIAN: 0.4, ADAM: 0.9}, report_of(label_skew=0.9))
-    studies, _ = read_earlier_studies([str(tmp_path)])
+    studies, _ = warm_start.read_earlier_studies([str(tmp_path)])
     assert proposed(studies, 1, outliers=(5,)).specs() == [MEDIAN]
     assert proposed(studies, 1, label_skew=0.8).specs() == [ADAM]
 
@@ -214,8 +195,8 @@ def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
 # -- What is read of earlier studies, and what is said of those that can't be used -------------------------------------
 
 
-def read(folder: Path) -> EarlierStudy:
-    (study,), notes = read_earlier_studies([str(folder)])
+def read(folder: Path) -> warm_start.EarlierStudy:
+    (study,), notes = warm_start.read_earlier_studies([str(folder)])
     assert notes == []
     return study
 
@@ -245,13 +226,8 @@ def test_gains_are_differences_to_fedavg_best_first(tmp_path: Path) -> None:
 
 def test_fresh_seeds_are_averaged_with_the_search_s(tmp_path: Path) -> None:
     """On the search's seed +0.3; on fresh ones +0.0 and -0.15: a mean of +0.05, below the other's +0.1."""
-    study = read(
-        write_study(
-            tmp_path,
-            {FEDAVG: 0.5, ADAM: 0.8, PROX: 0.6},
-            confirmed={100: {ADAM: 0.6, FEDAVG: 0.6}, 101: {ADAM: 0.45, FEDAVG: 0.6}},
-        )
-    )
+    confirmed = {100: {ADAM: 0.6, FEDAVG: 0.6}, 101: {ADAM: 0.45, FEDAVG: 0.6}}
+    study = read(write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8, PROX: 0.6}, confirmed=confirmed))
     assert [spec for spec, _ in study.gains] == [PROX, ADAM]
     assert [gain for _, gain in study.gains] == pytest.approx([0.1, 0.05])
 
@@ -264,7 +240,7 @@ def test_trials_of_fewer_rounds_and_a_study_without_fedavg_have_no_gains(tmp_pat
 def test_a_folder_of_studies_is_searched_at_any_depth_and_each_is_read_once(tmp_path: Path) -> None:
     write_study(tmp_path / "a", {FEDAVG: 0.5, ADAM: 0.8})
     write_study(tmp_path / "sweep" / "b", {FEDAVG: 0.5, PROX: 0.8})
-    studies, _ = read_earlier_studies([str(tmp_path), str(tmp_path / "a")])
+    studies, _ = warm_start.read_earlier_studies([str(tmp_path), str(tmp_path / "a")])
     assert [study.name for study in studies] == [str(tmp_path / "a"), str(tmp_path / "sweep" / "b")]
 
 
@@ -272,7 +248,7 @@ def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     missing, empty = str(tmp_path / "missing"), str(tmp_path / "empty")
     with refused(ConfigurationError, key="search.warm_start") as caught:
-        read_earlier_studies([missing, empty])
+        warm_start.read_earlier_studies([missing, empty])
     for name, fault in zip((missing, empty), caught.value.faults, strict=True):
         assert (fault.key, name in str(fault.given)) == ("search.warm_start", True)
 
@@ -301,11 +277,11 @@ def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others
     write_study(tmp_path / "whole", {FEDAVG: 0.5, ADAM: 0.8})
     damage(folder)  # type: ignore[operator]
     with pytest.raises(ConfigurationError) as caught:
-        read_earlier_studies([str(folder)])
+        warm_start.read_earlier_studies([str(folder)])
     (fault,) = caught.value.faults
     assert fault.startswith(str(folder))
     assert [name for name in named if name not in fault.removeprefix(str(folder))] == []
-    studies, notes = read_earlier_studies([str(tmp_path)])
+    studies, notes = warm_start.read_earlier_studies([str(tmp_path)])
     assert [study.name for study in studies] == [str(tmp_path / "whole")]
     assert notes == [fault]
 
@@ -331,7 +307,7 @@ def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("forged", [{"parameters": "[1]"}, {"parameters": "{" * 100_000}, {"fitness": math.nan}])
 def test_values_that_no_trial_has_are_left_out_by_name(tmp_path: Path, forged: dict[str, object]) -> None:
     logged(write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75}), **forged)
-    (study,), (note,) = read_earlier_studies([str(tmp_path)])
+    (study,), (note,) = warm_start.read_earlier_studies([str(tmp_path)])
     assert len(study.gains) == 1
     assert "00001-" in note
 
@@ -351,17 +327,13 @@ def context(
     measure: Measure = ACCURACY,
     **local: Any,
 ) -> RecommendationContext:
-    ranges: dict[str, Range] = {"client_learning_rate": RealRange(0.01, 1.0, True)} if joint else {}
+    ranges = {"client_learning_rate": RealRange(0.01, 1.0, True)} if joint else {}
     training = LocalTraining(**{"learning_rate": 0.1, "local_epochs": 1, "batch_size": 32, **local})
+    space = space_of(FACTS.cohort, client_ranges=ranges, given=given_values(training))
     report = report_of()
     metrics = report.metrics.model_copy(update={"input_curvature": curvature})
-    return RecommendationContext(
-        space=space_of(FACTS.cohort, client_ranges=ranges, given=given_values(training)),
-        num_rounds=15,
-        diagnosis=diagnose(report.model_copy(update={"metrics": metrics})),
-        measure=measure,
-        data_origin=DataOrigin(dataset),
-    )
+    diagnosis, origin = diagnose(report.model_copy(update={"metrics": metrics})), DataOrigin(dataset)
+    return RecommendationContext(space, num_rounds=15, diagnosis=diagnosis, measure=measure, data_origin=origin)
 
 
 def study(
@@ -370,8 +342,8 @@ def study(
     clients: dict[str, float] | None = SETTING,
     curvature: float | None = None,
     robust: bool = False,
-) -> PriorStudy:
-    return PriorStudy(name, name, clients, curvature, robust, gains)
+) -> priors.PriorStudy:
+    return priors.PriorStudy(name, name, clients, curvature, robust, gains)
 
 
 STUDIES = (
@@ -382,8 +354,8 @@ STUDIES = (
 )
 
 
-def portfolio(situation: RecommendationContext, count: int, studies: Iterable[PriorStudy]) -> list[StrategySpec]:
-    evidence = Evidence.of(situation, False, (FedAvgSpec(),), tuple(studies))
+def portfolio(situation: RecommendationContext, count: int, studies: Iterable[priors.PriorStudy]) -> list[StrategySpec]:
+    evidence = priors.Evidence.of(situation, False, (FedAvgSpec(),), tuple(studies))
     return [] if evidence is None else [option.spec for option in evidence.portfolio(count)]
 
 
@@ -417,9 +389,8 @@ def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
         study("robust", (ADAM, 0.3), curvature=10.0, robust=True),
         study("unknown", (ADAM, 0.4)),
     )
-    evidence = Evidence.of(context(curvature=10.0), False, (), studies)
-    assert evidence is not None
-    expected = np.array([1.0, math.exp(-2), OTHER_KIND, math.exp(-0.5)])
+    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
+    expected = np.array([1.0, math.exp(-2), priors.OTHER_KIND, math.exp(-0.5)])
     np.testing.assert_allclose(evidence.weights, expected / expected.sum())
     np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4]])
 
@@ -427,8 +398,8 @@ def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
 def test_the_most_similar_federations_are_named_whatever_their_data_sets_weigh() -> None:
     """Three federations of one data set are near; a single one of another counts more in the mean, and is not named."""
     near = [replace(study("near", (ADAM, 0.1), curvature=10.0), name=f"near {number}") for number in range(3)]
-    evidence = Evidence.of(context(curvature=10.0), False, (), (study("far", (ADAM, 0.2), curvature=20.0), *near))
-    assert evidence is not None
+    studies = (study("far", (ADAM, 0.2), curvature=20.0), *near)
+    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
     assert evidence.weights[0] > evidence.weights[1]
     (only,) = evidence.portfolio(1)
     assert "near 0" in only.explanation
@@ -443,8 +414,7 @@ def test_raw_pixels_do_not_get_the_client_rate_of_standardised_columns() -> None
     )
     chosen = []
     for curvature in (10.0, 110.0):
-        evidence = Evidence.of(context(joint=True, curvature=curvature), False, (), studies)
-        assert evidence is not None
+        evidence = priors.Evidence.of(context(joint=True, curvature=curvature), False, (), studies)
         best = evidence.best(lambda spec: not is_robust(spec))
         chosen.append(None if best is None else best.spec)
     assert chosen == [FAST, slow]
@@ -456,18 +426,15 @@ def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_fille
         study("b", (ADAM, 0.3)),
         study("c", (ADAM, 0.2), (MOMENTUM, 0.3), (FedMedianSpec(), 0.9)),
     )
-    evidence = Evidence.of(context(), False, (), studies)
-    assert evidence is not None
+    evidence = priors.Evidence.of(context(), False, (), studies)
     assert evidence.specs == (ADAM, MOMENTUM)
     np.testing.assert_allclose(evidence.completed, [[0.1, 0.1], [0.3, 0.2], [0.2, 0.3]])
 
 
 def test_without_a_gain_on_average_there_is_no_answer() -> None:
-    evidence = Evidence.of(context(), False, (), (study("a", (ADAM, -0.1)), study("b", (ADAM, 0.05))))
-    assert evidence is not None
+    evidence = priors.Evidence.of(context(), False, (), (study("a", (ADAM, -0.1)), study("b", (ADAM, 0.05))))
     assert evidence.best(lambda _: True) is None
     about = evidence.about(ADAM)
-    assert about is not None
     assert about.spec == ADAM
     assert evidence.about(MOMENTUM) is None
 
@@ -486,7 +453,7 @@ def test_a_portfolio_is_greedy_and_near_the_best() -> None:
     generator = np.random.default_rng(0)
     for _ in range(50):
         gains, weights = generator.normal(size=(6, 8)), generator.dirichlet(np.ones(6))
-        chosen = [*greedy_portfolio(gains, weights, 3)]
+        chosen = [*priors.greedy_portfolio(gains, weights, 3)]
 
         def value(columns: Iterable[int], gains: Any = gains, weights: Any = weights) -> float:
             return float(weights @ gains[:, [*columns]].max(axis=1, initial=0.0))
@@ -495,7 +462,7 @@ def test_a_portfolio_is_greedy_and_near_the_best() -> None:
         assert (1 - 1 / math.e) * best <= value(chosen) <= best
         assert [value(chosen[:size]) for size in range(4)] == sorted(value(chosen[:size]) for size in range(4))
         assert chosen[0] == max(range(8), key=lambda column: value([column]))
-    assert [*greedy_portfolio(np.array([[-0.1, 0.0]]), np.ones(1), 2)] == []
+    assert [*priors.greedy_portfolio(np.array([[-0.1, 0.0]]), np.ones(1), 2)] == []
 
 
 @pytest.mark.parametrize(
@@ -513,8 +480,8 @@ def test_gains_in_accuracy_say_nothing_of_another_measure_or_task(measure: Measu
 
 
 def test_studies_come_back_from_their_file(tmp_path: Path) -> None:
-    write_priors(tmp_path / "s.parquet", STUDIES)
-    for read, written in zip(read_priors(tmp_path / "s.parquet"), STUDIES, strict=True):
+    priors.write_priors(tmp_path / "s.parquet", STUDIES)
+    for read, written in zip(priors.read_priors(tmp_path / "s.parquet"), STUDIES, strict=True):
         assert replace(read, gains=()) == replace(written, gains=())
         assert [spec for spec, _ in read.gains] == [spec for spec, _ in written.gains]
         assert [gain for _, gain in read.gains] == pytest.approx([gain for _, gain in written.gains])
@@ -524,14 +491,14 @@ def test_another_file_is_no_file_of_priors(tmp_path: Path) -> None:
     path = tmp_path / "s.parquet"
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match="Parquet"):
-        read_priors(path)
+        priors.read_priors(path)
     pd.DataFrame({"a": [1]}).to_parquet(path)
     with pytest.raises(ValueError, match="priors"):
-        read_priors(path)
+        priors.read_priors(path)
 
 
 def test_the_projects_studies_are_of_more_than_fifty_data_sets() -> None:
-    joint = [each for each in project_studies() if each.clients is None]
+    joint = [each for each in priors.project_studies() if each.clients is None]
     assert len(joint) == 279
     assert len({each.dataset for each in joint}) == 57
     assert sum(each.curvature is None for each in joint) == 1  # tokens
