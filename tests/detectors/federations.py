@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import ConfigRecord, Message
 from scipy.special import softmax
+from scipy.stats import binom
 
 from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
 from fedscout.detectors.detect import detect
@@ -142,3 +143,17 @@ class SpreadGrid(LocalGrid):
     def __init__(self, source: Federation, num_hosts: int) -> None:
         self.host = ClientHost(source, CLIENT_QUERIES)
         HostGrid.__init__(self, self.host.facts(), num_hosts=num_hosts)
+
+
+SURE = 0.001
+"""A count of false alarms outside of the bounds has at most this probability on each side if the rate is right."""
+
+
+def most_alarms(num_federations: int, rate: float) -> int:
+    """Return the largest count of false alarms that the rate still explains."""
+    return int(binom.ppf(1 - SURE, num_federations, rate))
+
+
+def fewest_alarms(num_federations: int, rate: float) -> int:
+    """Return the smallest count of false alarms that the rate still explains."""
+    return int(binom.ppf(SURE, num_federations, rate))

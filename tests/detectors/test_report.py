@@ -1,4 +1,4 @@
-"""The report as a value, and one verdict a property."""
+"""Conversations with clients, the report as a value, and one verdict a property."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedscout.detectors import CalibratedFinding, ClientEvidence, DetectionConfig, Finding, HeterogeneityReport
+from fedscout.detectors import CalibratedFinding, DetectionConfig, Finding, HeterogeneityReport
+from fedscout.detectors.conversation import CLIENTS, Conversation, hold, run_lockstep
 from fedscout.detectors.report import DetectorName, Verdict, verdicts
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import LABEL_COUNTS
+from fedscout.engine.messages.contents import train_config
+from fedscout.engine.messages.exchange import Query, Training
 from fedscout.experiments.scenarios.labels import ShiftLabels
-from tests.detectors.federations import federation, gaussian_clients, report_of
+from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, report_of
 
 
 @pytest.fixture(scope="module")
@@ -88,24 +94,9 @@ def changed(
     """Return the verdict on one property after the published rule's answer and the calibrated finding are replaced."""
     finding = getattr(judged, name).model_copy(update={"detected": published, "value": 0.5})
     others = [found for found in judged.calibrated if found.name != name]
-    found = judged.model_copy(
-        update={name: finding, "calibrated": tuple(others if calibrated is None else [*others, calibrated])}
-    )
+    decisions = others if calibrated is None else [*others, calibrated]
+    found = judged.model_copy(update={name: finding, "calibrated": tuple(decisions)})
     return next(verdict for verdict in verdicts(found) if verdict.name == name)
-
-
-def finding_of(name: DetectorName, detected: bool) -> CalibratedFinding:
-    evidence = ClientEvidence(source="labels", p_value=0.001, effect=0.5, flagged=detected)
-    return CalibratedFinding(
-        name=name,
-        rate=0.0167,
-        p_value=0.001,
-        effect=0.5,
-        detected=detected,
-        flagged_clients=(2,) if detected else (),
-        clients={2: evidence},
-        sentence="Title, calibrated: what was found.",
-    )
 
 
 def test_there_is_one_verdict_a_property_and_the_test_decides(judged: HeterogeneityReport) -> None:
@@ -122,7 +113,8 @@ def test_there_is_one_verdict_a_property_and_the_test_decides(judged: Heterogene
 def test_where_the_rules_disagree_it_is_said_why(
     judged: HeterogeneityReport, name: DetectorName, detected: bool
 ) -> None:
-    calibrated = finding_of(name, detected)
+    found = {"detected": detected, "flagged_clients": (2,) * detected, "sentence": "Title, calibrated: what was found."}
+    calibrated = judged.calibrated_finding(name).model_copy(update=found)
     parted = changed(judged, name, not detected, calibrated)
     assert parted.detected == detected
     assert parted.sentence == "Title: what was found."
@@ -146,3 +138,70 @@ def test_where_no_test_was_asked_for_the_published_rule_decides(judged: Heteroge
     verdict = changed(judged, "label_skew", True, None)
     assert verdict.detected
     assert verdict.beside == ""
+
+
+# -- Conversations held together: each hears its own answers, and what all of them send travels together ---------------
+
+
+SIZES = (10, 20, 30)
+
+
+@pytest.fixture
+def grid() -> RecordingGrid:
+    return RecordingGrid(federation(gaussian_clients(SIZES)))
+
+
+def rows_of(*clients: int) -> Conversation[list[int]]:
+    """Ask client after client how many rows it has."""
+    rows = []
+    for client in clients:
+        (answers,), _ = yield [Query(LABEL_COUNTS, clients=[client])], []
+        rows.append(int(answers.arrays[client]["counts"].sum()))
+    return rows
+
+
+def trained_rows(grid: RecordingGrid, *seeds: int) -> Conversation[list[int]]:
+    """Ask all clients, in one sending, to train from the models of some seeds."""
+    config = train_config(LocalTraining(), 0, 1, "merged")
+    _, answers = yield [], [Training(grid.initial_vector(seed), config) for seed in seeds]
+    return [int(own.num_examples.sum()) for own in answers]
+
+
+def test_each_conversation_hears_its_own_answers_and_the_longest_sets_the_number_of_exchanges(
+    grid: RecordingGrid,
+) -> None:
+    talks = {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1), "none": rows_of()}
+    results = run_lockstep(grid, talks)
+    assert results == {"up": [10, 20, 30], "models": [48, 48], "down": [30, 20], "none": []}  # 80 % train
+    assert [[kind for kind, _, _ in contents] for contents in grid.exchanges] == [
+        ["query", "query", "train", "train"],
+        ["query", "query"],
+        ["query"],
+    ]
+
+
+def test_silent_conversations_send_nothing(grid: RecordingGrid) -> None:
+    assert hold(grid, rows_of()) == []
+    assert run_lockstep(grid, {}) == {}
+    assert grid.exchanges == []
+
+
+def test_a_conversation_that_fails_fails_the_holder(grid: RecordingGrid) -> None:
+    def broken() -> Conversation[None]:
+        yield [Query(LABEL_COUNTS)], []
+        raise ArithmeticError("broken")
+
+    with pytest.raises(ArithmeticError, match="broken"):
+        run_lockstep(grid, {"up": rows_of(0, 1), "broken": broken()})
+
+
+def test_own_work_and_waiting_are_timed_apart(grid: RecordingGrid) -> None:
+    def busy() -> Conversation[None]:
+        yield [Query(LABEL_COUNTS)], []
+        np.linalg.svd(np.random.default_rng(0).normal(size=(300, 300)))
+
+    timings = {"busy": 1.0}
+    run_lockstep(grid, {"busy": busy(), "idle": rows_of(0)}, timings)
+    assert set(timings) == {"busy", "idle", CLIENTS}
+    assert timings["busy"] - 1.0 > timings["idle"] >= 0
+    assert timings[CLIENTS] > 0

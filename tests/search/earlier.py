@@ -29,8 +29,7 @@ def report_of(
 
 def document_of(report: HeterogeneityReport) -> dict[str, Any]:
     """Return a report as JSON."""
-    document: dict[str, Any] = report.model_dump(mode="json")
-    return document
+    return report.model_dump(mode="json")
 
 
 def write_study(

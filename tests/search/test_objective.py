@@ -282,30 +282,23 @@ def test_references_are_taken_before_they_are_told() -> None:
     assert archive_of(Trial(MEDIAN, fitness=0.4)).taken == {SPACE.digest(FedAvgSpec()), SPACE.digest(MEDIAN)}
 
 
-def test_a_failed_trial_ranks_below_one_of_negative_fitness() -> None:
-    """As that of a quantity may be, though a failed trial is told with 0."""
-    poor, failed = Trial(PROX_ARCHIVE, fitness=-0.5), Trial(FedAvgSpec(), status="failed", error="why not")
-    assert ranking([failed, poor], SPACE) == [poor, failed]
-
-
 def test_ranking_does_not_depend_on_the_order_of_telling() -> None:
     tied = [Trial(MEDIAN, fitness=0.5), Trial(KRUM, fitness=0.5), Trial(PROX_ARCHIVE, fitness=0.7)]
     assert ranking(tied, SPACE) == ranking(tied[::-1], SPACE)
     assert ranking(tied, SPACE)[0].spec == PROX_ARCHIVE
 
 
-def test_a_completed_trial_of_no_use_ranks_before_a_failed_one() -> None:
+@pytest.mark.parametrize("fitness", [0.0, -0.5])
+def test_a_completed_trial_of_no_use_ranks_before_a_failed_one(fitness: float) -> None:
+    """Also one of negative fitness, as that of a quantity may be, though a failed trial is told with 0."""
     for useless, failed in ((MEDIAN, KRUM), (KRUM, MEDIAN)):
-        found = ranking([Trial(failed, status="failed", error="why not"), Trial(useless, fitness=0.0)], SPACE)
+        found = ranking([Trial(failed, status="failed", error="why not"), Trial(useless, fitness=fitness)], SPACE)
         assert [e.spec for e in found] == [useless, failed]
 
 
 def test_a_longer_training_takes_the_place_of_a_shorter_one_and_no_other() -> None:
-    short, longer, whole = (
-        Trial(MEDIAN, fitness=0.9, asked_rounds=2),
-        Trial(MEDIAN, fitness=0.7, asked_rounds=8),
-        Trial(MEDIAN, fitness=0.5),
-    )
+    told = ((0.9, 2), (0.7, 8), (0.5, None))
+    short, longer, whole = (Trial(MEDIAN, fitness=fitness, asked_rounds=rounds) for fitness, rounds in told)
     assert archive_of(short, longer, short).searched == (longer,)
     assert archive_of(short, longer, whole, longer).searched == (whole,)
     assert archive_of(whole, short).searched == (whole,)
@@ -318,7 +311,6 @@ def test_only_full_trainings_are_compared() -> None:
 
 
 def test_a_fitness_is_finite_and_a_failure_worth_nothing() -> None:
-    with pytest.raises(AssertionError):
-        archive_of(Trial(MEDIAN, fitness=float("nan")))
-    with pytest.raises(AssertionError):
-        archive_of(Trial(MEDIAN, fitness=0.3, status="failed"))
+    for impossible in (Trial(MEDIAN, fitness=nan), Trial(MEDIAN, fitness=0.3, status="failed")):
+        with pytest.raises(AssertionError):
+            archive_of(impossible)

@@ -8,22 +8,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from fedscout.detectors import outliers
 from fedscout.detectors.conversation import hold
 from fedscout.detectors.detect import measure_output_divergence
-from fedscout.detectors.outliers import (
-    MOST_DRAWS,
-    Comparison,
-    compare_models,
-    decide_outliers,
-    decide_outliers_calibrated,
-    exchange_p_values,
-    flag_outliers,
-    mean_distances,
-    model_test,
-    row_parts,
-    sketch,
-    train_and_compare,
-)
 from fedscout.detectors.queries import mean_output
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, DetectionConfig
 from fedscout.detectors.statistics import ClientTest
@@ -39,31 +26,32 @@ TRIANGLE = np.array([[0, 0], [3, 0], [0, 4]], dtype=np.float32)
 SETTINGS = DetectionConfig()
 
 
-def compared(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
-    return Comparison(dict(enumerate(distances)), diverged, np.zeros(1, np.float32))
+def compared(*distances: float, diverged: tuple[int, ...] = ()) -> outliers.Comparison:
+    known = {client: value for client, value in enumerate(distances) if client not in diverged}
+    return outliers.Comparison(known, diverged, np.zeros(1, np.float32))
 
 
-def told(comparison: Comparison | None) -> tuple[object, ...]:
+def told(comparison: outliers.Comparison | None) -> tuple[object, ...]:
     return comparison.distances, comparison.diverged, comparison.average.tobytes()
 
 
-def compare(vectors: np.ndarray, settings: DetectionConfig = SETTINGS) -> Comparison | None:
+def compare(vectors: np.ndarray, settings: DetectionConfig = SETTINGS) -> outliers.Comparison | None:
     rows = np.arange(1, len(vectors) + 1) * 10
     answers = TrainAnswers(tuple(range(len(vectors))), vectors, rows, {})
-    return compare_models(answers, np.random.default_rng(0), settings)
+    return outliers.compare_models(answers, np.random.default_rng(0), settings)
 
 
 def test_mean_distances_ignore_where_the_models_are() -> None:
     """Far from the origin squared lengths of 10¹² leave no digit for distances, unless models are centred first."""
     far = TRIANGLE.astype(np.float64) / 700 + 1e6 / 3
-    np.testing.assert_allclose(mean_distances(far), np.array([3.5, 4, 4.5]) / 700, rtol=1e-6)
+    np.testing.assert_allclose(outliers.mean_distances(far), np.array([3.5, 4, 4.5]) / 700, rtol=1e-6)
 
 
 def test_mean_distances_over_several_chunks() -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 10_000)).astype(np.float32)
     exact = vectors.astype(np.float64)
     expected = [np.mean([np.linalg.norm(exact[k] - exact[j]) for j in range(6) if j != k]) for k in range(6)]
-    np.testing.assert_allclose(mean_distances(vectors), expected, rtol=1e-12)
+    np.testing.assert_allclose(outliers.mean_distances(vectors), expected, rtol=1e-12)
 
 
 def test_the_average_is_weighted_by_rows() -> None:
@@ -73,19 +61,19 @@ def test_the_average_is_weighted_by_rows() -> None:
 
 def test_percentile_is_interpolated_linearly() -> None:
     """Of 1 … 11 the 90th percentile is exactly 10, which counts; of 1 … 21 it is 19."""
-    assert flag_outliers(compared(*range(1, 12)), 90) == (9, 10)
-    assert flag_outliers(compared(*range(1, 22)), 90) == (18, 19, 20)
+    assert outliers.flag_outliers(compared(*range(1, 12)), 90) == (9, 10)
+    assert outliers.flag_outliers(compared(*range(1, 22)), 90) == (18, 19, 20)
 
 
 def test_equal_distances_flag_nobody() -> None:
-    assert flag_outliers(compared(2.0, 2.0, 2.0), 90) == ()
-    assert flag_outliers(compared(0.0, 0.0, 0.0), 90) == ()
+    assert outliers.flag_outliers(compared(2.0, 2.0, 2.0), 90) == ()
+    assert outliers.flag_outliers(compared(0.0, 0.0, 0.0), 90) == ()
 
 
 def test_an_outlier_is_flagged_in_four_of_five_repetitions() -> None:
     two, three = compared(1, 1.1, 5, 1.2), compared(1, 1.1, 1.2, 5)
     for times, flagged in ((5, (2,)), (4, (2,)), (3, ()), (1, (3,))):
-        finding = decide_outliers([two] * times + [three] * (5 - times), SETTINGS)
+        finding = outliers.decide_outliers([two] * times + [three] * (5 - times), SETTINGS)
         assert finding.flagged_clients == flagged
         assert finding.detected == bool(flagged)
         assert finding.client_values == {0: 0, 1: 0, 2: times, 3: 5 - times}
@@ -97,14 +85,14 @@ def test_a_diverged_client_is_flagged_and_does_not_disturb_the_others() -> None:
     vectors = np.concatenate([TRIANGLE, [[np.nan, 0]]]).astype(np.float32)
     comparison = compare(vectors)
     assert comparison.distances == pytest.approx({0: 3.5, 1: 4, 2: 4.5})
-    assert flag_outliers(comparison, 90) == (2, 3)
+    assert outliers.flag_outliers(comparison, 90) == (2, 3)
 
 
 def test_void_repetitions_are_counted() -> None:
     good = compared(1, 1.1, 5, 1.2)
-    finding = decide_outliers([good, None, good, good, good], SETTINGS)
+    finding = outliers.decide_outliers([good, None, good, good, good], SETTINGS)
     assert finding.flagged_clients == (2,)
-    finding = decide_outliers([good, None, good, good, None], SETTINGS)
+    finding = outliers.decide_outliers([good, None, good, good, None], SETTINGS)
     assert not finding.measured
     assert not finding.detected
 
@@ -117,7 +105,7 @@ def test_two_clients_can_not_be_compared() -> None:
 def test_sketches_keep_squared_lengths_on_average() -> None:
     """E‖Sv‖² = ‖v‖², variance at most 2‖v‖⁴/m: the mean of 400 sketches of 64 entries is within 5 standard errors."""
     vector = np.random.default_rng(0).normal(size=(1, 1000)).astype(np.float32)
-    squares = [float((sketch(vector, 64, np.random.default_rng(seed)) ** 2).sum()) for seed in range(400)]
+    squares = [float((outliers.sketch(vector, 64, np.random.default_rng(seed)) ** 2).sum()) for seed in range(400)]
     exact = float((vector.astype(np.float64) ** 2).sum())
     assert np.mean(squares) == pytest.approx(exact, rel=5 * np.sqrt(2 / 64 / 400))
     assert np.std(squares) > 0
@@ -146,10 +134,11 @@ def grid() -> RecordingGrid:
 
 def repeated(
     grid: RecordingGrid, vectors: Callable[[Sequence[int]], list[np.ndarray]] | None = None, **settings: int
-) -> list[Comparison | None]:
+) -> list[outliers.Comparison | None]:
     """Return the comparisons of all repetitions, from the grid's own initial models if no others are given."""
     asked = DetectionConfig(**settings)
-    return hold(grid, train_and_compare(CLIENTS, vectors or grid.initial_vectors, LocalTraining(), asked, seed=0))
+    initial = vectors or grid.initial_vectors
+    return hold(grid, outliers.train_and_compare(CLIENTS, initial, LocalTraining(), asked, seed=0))
 
 
 def test_messages_of_two_rounds(grid: RecordingGrid) -> None:
@@ -159,7 +148,7 @@ def test_messages_of_two_rounds(grid: RecordingGrid) -> None:
     """
     training = LocalTraining(learning_rate=0.1)
     settings = DetectionConfig(outlier_repetitions=2, outlier_min_flags=2)
-    comparisons = hold(grid, train_and_compare(CLIENTS, grid.initial_vectors, training, settings, seed=3))
+    comparisons = hold(grid, outliers.train_and_compare(CLIENTS, grid.initial_vectors, training, settings, seed=3))
 
     rounds = [[(c["seed"], c["server-round"], c["reply"]) for _, _, c in contents] for contents in grid.exchanges]
     seeds = [integer(3, "outlier-repetition", repetition) for repetition in range(2)]
@@ -170,7 +159,7 @@ def test_messages_of_two_rounds(grid: RecordingGrid) -> None:
     shares = first.num_examples / first.num_examples.sum()
     average = (shares @ first.vectors.astype(np.float64)).astype(np.float32)
     second = trained(grid, average, train_config(training, seeds[1], 2, "individual"))
-    assert list(comparisons[1].distances.values()) == pytest.approx(mean_distances(second.vectors), rel=1e-4)
+    assert list(comparisons[1].distances.values()) == pytest.approx(outliers.mean_distances(second.vectors), rel=1e-4)
 
 
 def test_more_rounds_are_merged_but_for_the_last(grid: RecordingGrid) -> None:
@@ -241,8 +230,7 @@ def test_an_answer_that_is_not_finite_is_left_out() -> None:
         arrays = {client: {"mean": np.array(mean)} for client, mean in enumerate(means)}
         with pytest.raises(StopIteration) as stop:
             conversation.send(([QueryAnswers(arrays, dict.fromkeys(arrays, 9), {})], []))
-        value: float | None = stop.value.value
-        return value
+        return stop.value.value
 
     assert divergence((1, 0), (0.5, np.nan), (0, 1), (np.inf, 0)) == pytest.approx(1)
     assert divergence((1, 0), (np.nan, 1)) is None
@@ -279,22 +267,15 @@ def test_equal_clients_have_none_and_opposite_clients_the_entropy_of_their_mixtu
 RATE = 0.05
 
 
-def compared_models(*distances: float, diverged: tuple[int, ...] = ()) -> Comparison:
-    known = {client: value for client, value in enumerate(distances) if client not in diverged}
-    return Comparison(known, diverged, np.zeros(1, np.float32))
-
-
 def decide(
     models: ClientTest | None, *labels: ClientTest, explained: str | None = None, least: float = 0.1
 ) -> CalibratedFinding:
     settings = DetectionConfig(false_alarm_rate=3 * RATE, disagreement_effect=least, distance_effect=least)
-    return decide_outliers_calibrated(labels, models, explained, settings)
+    return outliers.decide_outliers_calibrated(labels, models, explained, settings)
 
 
-def of_parts(parts: list[Comparison]) -> ClientTest:
-    found = model_test(parts, parts, RATE)
-    assert found is not None
-    return found
+def of_parts(parts: list[outliers.Comparison]) -> ClientTest:
+    return outliers.model_test(parts, parts, RATE)
 
 
 def test_three_clients_by_enumeration() -> None:
@@ -302,7 +283,7 @@ def test_three_clients_by_enumeration() -> None:
 
     The largest mean of the others' is reached by every permutation.
     """
-    p_values = exchange_p_values(np.array([[0.0, 0.0, 1.0]] * 3), rate=0.0)
+    p_values = outliers.exchange_p_values(np.array([[0.0, 0.0, 1.0]] * 3), rate=0.0)
     assert p_values[2] == pytest.approx(1 / 9, abs=0.01)
     assert p_values[:2].tolist() == [1.0, 1.0]
 
@@ -311,11 +292,11 @@ def test_one_attacker_does_not_hide_the_next() -> None:
     """Against all, the second is one of two: the first one's distances come to the top of most permutations."""
     values = np.random.default_rng(0).normal(size=(3, 20)) * 0.1
     values[:, 3], values[:, 7] = 9.0, 1.0
-    first = exchange_p_values(values, rate=0.0)
+    first = outliers.exchange_p_values(values, rate=0.0)
     assert first[[3, 7]].max() > 0.1
-    assert exchange_p_values(values, rate=0.02)[[3, 7]].max() < 0.02
-    assert exchange_p_values(values, rate=first[3])[7] < 0.02  # it reaches the rate
-    assert exchange_p_values(values, rate=np.nextafter(first[3], 0))[7] == first[7]
+    assert outliers.exchange_p_values(values, rate=0.02)[[3, 7]].max() < 0.02
+    assert outliers.exchange_p_values(values, rate=first[3])[7] < 0.02  # it reaches the rate
+    assert outliers.exchange_p_values(values, rate=np.nextafter(first[3], 0))[7] == first[7]
 
 
 def test_the_others_are_compared_again_as_long_as_they_are_most_and_three() -> None:
@@ -324,7 +305,7 @@ def test_the_others_are_compared_again_as_long_as_they_are_most_and_three() -> N
     halves[:, :3], halves[:, 5] = 9.0, 1.0
     pair[:, 0], pair[:, 2] = 9.0, 1.0
     for values in (halves, pair):
-        p_values = exchange_p_values(values, rate=0.05)
+        p_values = outliers.exchange_p_values(values, rate=0.05)
         assert p_values[0] <= 0.05
         assert p_values[-1] > 0.5
 
@@ -333,40 +314,40 @@ def test_no_p_value_is_zero() -> None:
     """What is observed is one of the permutations."""
     values = np.zeros((8, 30))
     values[:, 4] = 1.0
-    assert exchange_p_values(values, rate=0.0).min() == 1 / (1 + MOST_DRAWS)
+    assert outliers.exchange_p_values(values, rate=0.0).min() == 1 / (1 + outliers.MOST_DRAWS)
 
 
 def test_parts_are_of_one_size_that_all_clients_hold() -> None:
     """Eight parts of the smallest client's rows, of few rows fewer parts, of fewer still none."""
-    assert [(part.index, part.num_rows) for part in row_parts([100, 83, 90], 0)] == [(i, 10) for i in range(8)]
-    assert [part.num_rows for part in row_parts([17, 18, 18], 0)] == [5, 5, 5]
-    assert row_parts([14, 18, 18], 0) == ()
-    assert row_parts([100, 100], 0) == ()
-    assert row_parts([10, 100, 100], 0)[0].num_rows == 12  # the client of 10 rows takes no part
-    assert row_parts([50, 100, 100], 0)[0].num_rows == 6  # half of the median does
+    assert [(part.index, part.num_rows) for part in outliers.row_parts([100, 83, 90], 0)] == [(i, 10) for i in range(8)]
+    assert [part.num_rows for part in outliers.row_parts([17, 18, 18], 0)] == [5, 5, 5]
+    assert outliers.row_parts([14, 18, 18], 0) == ()
+    assert outliers.row_parts([100, 100], 0) == ()
+    assert outliers.row_parts([10, 100, 100], 0)[0].num_rows == 12  # the client of 10 rows takes no part
+    assert outliers.row_parts([50, 100, 100], 0)[0].num_rows == 6  # half of the median does
 
 
 def test_two_models_are_not_compared() -> None:
-    assert model_test([compared_models(1.0, 2.0)] * 5, [compared_models(1.0, 2.0)] * 5, RATE) is None
-    assert model_test([], [], RATE) is None
-    three = compared_models(1.0, 2.0, 1.0)
-    assert model_test([three], [three] * 2, RATE) is None
-    assert model_test([three], [three] * 3, RATE) is not None
+    assert outliers.model_test([compared(1.0, 2.0)] * 5, [compared(1.0, 2.0)] * 5, RATE) is None
+    assert outliers.model_test([], [], RATE) is None
+    three = compared(1.0, 2.0, 1.0)
+    assert outliers.model_test([three], [three] * 2, RATE) is None
+    assert outliers.model_test([three], [three] * 3, RATE) is not None
 
 
 def test_a_distance_of_zero_has_no_logarithm() -> None:
     """A model in the middle of all counts as the median one; where the median itself is 0, so does every model."""
-    found = of_parts([compared_models(0.0, 1.0, 1.01, 0.99, 2.0)] * 5)
+    found = of_parts([compared(0.0, 1.0, 1.01, 0.99, 2.0)] * 5)
     assert found.effects[0] == 0
     assert found.effects[4] == pytest.approx(1.0, abs=0.02)
-    nothing = of_parts([compared_models(0.0, 0.0, 0.0, 5.0)] * 5)
+    nothing = of_parts([compared(0.0, 0.0, 0.0, 5.0)] * 5)
     assert set(nothing.effects.values()) == {0.0}
 
 
 def test_a_far_model_is_found() -> None:
     """Ten clients within two percent, one twice as far in each of five parts: by chance once in 10⁴."""
     distances = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.015, 0.985, 1.005, 2.0]
-    found = of_parts([compared_models(*distances)] * 5)
+    found = of_parts([compared(*distances)] * 5)
     finding = decide(found)
     assert finding.flagged_clients == (9,)
     assert finding.effect == pytest.approx(1.0, abs=0.02)
@@ -374,19 +355,16 @@ def test_a_far_model_is_found() -> None:
 
 
 def test_models_that_are_not_finite_are_farthest() -> None:
-    comparisons = [compared_models(1.0, 1.04, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0, diverged=(2,))] * 5
+    comparisons = [compared(1.0, 1.04, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0, diverged=(2,))] * 5
     assert decide(of_parts(comparisons)).flagged_clients == (2,)
-    once = of_parts([*comparisons[:1], *[compared_models(1.0, 1.04, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)] * 4])
+    once = of_parts([*comparisons[:1], *[compared(1.0, 1.04, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)] * 4])
     assert decide(once).flagged_clients == ()
-    far = of_parts([compared_models(1.0, 1.0, 1.0, 1.0, 1e12, diverged=(2,))] * 3)
+    far = of_parts([compared(1.0, 1.0, 1.0, 1.0, 1e12, diverged=(2,))] * 3)
     assert (far.effects[4], far.p_values[4]) == (far.effects[2], far.p_values[2])  # no finite model is farther
 
 
 def test_models_that_are_not_finite_in_half_of_the_repetitions_are_farthest() -> None:
-    whole, lost = (
-        compared_models(1.0, 1.1, 0.9, 1.0, 1.05),
-        compared_models(1.0, 1.1, 0.9, 1.0, 1.05, diverged=(2,)),
-    )
+    whole, lost = (compared(1.0, 1.1, 0.9, 1.0, 1.05, diverged=diverged) for diverged in ((), (2,)))
     for comparisons, is_lost in (([whole, lost] * 2, True), ([whole, whole, lost], False)):
         found = of_parts(comparisons)
         assert (found.effects[2] > 1e6) == is_lost
@@ -396,25 +374,21 @@ def test_models_that_are_not_finite_in_half_of_the_repetitions_are_farthest() ->
 
 def test_who_is_missing_in_a_repetition_is_compared_in_the_others() -> None:
     """Twice the median client in the repetition that it is part of, whose scale is another."""
-    small, large = compared_models(1.0, 1.0, 1.0), compared_models(10.0, 10.0, 10.0, 20.0, 10.0)
-    found = model_test([small, large], [large] * 5, RATE)
+    small, large = compared(1.0, 1.0, 1.0), compared(10.0, 10.0, 10.0, 20.0, 10.0)
+    found = outliers.model_test([small, large], [large] * 5, RATE)
     assert found.effects == pytest.approx({0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0, 4: 0.0})
-    unparted = model_test([large], [small] * 5, RATE)
+    unparted = outliers.model_test([large], [small] * 5, RATE)
     assert [unparted.p_values[client] for client in (3, 4)] == [1.0, 1.0]
 
 
 def test_effects_are_relative_to_the_median_client_over_all_repetitions() -> None:
     """Geometric means over the median distance: 1 / sqrt(8), sqrt(2), sqrt(2); the first is a quarter of the others."""
-    found = model_test(
-        [compared_models(1.0, 2.0, 4.0), compared_models(1.0, 8.0, 4.0)],
-        [compared_models(1.0, 1.0, 1.0)] * 3,
-        RATE,
-    )
+    found = outliers.model_test([compared(1.0, 2.0, 4.0), compared(1.0, 8.0, 4.0)], [compared(1.0, 1.0, 1.0)] * 3, RATE)
     assert found.effects == pytest.approx({0: -0.75, 1: 0.0, 2: 0.0})
 
 
 def test_models_do_not_decide_where_clients_are_unlike() -> None:
-    found = of_parts([compared_models(*[1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99, 1.0, 3.0])] * 5)
+    found = of_parts([compared(*[1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99, 1.0, 3.0])] * 5)
     finding = decide(found, explained="there is label skew")
     assert not finding.measured
     assert "there is label skew" in finding.sentence
@@ -452,4 +426,4 @@ def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:
     models = ClientTest({0: 1.0, 1: 0.001, 2: 1.0}, {0: 0.0, 1: 0.5, 2: 0.0}, {}, "models", "models")
     for disagreement, distance, flagged in ((0.4, 0.6, (0,)), (0.6, 0.4, (1,))):
         settings = DetectionConfig(disagreement_effect=disagreement, distance_effect=distance)
-        assert decide_outliers_calibrated([labels], models, None, settings).flagged_clients == flagged
+        assert outliers.decide_outliers_calibrated([labels], models, None, settings).flagged_clients == flagged

@@ -30,10 +30,8 @@ from fedscout.detectors.feature_skew import (
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import holm, moment_matched_tail
 from fedscout.engine.data.federation import Names
-from tests.detectors.federations import inputs, samples
-from tests.detectors.rates import fewest_alarms, most_alarms
-from tests.detectors.skew.test_class_sums import moments_of
-from tests.detectors.skew.test_feature_skew import pool
+from tests.detectors.federations import fewest_alarms, inputs, most_alarms, samples
+from tests.detectors.skew.test_feature_skew import moments_of, pool
 
 RATE = 0.05
 NUM_FEATURES = 8
@@ -56,16 +54,10 @@ def measure(clients: Sequence[Client], num_classes: int = 3) -> tuple[PooledMome
     return pool([x for x, _ in clients]), moments_of(list(clients), num_classes)
 
 
-def compared(clients: Sequence[Client], num_classes: int = 3) -> Shifts | str:
+def shifts_of(clients: Sequence[Client], num_classes: int = 3) -> Shifts | str:
     """Return shifts, or why there are none."""
     pooled, classes = measure(clients, num_classes)
     return label_adjusted_shifts(classes, within_covariance(pooled, classes))
-
-
-def shifts_of(clients: Sequence[Client], num_classes: int = 3) -> Shifts:
-    shifts = compared(clients, num_classes)
-    assert isinstance(shifts, Shifts)
-    return shifts
 
 
 def decide(clients: Sequence[Client], min_effect: float = 0.25) -> CalibratedFinding:
@@ -129,7 +121,7 @@ def test_false_alarms_keep_to_the_rate(clients: int, rows: int, federations: int
     alarms = 0
     for _ in range(federations):
         counts = unlike_labels(generator, clients, rows) if skewed else [[rows // 3] * 3] * clients
-        shifts = compared([draw(generator, own) for own in counts])  # none if no class is shared
+        shifts = shifts_of([draw(generator, own) for own in counts])  # none if no class is shared
         alarms += decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
     assert fewest_alarms(federations, 0.5 * RATE) <= alarms <= most_alarms(federations, RATE)
 
@@ -267,8 +259,7 @@ def test_a_class_of_one_client_alone_says_nothing() -> None:
     generator = np.random.default_rng(7)
     members = [draw(generator, counts) for counts in ([50, 0, 0], [50, 0, 0], [0, 0, 80])]
     assert shifts_of(members).clients == (0, 1)
-    why = compared([draw(generator, counts) for counts in ([50, 0, 0], [0, 50, 0])])
-    assert isinstance(why, str)
+    why = shifts_of([draw(generator, counts) for counts in ([50, 0, 0], [0, 50, 0])])
     assert why in decide_feature_skew_calibrated(why, RATE, 0.25).sentence
     assert not decide_feature_skew_calibrated(why, RATE, 0.25).measured
 
@@ -283,7 +274,6 @@ def test_classes_as_one_is_the_comparison_without_labels() -> None:
     totals = {k: ClientTotals(len(x), x.sum(axis=0), len(x) * x.var(axis=0)) for k, x in enumerate(rows)}
     merged = label_adjusted_shifts(classes_as_one(totals, pooled), pooled.covariance)
     expected = shifts_of(unlabelled)
-    assert isinstance(merged, Shifts)
     np.testing.assert_allclose(merged.statistics, expected.statistics, rtol=1e-6)
     np.testing.assert_allclose(merged.offsets, expected.offsets, rtol=1e-6, atol=1e-9)
 

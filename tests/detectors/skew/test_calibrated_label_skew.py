@@ -12,29 +12,17 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import chi2_contingency, chisquare, fisher_exact, random_table
 
 from fedscout.detectors import label_skew
-from fedscout.detectors.label_skew import (
-    ReleasedCounts,
-    beyond_chance,
-    decide_label_skew,
-    decide_label_skew_calibrated,
-    label_counts,
-    label_p_values,
-    least_expected,
-    number_of_draws,
-    pearson,
-    reference_shares,
-)
 from fedscout.detectors.report import CalibratedFinding, Finding
 from fedscout.detectors.statistics import distribution, js_divergence, kl_divergence
 from fedscout.engine.data.client import Samples, release_counts
-from tests.detectors.federations import federation, inputs, report_of, samples
-from tests.detectors.rates import fewest_alarms, most_alarms
+from tests.detectors.federations import federation, fewest_alarms, inputs, most_alarms, report_of, samples
 
 RATE = 0.05
 
 
 def decide(counts: np.ndarray, min_effect: float = 0.1, rate: float = RATE, seed: int = 0) -> CalibratedFinding:
-    return decide_label_skew_calibrated(ReleasedCounts.whole(dict(enumerate(counts))), rate, min_effect, seed)
+    told = label_skew.ReleasedCounts.whole(dict(enumerate(counts)))
+    return label_skew.decide_label_skew_calibrated(told, rate, min_effect, seed)
 
 
 def like_clients(generator: np.random.Generator, clients: int, rows: int, classes: int) -> np.ndarray:
@@ -45,7 +33,7 @@ def like_clients(generator: np.random.Generator, clients: int, rows: int, classe
 
 def test_the_statistic_is_pearson_s() -> None:
     counts = like_clients(np.random.default_rng(0), 5, 90, 4)
-    for client, value in enumerate(pearson(counts)):
+    for client, value in enumerate(label_skew.pearson(counts)):
         others = counts.sum(axis=0) - counts[client]
         reference = chi2_contingency(np.stack([counts[client], others]), correction=False)
         assert value == pytest.approx(reference.statistic)
@@ -139,10 +127,10 @@ def test_the_order_of_clients_and_classes_does_not_matter(rows: int) -> None:
 def test_few_rows_are_compared_by_drawn_tables() -> None:
     few, many = np.array([[9, 11, 2]] * 4), np.array([[90, 110, 20]] * 4)
     generator = np.random.default_rng(0)
-    assert "same margins" in label_p_values(few, RATE, generator)[1]
-    assert "χ²" in label_p_values(many, RATE, generator)[1]
-    assert "noise" in label_p_values(many, RATE, generator, noise_scale=0.5)[1]
-    assert few[:, 2].sum() * few[0].sum() / few.sum() < least_expected(4, RATE)
+    assert "same margins" in label_skew.label_p_values(few, RATE, generator)[1]
+    assert "χ²" in label_skew.label_p_values(many, RATE, generator)[1]
+    assert "noise" in label_skew.label_p_values(many, RATE, generator, noise_scale=0.5)[1]
+    assert few[:, 2].sum() * few[0].sum() / few.sum() < label_skew.least_expected(4, RATE)
 
 
 def test_drawn_tables_have_the_law_of_independent_labels() -> None:
@@ -163,32 +151,33 @@ def test_drawn_tables_agree_with_the_exact_test(monkeypatch: pytest.MonkeyPatch)
     Sampling ends with the 400th table that does.
     """
     monkeypatch.setattr(label_skew, "DRAWS_PER_ALARM", 400)
-    p_values, _ = label_p_values(np.array([[5, 0], [0, 5]]), 1e-3, np.random.default_rng(0))
+    p_values, _ = label_skew.label_p_values(np.array([[5, 0], [0, 5]]), 1e-3, np.random.default_rng(0))
     np.testing.assert_allclose(p_values, 2 / 252, rtol=4 / np.sqrt(400))
 
 
 def test_what_no_drawn_table_reaches_has_the_smallest_p_value() -> None:
     """1 of 1,000: the table itself and 999 drawn ones, of which a client has one class alone in one of 80,000."""
-    p_values, _ = label_p_values(8 * np.eye(3, dtype=int), RATE, np.random.default_rng(0))
+    p_values, _ = label_skew.label_p_values(8 * np.eye(3, dtype=int), RATE, np.random.default_rng(0))
     assert p_values.tolist() == [0.001] * 3
 
 
 def test_draws_that_end_early_decide_as_all_draws_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an early end leaves a p-value above the rate, so do all draws; any other p-value is that of all draws."""
     generator, drawn = np.random.default_rng(4), []
-    monkeypatch.setattr(label_skew, "pearson", lambda tables: drawn.append(len(tables)) or pearson(tables))
-    ended, draws = 0, number_of_draws(RATE)
+    wrapped = label_skew.pearson
+    monkeypatch.setattr(label_skew, "pearson", lambda tables: drawn.append(len(tables)) or wrapped(tables))
+    ended, draws = 0, label_skew.number_of_draws(RATE)
     for seed in range(20):
         counts = generator.multinomial(12, [0.7, 0.3], size=5)
         counts[0] = generator.multinomial(12, [1 - seed / 40, seed / 40])
         drawn.clear()
-        early, _ = label_p_values(counts, RATE, np.random.default_rng(seed))
+        early, _ = label_skew.label_p_values(counts, RATE, np.random.default_rng(seed))
         ended += sum(drawn[1:]) < draws
         drawn.clear()
         with monkeypatch.context() as patch:
             patch.setattr(label_skew, "DRAWS_PER_ALARM", 10**9)
             patch.setattr(label_skew, "number_of_draws", lambda _: draws)
-            whole, _ = label_p_values(counts, RATE, np.random.default_rng(seed))
+            whole, _ = label_skew.label_p_values(counts, RATE, np.random.default_rng(seed))
         assert sum(drawn[1:]) == draws
         assert (early.min() <= RATE) == (whole.min() <= RATE)
         np.testing.assert_allclose(early, whole, rtol=4 / np.sqrt(50))  # of at least 50 draws that reach it
@@ -201,7 +190,7 @@ def test_many_that_differ_are_taken_out_in_few_comparisons(monkeypatch: pytest.M
     """Ten of 40 clients: one by one that would be eleven comparisons."""
     counts, asked = like_clients(np.random.default_rng(5), 40, 400, 4), []
     counts[::4] = [340, 20, 20, 20]
-    wrapped = label_p_values
+    wrapped = label_skew.label_p_values
     monkeypatch.setattr(label_skew, "label_p_values", lambda *a: asked.append(len(a[0])) or wrapped(*a))
     assert decide(counts).flagged_clients == tuple(range(0, 40, 4))
     assert asked[-1] == 30
@@ -216,19 +205,19 @@ def test_what_chance_makes_of_the_distance_is_taken_off(noise_scale: float) -> N
     counts = generator.multinomial(rows, reference, size=20_000) + generator.laplace(0, noise_scale, (20_000, 3))
     by_chance = 0.5 * np.abs(counts / rows - reference).sum(axis=1).mean()
     differences = np.array([[0.1, 0.06, 0.04]])
-    found = beyond_chance(differences, reference, np.array([rows]), noise_scale)
+    found = label_skew.beyond_chance(differences, reference, np.array([rows]), noise_scale)
     assert found[0] == pytest.approx(np.sqrt(0.1**2 - by_chance**2), rel=5e-3)
-    assert beyond_chance(differences / 100, reference, np.array([rows]), noise_scale)[0] == 0
+    assert label_skew.beyond_chance(differences / 100, reference, np.array([rows]), noise_scale)[0] == 0
 
 
 def test_tables_too_large_to_draw_are_compared_class_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fisher's exact test of a class at a client against the others, doubled, times classes and clients."""
     monkeypatch.setattr("fedscout.detectors.label_skew.MAX_DRAWN_CELLS", 0)
     generator = np.random.default_rng(0)
-    p_values, _ = label_p_values(np.array([[9, 1], [5, 5], [6, 4]]), RATE, generator)
+    p_values, _ = label_skew.label_p_values(np.array([[9, 1], [5, 5], [6, 4]]), RATE, generator)
     one_sided = fisher_exact([[9, 1], [11, 9]], alternative="greater").pvalue
     assert p_values[0] == pytest.approx(min(1.0, 3 * 2 * 2 * one_sided))
-    assert label_p_values(np.array([[9, 1], [0, 9], [0, 9]]), RATE, generator, noise_scale=1.0)[0].min() == 1
+    assert label_skew.label_p_values(np.array([[9, 1], [0, 9], [0, 9]]), RATE, generator, noise_scale=1.0)[0].min() == 1
     counts = like_clients(generator, 10, 200, 30)
     assert not decide(counts).detected
     counts[2] = counts[2][::-1]
@@ -237,11 +226,11 @@ def test_tables_too_large_to_draw_are_compared_class_by_class(monkeypatch: pytes
 
 def test_the_reference_is_what_most_clients_share() -> None:
     shares = np.array([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0]])
-    np.testing.assert_allclose(reference_shares(shares, np.array([0.66, 0.34])), [0.5, 0.5])
+    np.testing.assert_allclose(label_skew.reference_shares(shares, np.array([0.66, 0.34])), [0.5, 0.5])
     disjoint, pooled = np.eye(4), np.full(4, 0.25)
-    np.testing.assert_allclose(reference_shares(disjoint, pooled), pooled)
+    np.testing.assert_allclose(label_skew.reference_shares(disjoint, pooled), pooled)
     uneven = np.array([[0.6, 0.3, 0.1], [0.5, 0.2, 0.3], [0.1, 0.3, 0.6]])  # medians 0.5, 0.3 and 0.3
-    np.testing.assert_allclose(reference_shares(uneven, np.ones(3) / 3), np.array([5, 3, 3]) / 11)
+    np.testing.assert_allclose(label_skew.reference_shares(uneven, np.ones(3) / 3), np.array([5, 3, 3]) / 11)
     # Clients of one class each have no median in common; all their rows together have a quarter of each class.
     effects = [evidence.effect for evidence in decide(100_000 * np.eye(4, dtype=int)).clients.values()]
     assert effects == pytest.approx([0.75] * 4, abs=1e-3)
@@ -251,14 +240,15 @@ def test_one_class_or_one_client_is_no_skew() -> None:
     assert not decide(np.array([[10, 0], [20, 0]])).detected
     assert not decide(np.array([[10, 5]])).measured
     assert decide(np.array([[10, 5], [5, 10]])).measured
-    assert label_p_values(np.array([[5, 1], [5, 0], [5, 0]]), RATE, np.random.default_rng(0))[1] != "one class only"
+    _, method = label_skew.label_p_values(np.array([[5, 1], [5, 0], [5, 0]]), RATE, np.random.default_rng(0))
+    assert method != "one class only"
 
 
 # -- The label-skew detector: closed forms, orderings and its client half ----------------------------------------------
 
 
 def published_decision(counts: Mapping[int, np.ndarray], threshold: float) -> Finding:
-    return decide_label_skew(ReleasedCounts.whole(counts), threshold)
+    return label_skew.decide_label_skew(label_skew.ReleasedCounts.whole(counts), threshold)
 
 
 def counts_of(shares: tuple[float, ...], rows: int = 1000) -> dict[int, np.ndarray]:
@@ -307,7 +297,7 @@ def test_one_client_can_not_be_compared() -> None:
 def test_client_counts_its_own_rows_and_absent_classes() -> None:
     everyone = samples(np.zeros((6, 1)), np.array([0, 1, 2, 2, 1, 1]))
     own = Samples(everyone.features, everyone.labels, np.array([5, 2, 3, 1]))
-    assert label_counts(inputs(own, num_classes=4))["counts"].values.tolist() == [0, 2, 2, 0]
+    assert label_skew.label_counts(inputs(own, num_classes=4))["counts"].values.tolist() == [0, 2, 2, 0]
 
 
 # -- Label counts of clients that leave small classes out: hiding creates no evidence ----------------------------------
@@ -318,11 +308,12 @@ TABLES = arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(2, 6)), eleme
 )
 
 
-def released(table: np.ndarray, min_release: int = 5) -> ReleasedCounts:
+def released(table: np.ndarray, min_release: int = 5) -> label_skew.ReleasedCounts:
     """Return what clients of these counts tell, those left out that hold too few rows to answer."""
     table = table[table.sum(axis=1) >= min_release]
     least = np.full(len(table), min_release)
-    return ReleasedCounts(tuple(range(len(table))), release_counts(table, min_release), table.sum(axis=1), least)
+    told = release_counts(table, min_release)
+    return label_skew.ReleasedCounts(tuple(range(len(table))), told, table.sum(axis=1), least)
 
 
 def information(table: np.ndarray) -> float:
@@ -367,7 +358,7 @@ def test_no_client_looks_more_unlike_the_others_than_it_is(table: np.ndarray, mi
     pairs = np.stack([table, table.sum(axis=0) - table], axis=1)
     for completed, own in zip(counts.against_others(), pairs, strict=True):
         assert information(completed) <= information(own) + 1e-3
-    finding = decide_label_skew(counts, 0.1)
+    finding = label_skew.decide_label_skew(counts, 0.1)
     divergences = js_divergence(distribution(table), distribution(table.sum(axis=0)))
     assert all(finding.client_values[client] <= value + 0.005 for client, value in enumerate(divergences))
 
@@ -382,12 +373,12 @@ def test_no_client_looks_more_unlike_the_others_than_it_is(table: np.ndarray, mi
     ],
 )
 def test_the_limits_by_hand(told: list[int], rows: int, low: list[int], high: list[int]) -> None:
-    counts = ReleasedCounts((0,), np.array([told]), np.array([rows]), np.array([5]))
+    counts = label_skew.ReleasedCounts((0,), np.array([told]), np.array([rows]), np.array([5]))
     assert [limit[0].tolist() for limit in counts.limits()] == [low, high]
 
 
 def test_a_client_that_does_not_keep_to_the_release_is_completed_all_the_same() -> None:
-    counts = ReleasedCounts((0, 1), np.array([[10, 0], [6, 6]]), np.array([40, 20]), np.array([5, 5]))
+    counts = label_skew.ReleasedCounts((0, 1), np.array([[10, 0], [6, 6]]), np.array([40, 20]), np.array([5, 5]))
     np.testing.assert_allclose(counts.completed().sum(axis=1), [40, 20])
     assert counts.completed()[0].tolist() == [10, 30]
 
@@ -399,9 +390,9 @@ def test_one_row_of_another_class_is_no_evidence() -> None:
     counts = released(table)
     assert counts.told[0].tolist() == [25, 0]
     np.testing.assert_allclose(counts.completed(), table, atol=1e-6)
-    assert decide_label_skew_calibrated(counts, RATE, 0.0, 0).p_value == 1.0
+    assert label_skew.decide_label_skew_calibrated(counts, RATE, 0.0, 0).p_value == 1.0
     divergence = js_divergence(distribution(table), distribution(table.sum(axis=0))).max()
-    assert decide_label_skew(counts, 0.1).value == pytest.approx(divergence, rel=1e-3)
+    assert label_skew.decide_label_skew(counts, 0.1).value == pytest.approx(divergence, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -412,7 +403,7 @@ def test_alarms_keep_to_the_rate(margins: tuple[float, ...], min_release: int) -
     generator, federations, alarms = np.random.default_rng(0), 25, 0
     for index in range(federations):
         counts = released(generator.multinomial(40, margins, size=8), min_release)
-        alarms += decide_label_skew_calibrated(counts, RATE, 0.0, index).detected
+        alarms += label_skew.decide_label_skew_calibrated(counts, RATE, 0.0, index).detected
     assert alarms <= most_alarms(federations, RATE)
 
 
@@ -430,7 +421,7 @@ def test_a_report_tells_what_clients_tell() -> None:
     assert report.clients[0].heterogeneity_index == 0.0
     assert report.withheld_rows == {0: 5}
     assert "5 of 280 rows" in report.withholding
-    assert report.label_skew == decide_label_skew(released(counts), report.label_skew.threshold)
+    assert report.label_skew == label_skew.decide_label_skew(released(counts), report.label_skew.threshold)
     whole = report_of(federation(clients_of([[40, 40, 40], [38, 42, 40]]), num_classes=3))
     assert whole.withheld_rows == {}
     assert whole.withholding == ""

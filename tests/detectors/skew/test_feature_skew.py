@@ -1,52 +1,40 @@
-"""Feature skew by the published rule: pooled PCA, closed forms, and the distances of histograms on shared bins."""
+"""Feature space: pooled PCA, histograms, sums and covariances of classes and of groups, and how rows lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy.sparse.linalg import eigsh
 
-from fedscout.detectors.feature_skew import (
-    DIRECT_SOLVER_FEATURES,
-    MAX_BINS,
-    Bins,
-    MomentSums,
-    PooledMoments,
-    decide_feature_skew,
-    feature_centroid,
-    feature_distances,
-    feature_histogram,
-    feature_moments,
-    principal_axes,
-)
-from fedscout.detectors.report import Finding
+from fedscout.detectors import DetectionConfig, feature_skew
+from fedscout.detectors import feature_skew as calculated
+from fedscout.detectors.report import Finding, HeterogeneityReport
 from fedscout.detectors.statistics import NotFiniteError
 from fedscout.engine.data.client import CHUNK_ROWS, WithheldError
-from tests.detectors.federations import inputs, samples
+from tests.detectors.federations import federation, gaussian_clients, inputs, let_out, most_alarms, report_of, samples
 
 
-def pool(clients: Sequence[np.ndarray]) -> PooledMoments:
-    sums = MomentSums()
+def pool(clients: Sequence[np.ndarray]) -> feature_skew.PooledMoments:
+    sums = feature_skew.MomentSums()
     for client, x in enumerate(clients):
-        answer = feature_moments(inputs(samples(x), config={"max_features": 4096}))
+        answer = feature_skew.feature_moments(inputs(samples(x), config={"max_features": 4096}))
         sums.add(client, len(x), answer["sum"].values, answer["scatter"].values)
-    pooled = sums.pooled()
-    assert pooled is not None
-    return pooled
+    return sums.pooled()
 
 
 def find(clients: Sequence[np.ndarray], scale: str = "standardised", threshold: float = 0.25) -> Finding:
     pooled = pool(clients)
-    axes, total_variance = principal_axes(pooled, scale)
+    axes, total_variance = feature_skew.principal_axes(pooled, scale)
     arrays = {"mean": pooled.mean, "axes": axes}
-    centroids = {
-        k: feature_centroid(inputs(samples(x), arrays=arrays))["centroid"].values for k, x in enumerate(clients)
-    }
-    return decide_feature_skew(centroids, total_variance, threshold, scale)
+    asked = [inputs(samples(x), arrays=arrays) for x in clients]
+    centroids = {k: feature_skew.feature_centroid(own)["centroid"].values for k, own in enumerate(asked)}
+    return feature_skew.decide_feature_skew(centroids, total_variance, threshold, scale)
 
 
 def uneven_clients(num_features: int = 7) -> list[np.ndarray]:
@@ -99,7 +87,7 @@ def test_centroids_are_those_of_pooled_pca(scale: str) -> None:
 
 @pytest.mark.parametrize(
     ("num_features", "is_iterative"),
-    [(300, False), (DIRECT_SOLVER_FEATURES, False), (DIRECT_SOLVER_FEATURES + 1, True)],
+    [(300, False), (feature_skew.DIRECT_SOLVER_FEATURES, False), (feature_skew.DIRECT_SOLVER_FEATURES + 1, True)],
 )
 def test_either_solver_finds_the_leading_axes(
     num_features: int, is_iterative: bool, monkeypatch: pytest.MonkeyPatch
@@ -110,18 +98,18 @@ def test_either_solver_finds_the_leading_axes(
     generator = np.random.default_rng(3)
     basis = np.linalg.qr(generator.normal(size=(num_features, 3)))[0]
     covariance = basis @ np.diag([50.0, 20.0, 5.0]) @ basis.T + np.eye(num_features)
-    axes = principal_axes(PooledMoments(1000, np.zeros(num_features), covariance), "raw")[0]
+    axes = feature_skew.principal_axes(feature_skew.PooledMoments(1000, np.zeros(num_features), covariance), "raw")[0]
     np.testing.assert_allclose(np.abs(axes.T @ basis), np.eye(2, 3), atol=1e-10)
     assert bool(solved) == is_iterative
-    again = principal_axes(PooledMoments(1000, np.zeros(num_features), covariance), "raw")[0]
+    again = feature_skew.principal_axes(feature_skew.PooledMoments(1000, np.zeros(num_features), covariance), "raw")[0]
     assert again.tobytes() == axes.tobytes()
 
 
 def test_axes_have_a_fixed_sign_and_do_not_depend_on_the_order_of_clients() -> None:
     clients = uneven_clients()
-    axes = principal_axes(pool(clients), "raw")[0]
+    axes = feature_skew.principal_axes(pool(clients), "raw")[0]
     assert np.all(axes[np.abs(axes).argmax(axis=0), [0, 1]] > 0)
-    np.testing.assert_allclose(principal_axes(pool(clients[::-1]), "raw")[0], axes, atol=1e-9)
+    np.testing.assert_allclose(feature_skew.principal_axes(pool(clients[::-1]), "raw")[0], axes, atol=1e-9)
 
 
 def test_two_points_in_closed_form() -> None:
@@ -152,7 +140,7 @@ def test_constant_features_and_a_single_feature() -> None:
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=12))
 def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, float]]) -> None:
-    finding = decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5, "raw")
+    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5, "raw")
     largest = max(np.hypot(a - c, b - d) for a, b in points for c, d in points)
     assert finding.value == pytest.approx(largest)
     assert finding.detected == (finding.value > 1.0)
@@ -162,14 +150,14 @@ def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, f
 def test_two_groups_have_their_median_between_them() -> None:
     """Nobody is farther than the threshold of 1 from the median at 0, but the farthest are told."""
     groups = {0: (-0.7, 0), 1: (-0.7, 0), 2: (0.7, 0), 3: (0.7, 0)}
-    finding = decide_feature_skew({k: np.array(p) for k, p in groups.items()}, 4.0, 0.5, "raw")
+    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in groups.items()}, 4.0, 0.5, "raw")
     assert finding.value == pytest.approx(1.4)
     assert finding.client_values == pytest.approx(dict.fromkeys(range(4), 0.7))
     assert finding.flagged_clients == (0, 1, 2, 3)
 
 
 def test_too_many_features_send_no_triangle() -> None:
-    answer = feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": 4}))
+    answer = feature_skew.feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": 4}))
     assert set(answer) == {"sum"}
 
 
@@ -178,28 +166,28 @@ def test_features_must_be_finite(value: float) -> None:
     features = np.zeros((6, 2))
     features[3, 1] = value
     with pytest.raises(NotFiniteError, match="features") as caught:
-        feature_moments(inputs(samples(features), config={"max_features": 4}))
+        feature_skew.feature_moments(inputs(samples(features), config={"max_features": 4}))
     assert not any(character.isdigit() for character in str(caught.value))  # it leaves the client
 
 
 def test_no_client_no_moments_and_one_client_no_comparison() -> None:
-    assert MomentSums().pooled() is None
-    finding = decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25, "raw")
+    assert feature_skew.MomentSums().pooled() is None
+    finding = feature_skew.decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25, "raw")
     assert (finding.measured, finding.detected) == (False, False)
 
 
 # -- Histograms on shared bins: counting, and the distances computed from them -----------------------------------------
 
 
-def count(features: np.ndarray, bins: Bins, min_release: int = 1) -> np.ndarray:
+def count(features: np.ndarray, bins: feature_skew.Bins, min_release: int = 1) -> np.ndarray:
     arrays = {"start": bins.start, "width": bins.width}
     asked = inputs(samples(features), arrays=arrays, config={"bins": bins.bins}, min_release=min_release)
-    return feature_histogram(asked)["counts"].values
+    return feature_skew.feature_histogram(asked)["counts"].values
 
 
 def test_counts_equal_numpys() -> None:
     features = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
-    bins = Bins.around(np.zeros(3), np.ones(3), bins=16, reach=8.0)
+    bins = feature_skew.Bins.around(np.zeros(3), np.ones(3), bins=16, reach=8.0)
     edges = np.linspace(-8, 8, 17)
     expected = [np.histogram(features[:, f].astype(np.float64), edges)[0] for f in range(3)]
     np.testing.assert_array_equal(count(features, bins), expected)
@@ -212,7 +200,7 @@ def test_values_count_as_the_means_of_groups(rows: int, sizes: list[int]) -> Non
     for feature in range(2):
         groups = np.split(np.sort(values[:, feature].astype(np.float64)), np.cumsum(sizes)[:-1])
         for edge in np.linspace(-3, 3, 101):
-            bins = Bins(np.full(2, edge - 10), np.full(2, 10.0), bins=2, reach=1.0)
+            bins = feature_skew.Bins(np.full(2, edge - 10), np.full(2, 10.0), bins=2, reach=1.0)
             below = count(values, bins, min_release=5)[feature, 0]
             assert below == sum(len(group) for group in groups if group.mean() < edge)
 
@@ -221,30 +209,30 @@ def test_means_of_groups_are_float64() -> None:
     """(1 − 2²⁵) / 5; in float32 1 − 2²⁵ is −2²⁵."""
     values = np.array([[0], [1], [-(2.0**25)], [0], [0]], np.float32)
     for edge, below in (((0.5 - 2**25) / 5, 0), ((1.5 - 2**25) / 5, 5)):
-        bins = Bins(np.array([edge - 1e9]), np.array([1e9]), bins=2, reach=1.0)
+        bins = feature_skew.Bins(np.array([edge - 1e9]), np.array([1e9]), bins=2, reach=1.0)
         assert count(values, bins, min_release=5)[0, 0] == below
 
 
-@pytest.mark.parametrize("bins", [0, MAX_BINS + 1])
+@pytest.mark.parametrize("bins", [0, feature_skew.MAX_BINS + 1])
 def test_too_many_bins_or_none_are_refused(bins: int) -> None:
     with pytest.raises(WithheldError, match="bins"):
-        count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), bins, reach=1.0))
-    for allowed in (1, MAX_BINS):
-        assert count(np.zeros((5, 1)), Bins(np.zeros(1), np.ones(1), allowed, reach=1.0))[0, 0] == 5
+        count(np.zeros((5, 1)), feature_skew.Bins(np.zeros(1), np.ones(1), bins, reach=1.0))
+    for allowed in (1, feature_skew.MAX_BINS):
+        assert count(np.zeros((5, 1)), feature_skew.Bins(np.zeros(1), np.ones(1), allowed, reach=1.0))[0, 0] == 5
 
 
 def test_values_beyond_the_bins_count_in_the_outermost() -> None:
-    bins = Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
+    bins = feature_skew.Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
     counts = count(np.array([[-100], [-2], [-0.5], [0], [2], [1e30]]), bins)
     assert counts.tolist() == [[2, 1, 1, 2]]
 
 
 def test_constant_features_are_left_out() -> None:
-    bins = Bins.around(np.array([5.0, 0.0]), np.array([0.0, 1.0]), bins=4, reach=2.0)
+    bins = feature_skew.Bins.around(np.array([5.0, 0.0]), np.array([0.0, 1.0]), bins=4, reach=2.0)
     first = count(np.array([[5, 0.5], [5, 0.5]]), bins)
     second = count(np.array([[5, -0.5], [5, -0.5]]), bins)
     assert first[0].tolist() == [2, 0, 0, 0]
-    distances = feature_distances([first, second], bins)
+    distances = feature_skew.feature_distances([first, second], bins)
     assert distances == pytest.approx({"feature_wasserstein": 1, "feature_hellinger": 1})
 
 
@@ -252,8 +240,8 @@ def test_a_shift_of_whole_bins_is_measured_exactly_and_averaged() -> None:
     """One of two features shifts by two bins of a quarter deviation each: W1 = 0.5, mean over features 0.25."""
     generator = np.random.default_rng(1)
     middles = (np.floor(generator.uniform(-8, 8, size=(300, 2))) + 0.5) * 0.25
-    bins = Bins.around(np.zeros(2), np.ones(2), bins=32, reach=4.0)
-    distances = feature_distances([count(middles, bins), count(middles + np.array([0.5, 0]), bins)], bins)
+    bins = feature_skew.Bins.around(np.zeros(2), np.ones(2), bins=32, reach=4.0)
+    distances = feature_skew.feature_distances([count(middles, bins), count(middles + np.array([0.5, 0]), bins)], bins)
     assert distances["feature_wasserstein"] == pytest.approx(0.25)
 
 
@@ -262,16 +250,316 @@ def test_error_is_at_most_one_bin_width(min_release: int) -> None:
     from scipy.stats import wasserstein_distance
 
     generator = np.random.default_rng(2)
-    bins = Bins.around(np.zeros(1), np.ones(1), bins=32, reach=4.0)
+    bins = feature_skew.Bins.around(np.zeros(1), np.ones(1), bins=32, reach=4.0)
     for shift in (0.0, 0.07, 0.3, 1.1):
         first, second = (np.clip(generator.normal(m, 0.8, size=(400, 1)), -4, 4) for m in (0, shift))
-        distances = feature_distances([count(own, bins, min_release) for own in (first, second)], bins)
+        distances = feature_skew.feature_distances([count(own, bins, min_release) for own in (first, second)], bins)
         expected = wasserstein_distance(first[:, 0], second[:, 0])
         assert distances["feature_wasserstein"] == pytest.approx(expected, abs=0.25)
 
 
 def test_nothing_to_compare() -> None:
-    bins = Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
-    constant = Bins.around(np.zeros(1), np.zeros(1), bins=4, reach=2.0)
+    bins = feature_skew.Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
+    constant = feature_skew.Bins.around(np.zeros(1), np.zeros(1), bins=4, reach=2.0)
     counts = count(np.zeros((5, 1)), bins)
-    assert feature_distances([counts], bins) == feature_distances([counts, counts], constant) == {}
+    for told, of_bins in (([counts], bins), ([counts, counts], constant)):
+        assert feature_skew.feature_distances(told, of_bins) == {}
+
+
+# -- What clients tell of their classes --------------------------------------------------------------------------------
+
+
+CONFIG = {"max_features": 100}
+
+
+def moments_of(
+    clients: list[tuple[np.ndarray, np.ndarray]], num_classes: int, min_release: int = 5
+) -> feature_skew.ClassMoments:
+    """Return the pooled per-class sums of (features, labels) pairs, through the client half."""
+    moments = feature_skew.ClassMoments.empty_moments(num_classes, clients[0][0].shape[1])
+    for client, (features, labels) in enumerate(clients):
+        asked = inputs(samples(features, labels), num_classes, config=CONFIG, min_release=min_release)
+        answer = let_out(feature_skew.class_sums(asked), min_release)
+        moments.add(client, answer["counts"], answer["sums"], answer["squares"])
+    return moments
+
+
+def test_pooled_sums_are_those_of_the_pooled_rows() -> None:
+    """Clients of several chunks, of a class that others lack, and of one that none holds."""
+    generator = np.random.default_rng(0)
+    clients = []
+    for size, classes in ((CHUNK_ROWS + 40, [0, 1]), (60, [1, 2]), (50, [0, 1, 2])):
+        labels = generator.choice(classes, size)
+        features = (generator.normal(size=(size, 3)) + 1e3 * labels[:, None]).astype(np.float32)
+        clients.append((features, labels))
+    moments = moments_of(clients, num_classes=4)
+    rows = np.concatenate([features for features, _ in clients]).astype(np.float64)
+    labels = np.concatenate([own for _, own in clients])
+    np.testing.assert_array_equal(moments.pooled_counts, [*np.bincount(labels), 0])
+    for label in range(3):
+        np.testing.assert_allclose(moments.means[label], rows[labels == label].mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(moments.variances[label], rows[labels == label].var(axis=0, ddof=1), rtol=1e-9)
+    np.testing.assert_allclose(moments.totals[1], rows[len(clients[0][1]) :][:60].sum(axis=0), rtol=1e-12)
+    assert (moments.means[3] == 0).all()
+
+
+def test_withheld_classes_are_zero() -> None:
+    labels = np.array([0] * 8 + [1] * 3 + [2] * 10 + [3] * 20)
+    features = np.ones((len(labels), 2))
+    answer = let_out(feature_skew.class_sums(inputs(samples(features, labels), 4, config=CONFIG)))
+    np.testing.assert_array_equal(answer["counts"], [0, 0, 10, 20])
+    np.testing.assert_array_equal(answer["sums"], [[0, 0], [0, 0], [10, 10], [20, 20]])
+    assert (answer["squares"] == 0).all()
+
+
+def test_too_many_features_leave_the_counts_alone() -> None:
+    for most, told in ((2, {"counts"}), (3, {"counts", "sums", "squares"})):
+        answer = feature_skew.class_sums(inputs(samples(np.ones((10, 3))), 2, config={"max_features": most}))
+        assert set(answer) == told
+
+
+def test_without_some_clients_the_sums_are_those_of_the_others() -> None:
+    generator = np.random.default_rng(0)
+    clients = [(generator.normal(size=(30, 3)), generator.integers(0, 2, 30)) for _ in range(4)]
+    found = moments_of(clients, num_classes=2).without({1, 2})
+    others = moments_of([clients[0], clients[3]], num_classes=2)
+    np.testing.assert_array_equal(found[0], others.pooled_counts)
+    np.testing.assert_allclose(found[1], others.sums, rtol=1e-12)
+
+
+def test_a_client_of_wider_rows_has_its_ratio_of_variances_by_hand() -> None:
+    """Spreads within classes against what as many rows would have at everyone's variances, n_c - 1 a class."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [6, 9])
+    clients = [(generator.normal(scale=scale, size=(15, 2)), labels) for scale in (1.0, 3.0)]
+    moments = moments_of(clients, num_classes=3)
+    own = np.array([clients[1][0][labels == label].astype(np.float32).var(axis=0, ddof=1) for label in (0, 1)])
+    pooled = [np.concatenate([rows[labels == label] for rows, _ in clients]) for label in (0, 1)]
+    everyone = np.array([rows.var(axis=0, ddof=1) for rows in pooled])
+    expected = (5 * own[0] + 8 * own[1]) / (5 * everyone[0] + 8 * everyone[1])
+    np.testing.assert_allclose(moments.widening(1), expected, rtol=1e-5)
+    assert (expected > 1.2).all()
+    assert (moments.widening(0) == 1).all()
+
+
+def test_sums_of_each_client_are_kept_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients' sums of three features and two classes are 96 bytes; without them all else is as it was."""
+    clients = [(np.full((10, 3), float(client)), np.repeat([0, 1], 5)) for client in range(2)]
+    found = {}
+    for size in (96, 95):
+        monkeypatch.setattr(calculated, "KEPT_BYTES", size)
+        found[size] = moments_of(clients, num_classes=2)
+    assert found[95].own is None
+    assert {client: sums.tolist() for client, sums in found[96].own.items()} == {0: [[0] * 3] * 2, 1: [[5] * 3] * 2}
+    np.testing.assert_array_equal(found[96].sums, found[95].sums)
+
+
+# -- Covariances by a client's own mix of classes: what the regression gives, and the rate where classes differ --------
+
+
+Client = tuple[np.ndarray, np.ndarray]
+
+
+def alike(num_features: int, correlation: float) -> np.ndarray:
+    """Return the matrix of which every two features have the same correlation."""
+    return np.asarray(correlation + (1 - correlation) * np.eye(num_features))
+
+
+def drawn(
+    generator: np.random.Generator, counts: Sequence[Sequence[int]], num_features: int, correlations: Sequence[float]
+) -> list[Client]:
+    """Return clients whose rows of each class have that correlation."""
+    roots = [np.linalg.cholesky(alike(num_features, correlation)) for correlation in correlations]
+    clients = []
+    for own in counts:
+        labels = np.repeat(np.arange(len(own)), own)
+        noise = generator.normal(size=(len(labels), num_features))
+        features = np.concatenate([noise[labels == c] @ root.T + c for c, root in enumerate(roots)])
+        clients.append((features.astype(np.float32), labels))
+    return clients
+
+
+def measured(clients: Sequence[Client], num_classes: int, min_release: int = 5) -> feature_skew.ClassCovariances:
+    found = feature_skew.ClassCovariances(num_classes, clients[0][0].shape[1])
+    for features, labels in clients:
+        asked = inputs(samples(features, labels), num_classes, config={"max_features": 99}, min_release=min_release)
+        moments, own = (
+            let_out(feature_skew.feature_moments(asked)),
+            let_out(feature_skew.class_sums(asked), min_release),
+        )
+        total, scatter = moments["sum"].astype(float), moments["scatter"].astype(float)
+        found.add(len(labels), total, scatter, own["counts"], own["sums"].astype(float))
+    return found
+
+
+def test_a_class_s_covariance_is_that_of_its_rows() -> None:
+    """Two clients of one class each: N_w follows from the 59 degrees of freedom of 60 rows."""
+    clients = drawn(np.random.default_rng(0), [[60, 0], [0, 60]], 4, (0.0, 0.8))
+    found = measured(clients, 2)
+    for label in range(2):
+        correlation, rows = found.correlation(np.eye(2)[label], np.arange(4)) or (np.zeros(0), 0.0)
+        np.testing.assert_allclose(correlation, np.corrcoef(clients[label][0].T.astype(np.float64)), atol=1e-4)
+        assert rows == pytest.approx(59**2 / 60)
+
+
+def test_the_mix_decides() -> None:
+    """Equal variances: of a half of each class the correlation is the mean of both; of five features three count."""
+    counts = [[300, 100], [100, 300], [200, 200], [250, 50]]
+    found = measured(drawn(np.random.default_rng(1), counts, 5, (0.0, 0.8)), 2)
+    for weights, expected in (((1, 0), 0.0), ((1, 1), 0.4), ((0, 5), 0.8)):
+        correlation, _ = found.correlation(np.array(weights, float), np.array([0, 2, 4])) or (np.zeros(0), 0.0)
+        np.testing.assert_allclose(correlation, alike(3, expected), atol=0.15)
+
+
+def test_clients_of_one_mix_are_pooled() -> None:
+    """Their rows count as all rows less the classes' means: the same as one covariance of all."""
+    found = measured(drawn(np.random.default_rng(2), [[50, 50]] * 6, 3, (0.3, 0.3)), 2)
+    _, rows = found.correlation(np.array([25.0, 25.0]), np.arange(3)) or (np.zeros(0), 0.0)
+    assert rows == pytest.approx(6 * 98**2 / 100)
+
+
+def test_a_class_of_which_nobody_knows_a_covariance_has_that_of_all() -> None:
+    """One row of it at each client: it has no degree of freedom."""
+    clients = drawn(np.random.default_rng(3), [[20, 1], [30, 1]], 3, (0.0, 0.0))
+    found = measured(clients, 2, min_release=1)
+    assert found.correlation(np.array([1.0, 1.0]), np.arange(3)) is None
+    assert found.traces(np.array([1.0, 1.0]), np.arange(3), (4.0, 6.0)) == (4.0, 6.0)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_traces_are_about_unbiased_out_of_few_rows(correlation: float) -> None:
+    """tr R² = d + d (d − 1) ρ²; what 60 rows of 20 features add to it by chance, 6 on average, is taken off."""
+    traces = []
+    for seed in range(40):
+        found = measured(drawn(np.random.default_rng(seed), [[60]], 20, (correlation,)), 1)
+        traces.append(found.traces(np.array([60.0]), np.arange(20), (0.0, 0.0))[0] * 80 / 60)
+    assert np.mean(traces) == pytest.approx(20 + 20 * 19 * correlation**2, rel=0.1)
+
+
+def test_too_many_numbers_are_not_kept() -> None:
+    assert feature_skew.ClassCovariances.fit(10, 300)
+    assert not feature_skew.ClassCovariances.fit(10, 4096)
+
+
+# -- Feature skew of rows that belong together: design effects, and few false alarms -----------------------------------
+
+
+def told(rows: np.ndarray, groups: np.ndarray) -> dict[str, np.ndarray]:
+    arrays = {"per_deviation": np.ones(rows.shape[1]), "means": np.zeros((1, rows.shape[1]))}
+    asked = inputs(samples(rows), arrays=arrays, config={"by_class": False}, min_release=1)
+    return dict(let_out(feature_skew.group_norms(replace(asked, groups=groups)), 1))
+
+
+def test_sums_over_groups_and_their_spread_by_hand() -> None:
+    """Groups of rows 1, 2 and -1: sums 3 and -1; squares 9 + 1, fourth powers 81 + 1, sizes 4 + 1.
+
+    |y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1.
+    """
+    answer = told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))
+    assert answer["squares"].tolist() == [10]
+    assert answer["norms"].tolist() == [3, 2, 5, 10, 82]
+    found = feature_skew.FeatureGroups.read({0: answer})
+    assert found.excess == pytest.approx(0.64)
+    assert found.num_groups == {0: 2.0}
+
+
+def test_the_design_effect_by_hand() -> None:
+    """Three groups of two rows sum to 2, 1 and 0: their variance about a mean that they share is 5/6 · 3/2 of a row's.
+
+    The correlation is 5/4 - 1 over 2 - 1, and groups of two make it an effect of 1 + 1/4.
+    """
+    rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
+    found = feature_skew.FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
+    assert found.effects[0].tolist() == [1.25]
+
+
+QUICK = {"outlier_repetitions": 1, "outlier_min_flags": 1}
+
+
+def of_subjects(seed: int, grouped: bool, shift: float = 0.0, rows_each: int = 5) -> HeterogeneityReport:
+    """Return the report on ten clients of 20 subjects, whose rows scatter half as much as they do."""
+    generator = np.random.default_rng(seed)
+    clients = []
+    for client in range(10):
+        subject = np.repeat(np.arange(20), rows_each)
+        labels = generator.integers(0, 2, 20)[subject]
+        centres = generator.normal(size=(20, 6)) + (shift if client == 3 else 0.0)
+        clients.append((centres[subject] + 0.5 * generator.normal(size=(len(subject), 6)) + labels[:, None], labels))
+    source = federation(clients)
+    groups = np.arange(len(source.labels)) // rows_each
+    return report_of(replace(source, groups=groups) if grouped else source, seed, **QUICK)
+
+
+def alarms(reports: list[HeterogeneityReport], name: str) -> int:
+    return sum(finding.detected for report in reports for finding in report.calibrated if finding.name == name)
+
+
+@pytest.mark.slow
+def test_groups_make_the_difference() -> None:
+    without, with_groups = ([of_subjects(seed, grouped) for seed in range(6)] for grouped in (False, True))
+    for name in ("label_skew", "feature_skew"):
+        assert alarms(without, name) >= 2
+        assert alarms(with_groups, name) <= most_alarms(6, DetectionConfig().detector_rate)
+
+
+def test_a_shifted_client_is_found_in_groups() -> None:
+    finding = of_subjects(0, grouped=True, shift=2.0).calibrated_finding("feature_skew")
+    assert finding.flagged_clients == (3,)
+
+
+def test_groups_of_one_row_are_rows() -> None:
+    plain, grouped = (of_subjects(5, grouped, rows_each=1) for grouped in (False, True))
+    for name in ("label_skew", "feature_skew"):
+        one, other = plain.calibrated_finding(name), grouped.calibrated_finding(name)
+        assert other.flagged_clients == one.flagged_clients
+        assert other.p_value == pytest.approx(one.p_value, rel=0.3)
+
+
+def test_who_knows_nothing_of_groups_is_warned_where_rows_are_alike() -> None:
+    generator = np.random.default_rng(9)
+    clients = []
+    for _ in range(4):
+        rows = np.repeat(generator.normal(size=(20, 6)), 5, axis=0)
+        clients.append((rows + 0.05 * generator.normal(size=rows.shape), np.repeat(generator.integers(0, 2, 20), 5)))
+    source = federation(clients)
+    known = (source, replace(source, groups=np.arange(400) // 5))
+    notes = [" ".join(report_of(each, **QUICK).notes) for each in known]
+    assert ["federation.group_column" in told for told in notes] == [True, False]
+
+
+def test_a_client_that_told_nothing_has_the_largest_effects_and_the_fewest_groups() -> None:
+    known = feature_skew.FeatureGroups({0: np.array([1.0, 3.0]), 1: np.array([2.0, 1.0])}, {0: 4.0, 1: 9.0}, 0.0)
+    np.testing.assert_array_equal(known.of([2, 1], [0, 1]), [[2, 3], [2, 1]])
+    np.testing.assert_array_equal(known.groups_of([2, 1]), [4, 9])
+
+
+# -- How clients' rows lie in feature space ----------------------------------------------------------------------------
+
+
+Rows = list[tuple[np.ndarray, np.ndarray]]
+
+
+def detected(clients: Rows, min_release: int = 5) -> HeterogeneityReport:
+    source = federation(clients, min_release=min_release)
+    return report_of(source, 1, outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1)
+
+
+def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for_clients_that_shift_together() -> None:
+    by = {1: 1, 2: 1, 3: -1}
+    clients = [
+        (rows + by.get(index, 0) * np.array([1.0, -1, 0, 0, 0, 0]), y)
+        for index, (rows, y) in enumerate(gaussian_clients([300] * 7))
+    ]
+    report = detected(clients)
+    finding = report.calibrated_finding("feature_skew")
+    shifts = {client: np.array(shift) for client, shift in report.feature_shifts.items()}
+    for client, shift in shifts.items():
+        assert_allclose(np.linalg.norm(shift), finding.clients[client].effect, atol=1e-12)
+    assert_allclose(np.linalg.norm(shifts[1]), np.sqrt(2 / 6), atol=0.1)  # two of six features, by one deviation
+    together = {client: shifts[1] @ shift / np.linalg.norm(shifts[1]) for client, shift in shifts.items()}
+    assert together[2] > 0.4
+    assert together[3] < -0.4
+
+
+def test_nothing_is_told_of_a_client_that_withholds() -> None:
+    assert set(detected(gaussian_clients([60, 3, 50, 40])).feature_shifts) == {0, 2, 3}

@@ -24,6 +24,7 @@ from fedscout.search.confirmation.intervals import NEW_DATA, SequentialDesign, p
 from fedscout.search.confirmation.runs import num_tuning_trials, resolution, rise
 from fedscout.search.objective import MEASURES, Objective
 from fedscout.search.study import StudyOutcome
+from fedscout.strategies import KrumSpec
 from tests.search.studies import (
     FACTS,
     SEED,
@@ -161,8 +162,15 @@ def test_verdict_and_interval(shifts: tuple[float, ...], verdict: str, mean: flo
     assert (None if difference.low is None else (difference.low, difference.high)) == ends
 
 
-def test_what_is_not_known_of_a_contestant_is_none(make_record) -> None:  # type: ignore[no-untyped-def]
-    plain, own = make_record(own=0.5), replace(make_record(own=0.5), round_global_accuracy=(0.25, 0.75))
+def record_of(own: float = 0.0, clean: float = 0.0, error: str | None = None, **fields: Any) -> Trial:
+    """Return a trial of one round of Krum, of which a test names what matters to it."""
+    status, scores = "failed" if error else "completed", {"fitness": own, "own_fitness": own, "clean_fitness": clean}
+    given = {"strategy": "krum", "learning_rate": 0.2, "round_accuracy": (own,), **scores, **fields}
+    return Trial(KrumSpec(), status=status, error=error, **given)
+
+
+def test_what_is_not_known_of_a_contestant_is_none() -> None:
+    plain, own = record_of(own=0.5), record_of(own=0.5, round_global_accuracy=(0.25, 0.75))
     unknown = contestant("fedavg", [plain])
     assert (unknown.global_accuracy, unknown.bytes_up) == (None, None)
     failed = replace(own, status="failed", bytes_up=None)
@@ -188,9 +196,7 @@ def curves(fedmedian: Sequence[float], fedavg: Sequence[float], rows: int = 10_0
 
 def confirmed(folder: Path, outcome: Callable[..., Measured], guessing: float = 0.1, seeds: int = 3) -> Confirmation:
     config = SearchConfig(strategies=("fedmedian",), budget=1, confirmation_seeds=seeds, tuned_baseline=False)
-    found = study(folder, ScriptedRunner(outcome), config, guessing=guessing, num_rounds=ROUNDS).confirmation
-    assert found is not None
-    return found
+    return study(folder, ScriptedRunner(outcome), config, guessing=guessing, num_rounds=ROUNDS).confirmation
 
 
 def level(score: float) -> list[float]:
@@ -275,10 +281,10 @@ def test_a_difference_of_few_test_rows(tmp_path: Path) -> None:
     assert (many.verdict, many.caveats) == ("better", ())
 
 
-def test_failures_say_nothing_of_curves(tmp_path: Path, make_record: Callable[..., Trial]) -> None:
-    assert rise(make_record(error="diverged"), "own") is None
-    assert rise(make_record(own=0.5, num_rounds=1), "own") is None
-    record = replace(make_record(num_rounds=1), round_accuracy=(0.1, 0.2, 0.7), round_clean_accuracy=(0.1, 0.2, 0.3))
+def test_failures_say_nothing_of_curves(tmp_path: Path) -> None:
+    assert rise(record_of(error="diverged"), "own") is None
+    assert rise(record_of(own=0.5), "own") is None
+    record = record_of(round_accuracy=(0.1, 0.2, 0.7), round_clean_accuracy=(0.1, 0.2, 0.3))
     assert rise(record, "own") == pytest.approx(0.5)
     assert rise(record, "clean") == pytest.approx(0.1)
 
@@ -311,14 +317,9 @@ def scripted(folder: Path, outcome: Callable[[TrialSettings], Measured], **confi
     return found, sum(spec.session.seed != SEED for spec in runner.ran)
 
 
-def confirmation_of(outcome: StudyOutcome) -> Confirmation:
-    assert outcome.confirmation is not None
-    return outcome.confirmation
-
-
 def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
     outcome, num_trials = scripted(tmp_path, by_kind(fedadam=0.8))
-    found = confirmation_of(outcome)
+    found = outcome.confirmation
     assert found.verdict == "better"
     assert len(found.seeds) < 12
     assert num_trials == 2 * len(found.seeds)
@@ -328,7 +329,7 @@ def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
 
 def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) -> None:
     outcome, num_trials = scripted(tmp_path, by_kind())
-    found = confirmation_of(outcome)
+    found = outcome.confirmation
     assert (found.verdict, len(found.seeds), num_trials) == ("no difference", 8, 16)
     assert found.stopped_for_futility
     assert found.advised == "FedAvg"
@@ -337,7 +338,7 @@ def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) ->
 def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> None:
     """Of 48 seeds an early look may cost next to no error: its interval is all differences that accuracy has."""
     outcome, _ = scripted(tmp_path, by_kind(noise=0.15), confirmation_seeds=48)
-    found = confirmation_of(outcome)
+    found = outcome.confirmation
     ends = [end for one in found.versus["fedavg"].values() for end in (one.low, one.high)]
     assert found.stopped_for_futility
     assert ends == [-1.0, 1.0] * 2
@@ -359,15 +360,15 @@ def test_where_fedavg_alone_is_the_front_the_search_is_confirmed_and_the_tuned_r
     second = two[1].measure(MEASURES["accuracy"])
     outcome = study(tmp_path, ScriptedRunner(measured), asked, objectives=two, second_measure=second)
     assert outcome.front == [outcome.baseline]
-    found = confirmation_of(outcome)
+    found = outcome.confirmation
     better = at_four_times_the_rate > 0.8
     assert found.advised == ("FedAvg at its tuned client rate 0.8" if better else "FedAvg")
     assert found.verdict == "worse"
 
 
 @pytest.mark.parametrize("guessing", [0.0, 0.4])
-def test_a_failed_trial_counts_as_guessing_and_is_told_of(make_record: Callable[..., Trial], guessing: float) -> None:
-    trials = [make_record(seed=1, own=0.9, clean=0.7), make_record(seed=2, own=0.0, error="diverged")]
+def test_a_failed_trial_counts_as_guessing_and_is_told_of(guessing: float) -> None:
+    trials = [record_of(seed=1, own=0.9, clean=0.7), record_of(seed=2, own=0.0, error="diverged")]
     one = contestant("challenger", trials, guessing=guessing)
     assert (one.own, one.clean, one.failures) == ((0.9, guessing), (0.7, guessing), {2: "diverged"})
 
@@ -380,7 +381,7 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5, tuned_baseline=False)
     outcome = study(tmp_path, local_runner(tiny_federation()), config, num_rounds=num_rounds)
     assert outcome.best.round_accuracy == outcome.baseline.round_accuracy
-    found = confirmation_of(outcome)
+    found = outcome.confirmation
     assert found.verdict == "no difference"
     challenger, fedavg = found.contestants
     assert challenger.own == fedavg.own
@@ -398,10 +399,10 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Pat
         return by_kind(fedadam=0.8)(spec)
 
     alone, _ = scripted(tmp_path / "one", outcome, kind="random", budget=24)
-    assert confirmation_of(alone).verdict == "worse"
+    assert alone.confirmation.verdict == "worse"
 
     several, _ = scripted(tmp_path / "three", outcome, kind="random", budget=24, confirmation_top=24)
-    found = confirmation_of(several)
+    found = several.confirmation
     assert found.contestants[0].strategy == "fedadam"
     assert found.verdict == "better"
     lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
@@ -413,7 +414,7 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Pat
 def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
     runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
     config = SearchConfig(**{**BATCHES, "kind": "random", "confirmation_top": 24, "budget": 24})
-    found = confirmation_of(study(tmp_path, runner, config))
+    found = study(tmp_path, runner, config).confirmation
     seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != SEED)
     dropped = [rival for rival in found.rivals if rival.name.startswith("krum")]
     assert dropped
@@ -438,12 +439,9 @@ def test_a_confirmation_cut_off_anywhere_ends_with_the_same_result(tmp_path: Pat
         assert len(rest.ran) == num_trials - num_kept
 
 
-def test_the_scale_s_step_is_one_test_row_of_the_smallest_test(make_record: Callable[..., Trial]) -> None:
-    records = [
-        replace(make_record(seed=1, own=0.5), client_num_examples=(10, 30)),
-        replace(make_record(seed=2, own=0.5), client_num_examples=(20, 30)),
-        make_record(seed=3, error="round 1: diverged"),
-    ]
+def test_the_scale_s_step_is_one_test_row_of_the_smallest_test() -> None:
+    records = [record_of(seed=seed, own=0.5, client_num_examples=(10 * seed, 30)) for seed in (1, 2)]
+    records.append(record_of(seed=3, error="round 1: diverged"))
     assert resolution([records[:1], records[1:]]) == 1 / 40
     assert resolution([records[2:]]) == 0
 
@@ -472,9 +470,8 @@ def tuned(folder: Path, fedavg: Callable[[float, int], Measured | None], config:
 
 def cost(folder: Path, config: SearchConfig, best: float) -> int:
     """Return how many trainings a study tunes FedAvg with, whose accuracy at the study's own rate is given."""
-    runner = ScriptedRunner(
-        by_rate(lambda rate, seed: completed(best) if rate == FACTS.session.training.learning_rate else None)
-    )
+    own = FACTS.session.training.learning_rate
+    runner = ScriptedRunner(by_rate(lambda rate, seed: completed(best) if rate == own else None))
     study(folder, runner, config)
     return sum(spec.phase == "tuned-baseline" for spec in runner.ran)
 
@@ -569,7 +566,7 @@ def test_a_fedavg_that_is_right_on_every_row_is_not_tuned(tmp_path: Path) -> Non
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
     config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
     drawn, same = (
-        confirmation_of(study(tmp_path / str(is_same), ScriptedRunner(by_kind()), config, same_test_rows=is_same))
+        study(tmp_path / str(is_same), ScriptedRunner(by_kind()), config, same_test_rows=is_same).confirmation
         for is_same in (False, True)
     )
     assert drawn.versus == same.versus

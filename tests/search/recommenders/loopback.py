@@ -1,4 +1,4 @@
-"""A server on this machine that speaks OpenAI's protocol and plays a language model, well or badly."""
+"""A language model that is played, well or badly: as a function, and by a server that speaks OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+
+import numpy as np
+
+from fedscout.search.language_model import ChatReply, ChatRequest
+from fedscout.search.recommenders.prompt import answer_document
+from fedscout.strategies import SearchSpace
 
 KEY = "sk-loopback-0123456789abcdef"
 
@@ -119,11 +125,8 @@ class ModelServer:
 
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers["content-length"])
-        asked = Asked(
-            handler.path,
-            {name.lower(): value for name, value in handler.headers.items()},
-            json.loads(handler.rfile.read(length)),
-        )
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        asked = Asked(handler.path, headers, json.loads(handler.rfile.read(length)))
         with self._lock:
             number = len(self.asked)
             self.asked.append(asked)
@@ -155,3 +158,31 @@ class ModelServer:
                 handler.wfile.write(bytes([byte]))
             return
         handler.wfile.write(body)
+
+
+class PlayedChat:
+    """Draws an answer from a space by all of a request; equal requests get equal answers.
+
+    Attributes:
+        num_asked: Requests so far.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self.num_asked = 0
+
+    def complete(self, request: ChatRequest) -> ChatReply:
+        return ChatReply(text=self.answer(request.seed, [message.content for message in request.messages]))
+
+    def answer(self, seed: int, contents: list[str]) -> str:
+        """Return a valid answer, a new one if there is any; equivalents of earlier ones are not seen through."""
+        self.num_asked += 1
+        shown = json.loads(contents[1])
+        tried = [trial["strategy"] for trial in shown.get("trials", ())]
+        known = [*tried, *shown.get("running", ()), {"kind": "fedavg"}]
+        generator = np.random.default_rng([seed, *json.dumps(contents).encode()])
+        for _ in range(200):
+            answer = answer_document(self._space.random(generator), "drawn")
+            if answer["strategy"] not in known:
+                break
+        return json.dumps(answer)

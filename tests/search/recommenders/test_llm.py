@@ -23,27 +23,32 @@ from tests.search.recommenders.reports import diagnosis_of
 Server = Callable[[Script], ModelServer]
 ModelAt = Callable[..., LanguageModel]
 SituationOf = Callable[..., RecommendationContext]
+Asking = Callable[..., tuple[Any, list[Asked]]]
 GOOD = chooses("fedprox", proximal_mu=0.1)
 PROX = FedProxSpec(proximal_mu=0.1)
 
 
-def test_a_valid_answer_is_the_recommendation(
-    server: Server, model_at: ModelAt, situation: RecommendationContext
-) -> None:
-    at = server([GOOD])
-    found = recommend_by_llm(situation, model_at(at))
+@pytest.fixture
+def asking(server: Server, model_at: ModelAt, situation: RecommendationContext) -> Asking:
+    """Return what asks a model that plays a script: it gives the recommendation and the requests that came."""
+
+    def ask(script: Script, about: RecommendationContext = situation, **settings: Any) -> tuple[Any, list[Asked]]:
+        at = server(script)
+        return recommend_by_llm(about, model_at(at, **settings)), at.asked
+
+    return ask
+
+
+def test_a_valid_answer_is_the_recommendation(asking: Asking) -> None:
+    found, asked = asking([GOOD])
     assert (found.spec, found.source) == (PROX, "llm")
     assert (found.model_use.num_answers, found.model_use.prompt_tokens) == (1, 1000)
-    assert len(at.asked) == 1
+    assert len(asked) == 1
 
 
-def test_what_is_asked_is_the_diagnosis_in_the_space_of_the_federation(
-    server: Server, model_at: ModelAt, situation_of: SituationOf
-) -> None:
+def test_the_diagnosis_is_asked_about_in_the_space_of_the_federation(asking: Asking, situation_of: SituationOf) -> None:
     situation = situation_of(diagnosis_of(label_skew="high"), num_clients=4, kinds=("fedavg", "krum"))
-    at = server([chooses("krum", num_malicious_nodes=1)])
-    recommend_by_llm(situation, model_at(at, format="C"))
-    (asked,) = at.asked
+    _, (asked,) = asking([chooses("krum", num_malicious_nodes=1)], situation, format="C")
     assert asked.user["diagnosis"]["label_skew"] == "high"
     schema = asked.body["response_format"]["json_schema"]["schema"]
     alternatives = schema["properties"]["strategy"]["anyOf"]
@@ -51,10 +56,9 @@ def test_what_is_asked_is_the_diagnosis_in_the_space_of_the_federation(
     assert alternatives[1]["properties"]["num_malicious_nodes"]["maximum"] == 1
 
 
-def test_a_persons_words_are_enough(server: Server, model_at: ModelAt, situation_of: SituationOf) -> None:
-    at = server([GOOD])
-    found = recommend_by_llm(situation_of(description="one hospital labels at random"), model_at(at))
-    assert at.asked[0].user == {"description_by_a_person": "one hospital labels at random"}
+def test_a_persons_words_are_enough(asking: Asking, situation_of: SituationOf) -> None:
+    found, asked = asking([GOOD], situation_of(description="one hospital labels at random"))
+    assert asked[0].user == {"description_by_a_person": "one hospital labels at random"}
     assert found.diagnosis is None
     assert found.model_use.format is None
 
@@ -78,14 +82,10 @@ INVALID: dict[str, Play] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_an_invalid_answer_goes_back_with_its_fault_and_the_next_is_taken(
-    server: Server, model_at: ModelAt, situation: RecommendationContext, name: str
-) -> None:
-    at = server([INVALID[name], GOOD])
-    found = recommend_by_llm(situation, model_at(at))
+def test_an_invalid_answer_goes_back_with_its_fault_and_the_next_is_taken(asking: Asking, name: str) -> None:
+    found, (first, second) = asking([INVALID[name], GOOD])
     assert found.spec == PROX
     assert (found.model_use.num_answers, found.model_use.prompt_tokens) == (2, 2000)
-    first, second = at.asked
     assert second.turns[:2] == first.turns
     (returned, text), (complains, complaint) = second.turns[2:]
     assert (returned, complains) == ("assistant", "user")
@@ -131,36 +131,27 @@ def test_corrections_after_the_first_are_asked_with_temperature_and_the_studys_s
         ("", True),
     ],
 )
-def test_the_words_of_a_correction_are_no_reason(
-    model_at: ModelAt, situation: RecommendationContext, reason: str, is_own: bool
-) -> None:
-    model = model_at([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
-    found = recommend_by_llm(situation, model)
-    unexplained = recommend_by_llm(situation, model_at([chooses("fedprox", reason="", proximal_mu=0.1)]))
+def test_the_words_of_a_correction_are_no_reason(asking: Asking, reason: str, is_own: bool) -> None:
+    found, _ = asking([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
+    unexplained, _ = asking([chooses("fedprox", reason="", proximal_mu=0.1)])
     assert found.spec == PROX
-    assert found.reasons == (
-        replace(unexplained.reasons[0], explanation=reason) if reason and is_own else unexplained.reasons[0],
-    )
+    (reason_of_program,) = unexplained.reasons
+    explanation = reason if reason and is_own else reason_of_program.explanation
+    assert found.reasons == (replace(reason_of_program, explanation=explanation),)
 
 
-def test_what_a_model_says_twice_is_its_own_reason(model_at: ModelAt, situation: RecommendationContext) -> None:
+def test_what_a_model_says_twice_is_its_own_reason(asking: Asking) -> None:
     """Its first answer stands in the conversation, too."""
     reason = "the labels of the clients differ a lot, so they drift"
-    model = model_at([chooses("fedprox", reason, proximal_mu=7), chooses("fedprox", reason, proximal_mu=0.1)])
-    assert recommend_by_llm(situation, model).reasons[0].explanation == reason
+    found, _ = asking([chooses("fedprox", reason, proximal_mu=7), chooses("fedprox", reason, proximal_mu=0.1)])
+    assert found.reasons[0].explanation == reason
 
 
-def test_tokens_that_one_answer_did_not_count_are_not_known_in_all(
-    model_at: ModelAt, situation: RecommendationContext
-) -> None:
-    found = recommend_by_llm(situation, model_at([says("hm", usage=None), GOOD]))
-    assert found.model_use.prompt_tokens is None
-
-
-def test_tokens_and_cost_of_all_answers_are_added(model_at: ModelAt, situation: RecommendationContext) -> None:
+def test_tokens_and_cost_of_all_answers_are_added_and_not_known_where_one_answer_did_not_count(asking: Asking) -> None:
     """Two answers of 1000 and 50 tokens, at 3 and 20 US dollars a million."""
-    model = model_at([says("hm"), GOOD], prices={"gpt-4.1": {"input": 3, "output": 20}})
-    use = recommend_by_llm(situation, model).model_use
+    uncounted, _ = asking([says("hm", usage=None), GOOD])
+    assert uncounted.model_use.prompt_tokens is None
+    use = asking([says("hm"), GOOD], prices={"gpt-4.1": {"input": 3, "output": 20}})[0].model_use
     assert (use.prompt_tokens, use.completion_tokens) == (2000, 100)
     assert use.cost_usd == pytest.approx(2 * (1000 * 3 + 50 * 20) / 1e6)
 
@@ -215,6 +206,12 @@ def request(text: str = "which?", **fields: Any) -> ChatRequest:
     return ChatRequest(messages=(Message(role="user", content=text),), **{**given, **fields})
 
 
+def replayed(record: Path, base_url: str | None = None, **asked: Any) -> str:
+    """Return what a record alone answers to a request."""
+    with RecordedChat(RecommenderConfig(replay=record, base_url=base_url), None) as chat:
+        return chat.complete(request(**asked)).text
+
+
 @pytest.fixture
 def record(model_at: ModelAt, tmp_path: Path) -> Path:
     """Return a record of one exchange, whose server has gone."""
@@ -246,8 +243,7 @@ def test_a_record_answers_alone_and_is_not_changed(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     before = record.read_bytes()
-    with RecordedChat(RecommenderConfig(replay=record), None) as chat:
-        assert chat.complete(request()).text == "this"
+    assert replayed(record) == "this"
     copy = Transcript(tmp_path / "other" / "llm.jsonl")
     with RecordedChat(RecommenderConfig(replay=record), copy) as chat:
         for _ in range(2):
@@ -268,11 +264,8 @@ def test_a_record_answers_alone_and_is_not_changed(
     ],
 )
 def test_a_record_answers_only_the_request_that_was_made(record: Path, fields: dict[str, Any]) -> None:
-    with (
-        RecordedChat(RecommenderConfig(replay=record), None) as chat,
-        refused(RecommenderError, key="recorded exchanges", names=str(record)),
-    ):
-        chat.complete(request(**fields))
+    with refused(RecommenderError, key="recorded exchanges", names=str(record)):
+        replayed(record, **fields)
 
 
 def test_what_one_server_answered_is_asked_of_another(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
@@ -282,28 +275,22 @@ def test_what_one_server_answered_is_asked_of_another(server: Server, model_at: 
         assert model_at(at).chat.complete(request()).text == text
     assert (len(one.asked), len(other.asked)) == (1, 1)
     for at, text in ((one, "this"), (other, "that")):
-        settings = RecommenderConfig(replay=tmp_path / "llm.jsonl", base_url=at.url)
-        with RecordedChat(settings, None) as chat:
-            assert chat.complete(request()).text == text
+        assert replayed(tmp_path / "llm.jsonl", at.url) == text
 
 
 def test_a_record_does_not_answer_for_a_server_that_was_not_asked(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    settings = RecommenderConfig(replay=record, base_url="http://127.0.0.1:1/v1")
-    with RecordedChat(settings, None) as chat, refused(RecommenderError, key="recorded exchanges"):
-        chat.complete(request())
+    with refused(RecommenderError, key="recorded exchanges"):
+        replayed(record, "http://127.0.0.1:1/v1")
 
 
 def test_a_recorded_failure_fails_again(model_at: ModelAt, tmp_path: Path) -> None:
     with pytest.raises(UnreachableModelError):
         model_at([fails(503, "overloaded")]).chat.complete(request())
-    with (
-        RecordedChat(RecommenderConfig(replay=tmp_path / "llm.jsonl"), None) as chat,
-        refused(RecommenderError, key="the recorded request"),
-    ):
-        chat.complete(request())
+    with refused(RecommenderError, key="the recorded request"):
+        replayed(tmp_path / "llm.jsonl")
 
 
 def test_a_record_holds_no_key(record: Path) -> None:

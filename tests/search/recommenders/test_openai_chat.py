@@ -179,9 +179,8 @@ def test_a_busy_server_is_asked_again_after_the_time_that_it_names(talk: TalkTo)
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_is_not_accepted(talk: TalkTo, status: int) -> None:
-    talk([fails(status, f"Incorrect API key provided: {KEY}")]).fails(
-        RecommenderError, status, key="the key in OPENAI_API_KEY"
-    )
+    asking = talk([fails(status, f"Incorrect API key provided: {KEY}")])
+    asking.fails(RecommenderError, status, key="the key in OPENAI_API_KEY")
 
 
 COMPRESSED = Play(body=gzip.compress(b" " * 1000), headers={"content-encoding": "gzip"})
@@ -321,20 +320,6 @@ def test_openai_itself_is_the_server_if_none_is_named(monkeypatch: pytest.Monkey
         assert chat.server == "http://127.0.0.1:9/v1"
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["http://user:geheim@127.0.0.1:9/v1", "user:geheim@host/v1", "http://h/v1?key=geheim", "http://h/#geheim"],
-)
-def test_a_password_in_the_environments_address_is_refused_and_not_repeated(
-    monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_BASE_URL", address)
-    with refused(RecommenderError, key="OPENAI_BASE_URL") as caught:
-        OpenAIChat(RecommenderConfig())
-    assert "geheim" not in str(caught.value)
-
-
 # -- What may be configured, and that nothing of it gives a secret away ------------------------------------------------
 
 
@@ -371,7 +356,12 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         "me:hidden@h/v1",
     ],
 )
-def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+def test_a_secret_in_an_address_is_refused_and_not_repeated(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with refused(RecommenderError, key="OPENAI_BASE_URL") as unset:
+        OpenAIChat(RecommenderConfig())
+    assert "hidden" not in str(unset.value)
     with pytest.raises(ValidationError) as caught:
         RecommenderConfig(base_url=url)
     assert "hidden" not in caught.value.errors()[0]["msg"]

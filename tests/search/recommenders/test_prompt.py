@@ -16,25 +16,8 @@ import pytest
 from fedscout.engine.messages.calls import Cohort
 from fedscout.search.config import PromptFormat, PromptShape
 from fedscout.search.language_model import ChatReply
+from fedscout.search.recommenders import prompt
 from fedscout.search.recommenders.diagnosis import RecommendationContext, SkewFinding, diagnose
-from fedscout.search.recommenders.prompt import (
-    GAINS,
-    LONGEST_ANSWER,
-    LONGEST_REASON,
-    WHERE,
-    Answer,
-    AnswerError,
-    answer_document,
-    answer_schema,
-    as_json,
-    correction,
-    examples,
-    measured_lines,
-    read_answer,
-    render,
-    system_message,
-    user_message,
-)
 from fedscout.strategies import (
     CustomSpec,
     FedAvgSpec,
@@ -48,6 +31,7 @@ from fedscout.strategies import (
 from tests.search.recommenders.reports import diagnosis_of, report_of
 
 SituationOf = Callable[..., RecommendationContext]
+LONGEST_ANSWER = prompt.LONGEST_ANSWER
 FORMATS: tuple[PromptFormat, ...] = get_args(PromptFormat)
 FINDINGS = ("label_skew", "feature_skew", "outlier_risk")
 INJECTION = (
@@ -70,13 +54,13 @@ def shape(prompt_format: PromptFormat, **left_out: bool) -> PromptShape:
 def test_the_instruction_holds_task_federation_strategies_and_examples(
     situation: RecommendationContext, prompt_format: PromptFormat
 ) -> None:
-    text = system_message(situation, shape(prompt_format)).content
+    text = prompt.system_message(situation, shape(prompt_format)).content
     assert '"num_clients": 10' in text
     assert '"num_rounds": 30' in text
     assert [kind for kind in situation.space.kinds if line_of(kind, situation) not in text] == []
-    for shown, answer in examples(situation, prompt_format):
-        assert as_json(answer) in text
-        assert as_json(shown) in text
+    for shown, answer in prompt.examples(situation, prompt_format):
+        assert prompt.as_json(answer) in text
+        assert prompt.as_json(shown) in text
 
 
 @pytest.mark.parametrize("prompt_format", FORMATS)
@@ -85,10 +69,10 @@ def test_examples_are_valid_answers_in_whatever_space(
     situation_of: SituationOf, prompt_format: PromptFormat, kinds: tuple[str, ...] | None
 ) -> None:
     situation = situation_of(kinds=kinds)
-    made = examples(situation, prompt_format)
+    made = prompt.examples(situation, prompt_format)
     assert made
     for _, answer in made:
-        read_answer(ChatReply(text=json.dumps(answer)), situation.space)
+        prompt.read_answer(ChatReply(text=json.dumps(answer)), situation.space)
 
 
 FEDERATIONS = {
@@ -106,8 +90,8 @@ FEDERATIONS = {
 def test_no_example_can_be_copied(situation_of: SituationOf, prompt_format: PromptFormat, name: str) -> None:
     """They are of other numbers of classes and clients and of other heterogeneity, and no two answers are the same."""
     diagnosis = FEDERATIONS[name]
-    own = render(diagnosis, prompt_format)
-    made = examples(situation_of(diagnosis), prompt_format)
+    own = prompt.render(diagnosis, prompt_format)
+    made = prompt.examples(situation_of(diagnosis), prompt_format)
     assert len(made) == 4
     assert len({answer["strategy"]["kind"] for _, answer in made}) == 4
     for shown, answer in made:
@@ -123,7 +107,7 @@ def test_no_example_can_be_copied(situation_of: SituationOf, prompt_format: Prom
 def test_the_order_of_examples_depends_on_the_federation_alone(situation_of: SituationOf) -> None:
     def answers(z_score: float, prompt_format: PromptFormat) -> list[Any]:
         diagnosis = diagnosis_of().model_copy(update={"outlier_z_score": z_score})
-        return [answer["strategy"] for _, answer in examples(situation_of(diagnosis), prompt_format)]
+        return [answer["strategy"] for _, answer in prompt.examples(situation_of(diagnosis), prompt_format)]
 
     orders = [answers(score, "B") for score in (0.5, 1.0, 1.5, 2.0, 2.5)]
     assert {len(order) for order in orders} == {4}
@@ -134,7 +118,7 @@ def test_the_order_of_examples_depends_on_the_federation_alone(situation_of: Sit
 
 def test_the_formats_show_what_they_are_said_to() -> None:
     diagnosis = diagnosis_of(label_skew="high", feature_skew="low", outlier="none")
-    words = [render(diagnosis, prompt_format) for prompt_format in FORMATS]
+    words = [prompt.render(diagnosis, prompt_format) for prompt_format in FORMATS]
     assert words[0] == {
         "num_clients": 10,
         "num_classes": 10,
@@ -150,7 +134,7 @@ def test_the_formats_show_what_they_are_said_to() -> None:
 
 @pytest.mark.parametrize("prompt_format", FORMATS)
 def test_what_was_not_measured_is_said(prompt_format: PromptFormat) -> None:
-    shown = render(diagnosis_of(label_skew=None, feature_skew=None, outlier=None), prompt_format)
+    shown = prompt.render(diagnosis_of(label_skew=None, feature_skew=None, outlier=None), prompt_format)
     name = "largest_divergence_of_labels_in_bits" if prompt_format == "A" else "label_skew"
     assert shown[name] == "not measured"
 
@@ -163,7 +147,7 @@ def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tup
     report = report_of(
         0.4375, 9.25, outliers, (1.5, 1.25, 6.5, 1.0), rows=(500, 700, 900, 901, 1000, 2000, 3000), shifted=(4, 5)
     )
-    shown = render(diagnose(report, ("age", "pressure")), "A")
+    shown = prompt.render(diagnose(report, ("age", "pressure")), "A")
     assert not [value for value in shown.values() if isinstance(value, bool | str | dict | list)]
     distances = sorted(report.metrics.model_distances.values())
     middle = (distances[1] + distances[2]) / 2
@@ -180,11 +164,11 @@ def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tup
 
 def test_strategies_and_examples_can_each_be_left_out(situation: RecommendationContext) -> None:
     line = line_of("fedprox", situation)
-    answer = as_json(examples(situation, "B")[0][1])
-    whole = system_message(situation, shape("B")).content
-    without_strategies = system_message(situation, shape("B", show_schema=False)).content
-    without_examples = system_message(situation, shape("B", few_shot=False)).content
-    neither = system_message(situation, shape("B", show_schema=False, few_shot=False)).content
+    answer = prompt.as_json(prompt.examples(situation, "B")[0][1])
+    whole = prompt.system_message(situation, shape("B")).content
+    without_strategies = prompt.system_message(situation, shape("B", show_schema=False)).content
+    without_examples = prompt.system_message(situation, shape("B", few_shot=False)).content
+    neither = prompt.system_message(situation, shape("B", show_schema=False, few_shot=False)).content
     found = [(line in text, answer in text) for text in (whole, without_strategies, without_examples, neither)]
     assert found == [(True, True), (False, True), (True, False), (False, False)]
     assert all("one JSON object" in text for text in (whole, without_strategies, without_examples, neither))
@@ -197,7 +181,8 @@ def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(
 ) -> None:
     report = report_of(rows=(1117, 2221, 3331, 4447), outliers=(3,))
     situation = situation_of(diagnose(report), num_clients=4)
-    said = user_message(situation, prompt_format).content + system_message(situation, shape(prompt_format)).content
+    messages = prompt.user_message(situation, prompt_format), prompt.system_message(situation, shape(prompt_format))
+    said = "".join(message.content for message in messages)
     for client in report.clients:
         for number in (client.num_rows, *client.label_counts):
             assert str(number) not in said
@@ -214,31 +199,31 @@ def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(
     aspect = SkewFinding(severity="high", value=9.0, threshold=4.0, clients=(1,), rule="calibrated", named=(name,))
     situation = situation_of(diagnosis_of(feature_skew="high").model_copy(update={"feature_skew": aspect}))
     plain = situation_of(diagnosis_of(feature_skew="high"))
-    message = user_message(situation, prompt_format).content
+    message = prompt.user_message(situation, prompt_format).content
 
     document = json.loads(message)
     (shown,) = document["diagnosis"].pop("columns_that_differ_most")
     assert shown.split() == name.split()
     assert isinstance(document["diagnosis"]["feature_skew"], str)
-    assert set(document["diagnosis"]) == set(json.loads(user_message(plain, prompt_format).content)["diagnosis"])
-    assert system_message(situation, shape(prompt_format)) == system_message(plain, shape(prompt_format))
+    assert set(document["diagnosis"]) == set(json.loads(prompt.user_message(plain, prompt_format).content)["diagnosis"])
+    assert prompt.system_message(situation, shape(prompt_format)) == prompt.system_message(plain, shape(prompt_format))
     assert_neutral(message)
 
 
 def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else(situation_of: SituationOf) -> None:
     situation = situation_of(description=INJECTION)
-    message = user_message(situation, "B").content
+    message = prompt.user_message(situation, "B").content
     assert json.loads(message) == {"description_by_a_person": INJECTION}
-    assert system_message(situation, shape("B")) == system_message(situation_of(), shape("B"))
+    assert prompt.system_message(situation, shape("B")) == prompt.system_message(situation_of(), shape("B"))
     assert_neutral(message)
 
 
 def test_faults_and_invalid_answers_go_back_as_data() -> None:
-    returned, complaint = correction((f"kind must be known, got {INJECTION}",), "{bad")
+    returned, complaint = prompt.correction((f"kind must be known, got {INJECTION}",), "{bad")
     assert (returned.role, returned.content) == ("assistant", "{bad")
     assert json.loads(complaint.content)["your_answer_is_not_valid"] == [f"kind must be known, got {INJECTION}"]
     assert_neutral(complaint.content)
-    assert correction((), "")[0].content  # some servers refuse an empty turn
+    assert prompt.correction((), "")[0].content  # some servers refuse an empty turn
 
 
 def assert_neutral(message: str) -> None:
@@ -250,9 +235,8 @@ def assert_neutral(message: str) -> None:
 
 def test_a_key_in_a_persons_words_is_taken_out(situation_of: SituationOf) -> None:
     situation = situation_of(description="my key is sk-proj-0123456789abcdefABCDEF, labels are skewed")
-    assert json.loads(user_message(situation, "B").content) == {
-        "description_by_a_person": "my key is [redacted], labels are skewed"
-    }
+    shown = json.loads(prompt.user_message(situation, "B").content)
+    assert shown == {"description_by_a_person": "my key is [redacted], labels are skewed"}
 
 
 # What was measured.
@@ -275,8 +259,8 @@ def table_of_the_docs() -> dict[str, dict[str, float]]:
 def test_what_is_said_to_be_measured_is_the_table_of_the_docs() -> None:
     table = table_of_the_docs()
     assert table["attackers"].pop("feddyn") > 0  # no robustness, as the docs say
-    assert set(WHERE) == set(table)
-    assert {name: dict(gains) for name, gains in GAINS.items()} == table
+    assert set(prompt.WHERE) == set(table)
+    assert {name: dict(gains) for name, gains in prompt.GAINS.items()} == table
 
 
 # -- What counts as an answer, however it is wrapped, and what does not ------------------------------------------------
@@ -301,12 +285,12 @@ SPACES = {
 PROX = json.dumps({"reason": "why not", "strategy": {"kind": "fedprox", "proximal_mu": 0.01}})
 
 
-def read(text: str, space: SearchSpace = SPACE, **fields: Any) -> Answer:
-    return read_answer(ChatReply(text=text, **fields), space)
+def read(text: str, space: SearchSpace = SPACE, **fields: Any) -> prompt.Answer:
+    return prompt.read_answer(ChatReply(text=text, **fields), space)
 
 
 def faults(text: str, space: SearchSpace = SPACE, **fields: Any) -> tuple[str, ...]:
-    with pytest.raises(AnswerError) as caught:
+    with pytest.raises(prompt.AnswerError) as caught:
         read(text, space, **fields)
     for fault in caught.value.faults:
         assert "\n" not in fault
@@ -317,15 +301,15 @@ def faults(text: str, space: SearchSpace = SPACE, **fields: Any) -> tuple[str, .
 @pytest.mark.parametrize("name", SPACES)
 def test_every_configuration_of_a_space_can_be_answered_and_fits_the_schema(name: str) -> None:
     space = SPACES[name]
-    schema = answer_schema(space)
+    schema = prompt.answer_schema(space)
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     generator = np.random.default_rng(1)
     for _ in range(60):
         spec = space.random(generator)
-        document = answer_document(spec, "because")
+        document = prompt.answer_document(spec, "because")
         validator.validate(document)
-        assert read(json.dumps(document), space) == Answer(spec, "because")
+        assert read(json.dumps(document), space) == prompt.Answer(spec, "because")
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -344,7 +328,7 @@ def test_the_schema_stays_within_what_servers_can_hold_a_model_to(name: str) -> 
         for part in schema.values():
             check(part)
 
-    schema = answer_schema(SPACES[name])
+    schema = prompt.answer_schema(SPACES[name])
     assert schema["type"] == "object"
     check(schema)
 
@@ -369,11 +353,11 @@ def test_an_answer_is_found_however_it_is_wrapped(text: str) -> None:
 
 
 def test_a_reason_has_a_limit_in_the_schema_and_a_longer_one_is_cut() -> None:
-    validator = jsonschema.Draft202012Validator(answer_schema(SPACE))
-    for length, fits in ((LONGEST_REASON, True), (LONGEST_REASON + 1, False)):
-        document = answer_document(FedAvgSpec(), "y" * length)
+    validator = jsonschema.Draft202012Validator(prompt.answer_schema(SPACE))
+    for length, fits in ((prompt.LONGEST_REASON, True), (prompt.LONGEST_REASON + 1, False)):
+        document = prompt.answer_document(FedAvgSpec(), "y" * length)
         assert validator.is_valid(document) == fits
-        assert read(json.dumps(document)).reason.rstrip(" …") == "y" * LONGEST_REASON
+        assert read(json.dumps(document)).reason.rstrip(" …") == "y" * prompt.LONGEST_REASON
 
 
 def test_numbers_are_what_json_says_they_are() -> None:
@@ -412,7 +396,11 @@ def test_numbers_are_what_json_says_they_are() -> None:
         ('{"kind": "fedavg", "eta": 1}', "'eta'", ["fedavg"]),
         ('{"kind": "fedavg", "sample_scaling": "uniform"}', "'sample_scaling'", ["fedavg"]),
         ('{"kind": "fedavg", "__class__": "x"}', "'__class__'", ["fedavg"]),
-        ("x" * (LONGEST_ANSWER + 1), "the answer", [f"{LONGEST_ANSWER}", f"got {LONGEST_ANSWER + 1}"]),
+        (
+            "x" * (prompt.LONGEST_ANSWER + 1),
+            "the answer",
+            [f"{prompt.LONGEST_ANSWER}", f"got {prompt.LONGEST_ANSWER + 1}"],
+        ),
     ],
 )
 def test_what_is_no_answer_is_refused_with_its_fault(text: str, subject: str, named: list[str]) -> None:
@@ -471,13 +459,13 @@ def test_a_reason_can_not_command_the_terminal() -> None:
     found = read(json.dumps({"reason": reason, "strategy": {"kind": "fedavg"}}))
     assert found.spec == FedAvgSpec()
     assert found.reason.isprintable()
-    assert LONGEST_REASON <= len(found.reason) <= LONGEST_REASON + 2
+    assert prompt.LONGEST_REASON <= len(found.reason) <= prompt.LONGEST_REASON + 2
     assert read('{"reason": {"a": 1}, "strategy": {"kind": "fedavg"}}').reason == ""
 
 
 def test_measurements_are_told_of_strategies_that_can_be_chosen(situation_of: SituationOf) -> None:
     named = ("fedavg", "fedbn", "scaffold", "moon")
-    lines = [*measured_lines(situation_of(kinds=named).space)]
+    lines = [*prompt.measured_lines(situation_of(kinds=named).space)]
     assert lines
     assert all(any(f" {kind} " in line for kind in named) for line in lines)
-    assert [*measured_lines(situation_of(kinds=("fedavg",)).space)] == []
+    assert [*prompt.measured_lines(situation_of(kinds=("fedavg",)).space)] == []

@@ -21,20 +21,6 @@ from fedscout.search.recommenders.diagnosis import (
     SkewFinding,
     diagnose,
 )
-from fedscout.search.recommenders.rules import (
-    BY_SEVERITY,
-    DRAWN,
-    ROBUST,
-    RULES,
-    SLOW_RATIO,
-    advised_row,
-    cut_of,
-    first_generation,
-    kinds_in_turn,
-    recommend_by_rules,
-    selection_notes,
-    suspected_per_round,
-)
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
@@ -54,6 +40,7 @@ SEVERITIES = (None, "none", "low", "high")
 MANY_ROWS = 2000.0
 SURE_AND_SMALL, SURE_AND_LARGER = (SkewFinding(severity="low", value=value, threshold=0.1) for value in (0.1, 0.11))
 
+AGAINST_OUTLIERS = {"kinds": ("fedavg", "fedmedian", "fedrep", "rfa")}
 CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
     "no classes": (diagnosis_of(num_classes=0, median_rows=None, label_skew=None, feature_skew=None), {}, "fedavg"),
     "features of their own": (
@@ -61,21 +48,9 @@ CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
         {"kinds": ("fedavg", "fedadam", "fedbn", "fedrep", "rfa", "fedmedian")},
         "fedbn",
     ),
-    "poisoned updates": (
-        diagnosis_of(outlier="high", clients_of_other_updates=(2,)),
-        {"kinds": ("fedavg", "fedmedian", "fedrep", "rfa")},
-        "rfa",
-    ),
-    "concepts of their own": (
-        diagnosis_of(outlier="high"),
-        {"kinds": ("fedavg", "fedmedian", "fedrep", "rfa")},
-        "fedrep",
-    ),
-    "wrong labels at a fifth": (
-        diagnosis_of(outlier="high", num_clients=4, outliers=(2,)),
-        {"num_clients": 4},
-        "fedmedian",
-    ),
+    "poisoned updates": (diagnosis_of(outlier="high", clients_of_other_updates=(2,)), AGAINST_OUTLIERS, "rfa"),
+    "concepts of their own": (diagnosis_of(outlier="high"), AGAINST_OUTLIERS, "fedrep"),
+    "wrong labels at a fifth": (diagnosis_of(outlier="high", num_clients=4), {"num_clients": 4}, "fedmedian"),
     "wrong labels, few classes": (diagnosis_of(outlier="high", num_classes=2), {}, "fedtrimmedavg"),
     "corrupted, clean view": (
         diagnosis_of(outlier="high", feature_skew="high", num_clients=4, outliers=(2,), other_inputs=(2,)),
@@ -98,7 +73,7 @@ CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_rule_decides_its_case_and_says_why(situation_of: SituationOf, name: str) -> None:
     diagnosis, fields, kind = CASES[name]
-    found = recommend_by_rules(situation_of(diagnosis, **fields))
+    found = rules.recommend_by_rules(situation_of(diagnosis, **fields))
     assert found.source == "rules"
     assert found.spec.kind == kind
     ground = found.reasons[0]
@@ -123,24 +98,25 @@ def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median(
     situation_of: SituationOf, labels: Any, features: Any, score: float | None, kind: str
 ) -> None:
     diagnosis = diagnosis_of(labels, features, outlier_z_score=score)
-    assert recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))).spec.kind == kind
+    situation = situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))
+    assert rules.recommend_by_rules(situation).spec.kind == kind
 
 
 @pytest.mark.parametrize("name", ["features of their own", "concepts of their own", "labels of their own"])
 def test_what_is_of_clients_own_is_not_proposed_where_clean_data_judge(situation_of: SituationOf, name: str) -> None:
     diagnosis, fields, kind = CASES[name]
-    assert recommend_by_rules(situation_of(diagnosis, **fields, view="clean")).spec.kind != kind
+    assert rules.recommend_by_rules(situation_of(diagnosis, **fields, view="clean")).spec.kind != kind
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {rule.name for rule in RULES} == set(CASES)
+    assert {rule.name for rule in rules.RULES} == set(CASES)
 
 
 @pytest.mark.parametrize("text", [rules.__doc__, (REPOSITORY / "docs" / "recommend.md").read_text()])
 def test_documents_list_the_rules_in_the_order_in_which_they_decide(text: str) -> None:
     table = text.split("| rule | applies to |")[1].split("\n\n", maxsplit=1)[0]
     names = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
-    assert names == [rule.name for rule in RULES]
+    assert names == [rule.name for rule in rules.RULES]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +132,7 @@ def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round(
     """Of ten clients, f · sampled / 10, rounded up; a middle is kept."""
     diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_classes=2)
     situation = situation_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
-    spec = recommend_by_rules(situation).spec
+    spec = rules.recommend_by_rules(situation).spec
     assert isinstance(spec, FedTrimmedAvgSpec)
     assert int(spec.beta * num_sampled) == num_trimmed
 
@@ -165,7 +141,7 @@ def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> No
     """A 49th of 49 is less than one in floating point."""
     assert int(1 / 49 * 49) == 0
     situation = situation_of(diagnosis_of(num_clients=49), num_clients=49)
-    assert int(cut_of(1, situation) * 49) == 1
+    assert int(rules.cut_of(1, situation) * 49) == 1
 
 
 @pytest.mark.parametrize(
@@ -181,15 +157,15 @@ def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> No
 def test_which_outliers_bring_a_robust_rule(situation_of: SituationOf, fields: dict[str, Any], rule: str) -> None:
     skewed = {"label_skew": fields.pop("label_skew")} if "label_skew" in fields else {}
     diagnosis = diagnosis_of(outlier="high", **fields).model_copy(update=skewed)
-    assert recommend_by_rules(situation_of(diagnosis, num_clients=diagnosis.num_clients)).reasons[0].rule == rule
+    assert rules.recommend_by_rules(situation_of(diagnosis, num_clients=diagnosis.num_clients)).reasons[0].rule == rule
 
 
 def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: SituationOf) -> None:
     """Of 160 rows 128 train: 4 steps of 32 rows a round, so 50 rounds are 200 steps and 51 are more."""
     few, many = (situation_of(diagnosis_of(), num_rounds=rounds) for rounds in (50, 51))
     assert few.steps_a_round == 4
-    assert recommend_by_rules(few).reasons[0].rule == "few steps"
-    assert recommend_by_rules(many).reasons[0].rule == "many classes"
+    assert rules.recommend_by_rules(few).reasons[0].rule == "few steps"
+    assert rules.recommend_by_rules(many).reasons[0].rule == "many classes"
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 7, 10, 100])
@@ -198,16 +174,9 @@ def test_whatever_the_diagnosis_the_pick_fits_the_cohort(
     situation_of: SituationOf, num_clients: int, num_classes: int
 ) -> None:
     for labels, features, outlier in product(SEVERITIES, repeat=3):
-        diagnosis = diagnosis_of(
-            labels,
-            features,
-            outlier,
-            (0,),
-            num_clients=num_clients,
-            num_classes=num_classes,  # type: ignore[arg-type]
-        )
+        diagnosis = diagnosis_of(labels, features, outlier, (0,), num_clients=num_clients, num_classes=num_classes)
         situation = situation_of(diagnosis, num_clients=num_clients)
-        found = recommend_by_rules(situation)
+        found = rules.recommend_by_rules(situation)
         assert situation.space.contains(found.spec)
         assert found.spec.faults(situation.cohort) == []
         assert all(situation.space.contains(alternative.spec) for alternative in found.alternatives)
@@ -219,14 +188,14 @@ def test_whatever_the_diagnosis_the_pick_fits_the_cohort(
 def test_a_user_who_allows_one_strategy_gets_that_one(situation_of: SituationOf, kind: str, name: str) -> None:
     diagnosis, fields, _ = CASES[name]
     situation = situation_of(diagnosis, **{**fields, "kinds": (kind,)})
-    found = recommend_by_rules(situation)
+    found = rules.recommend_by_rules(situation)
     assert found.spec.kind == kind
     assert situation.space.contains(found.spec)
 
 
 def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationOf) -> None:
     diagnosis, _, _ = CASES["few steps"]
-    found = recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
+    found = rules.recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
     assert [(ground.rule, ground.applied) for ground in found.reasons] == [
         ("nothing to mend", True),
         ("few steps", False),
@@ -239,7 +208,7 @@ def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationO
 def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: SituationOf) -> None:
     """A search of the clients' step size keeps the study's where it can, and goes to the nearest end where not."""
     ranges = {"client_learning_rate": RealRange(0.5, 1.0)}
-    found = recommend_by_rules(situation_of(diagnosis_of(label_skew="high"), space={"client_ranges": ranges}))
+    found = rules.recommend_by_rules(situation_of(diagnosis_of(label_skew="high"), space={"client_ranges": ranges}))
     assert found.spec.client_learning_rate == 0.5
 
 
@@ -264,8 +233,8 @@ DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
 
 
 def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
-    row = advised_row(data_origin, severity)
-    return [] if row is None else [spec.kind for spec in BY_SEVERITY[row[1]]]
+    row = rules.advised_row(data_origin, severity)
+    return [] if row is None else [spec.kind for spec in rules.BY_SEVERITY[row[1]]]
 
 
 @pytest.mark.parametrize("severity", [None, "none", "low", "high"])
@@ -285,33 +254,33 @@ def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: Da
 
 
 def test_mu_begins_at_a_hundredth() -> None:
-    assert [PROX in BY_SEVERITY[severity] for severity in ("none", "low", "high")] == [False, True, True]
+    assert [PROX in rules.BY_SEVERITY[severity] for severity in ("none", "low", "high")] == [False, True, True]
 
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
     data_origin = DataOrigin("digits", "iid")
     named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), data_origin=data_origin)
-    assert [each.spec.kind for each in recommend_by_rules(named).alternatives] == AVERAGE
+    assert [each.spec.kind for each in rules.recommend_by_rules(named).alternatives] == AVERAGE
     usual = situation_of(diagnosis_of(), data_origin=data_origin)
-    assert [each.spec.kind for each in recommend_by_rules(usual).alternatives] == ["fedavg"]
+    assert [each.spec.kind for each in rules.recommend_by_rules(usual).alternatives] == ["fedavg"]
 
 
 # -- What the rules say of who trains: nothing where all clients do, and time where some devices are slow --------------
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advises_policy"), [(None, False), (SLOW_RATIO - 0.1, False), (SLOW_RATIO, True), (9.0, True)]
+    ("ratio", "advises_policy"), [(None, False), (rules.SLOW_RATIO - 0.1, False), (rules.SLOW_RATIO, True), (9.0, True)]
 )
 def test_a_policy_is_advised_where_somebody_is_slow(
-    situation_of: Callable[..., RecommendationContext], ratio: float | None, advises_policy: bool
+    situation_of: SituationOf, ratio: float | None, advises_policy: bool
 ) -> None:
     whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
-    assert [*selection_notes(whole)] == []
+    assert [*rules.selection_notes(whole)] == []
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
     sampled = replace(whole, space=replace(whole.space, cohort=cohort))
-    (note,) = selection_notes(sampled)
+    (note,) = rules.selection_notes(sampled)
     assert ("selection.kind=oort" in note) == advises_policy
-    assert note in recommend_by_rules(sampled).notes
+    assert note in rules.recommend_by_rules(sampled).notes
 
 
 # -- What of a report a recommendation rests on ------------------------------------------------------------------------
@@ -412,11 +381,11 @@ FEDAVG = FedAvgSpec()
 def proposed(
     situation: RecommendationContext, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
 ) -> tuple[Alternative, ...]:
-    return first_generation(situation, recommend_by_rules(situation), size, seed, (FEDAVG,), priors)
+    return rules.first_generation(situation, rules.recommend_by_rules(situation), size, seed, (FEDAVG,), priors)
 
 
 def robust_in(candidates: tuple[Alternative, ...]) -> list[object]:
-    return [each.spec for each in candidates if isinstance(each.spec, ROBUST)]
+    return [each.spec for each in candidates if isinstance(each.spec, rules.ROBUST)]
 
 
 LIKE = (Alternative(MultiKrumSpec(num_malicious_nodes=1, num_nodes_to_select=5), "It did well there.", "priors"),)
@@ -439,7 +408,7 @@ def test_a_generation_is_whole_new_and_of_the_space(
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=3)])
 def test_the_rules_answer_is_the_first_or_fedavg_itself(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
-    answer = recommend_by_rules(situation).spec
+    answer = rules.recommend_by_rules(situation).spec
     assert proposed(situation)[0].spec == answer or answer == FEDAVG
 
 
@@ -447,7 +416,7 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
     found = proposed(replace(situation, space=chosen), size=8)
-    founded = [each for each in found if each.explanation != DRAWN]
+    founded = [each for each in found if each.explanation != rules.DRAWN]
     assert len(founded) == 5
     assert [each.spec.selection for each in founded] == ["random", "oort", "flash", "random", "oort"]
     assert all(chosen.contains(each.spec) for each in found)
@@ -459,7 +428,7 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(), diagnosis_of(label_skew="high", outlier="high")])
 def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
-    assert suspected_per_round(situation) == 0
+    assert rules.suspected_per_round(situation) == 0
     assert robust_in(proposed(situation, size=40)) == []
     assert robust_in(proposed(situation, size=40, priors=LIKE)) == []
 
@@ -467,7 +436,7 @@ def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, di
 def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationOf) -> None:
     """Two of ten; Bulyan, proved for one of ten, with as many as it may."""
     situation = situation_of(POISONED)
-    assert suspected_per_round(situation) == 2
+    assert rules.suspected_per_round(situation) == 2
     robust = robust_in(proposed(situation, size=40))
     counts = {(spec.kind, getattr(spec, "num_malicious_nodes", None)) for spec in robust}  # type: ignore[attr-defined]
     assert counts == {("multikrum", 2), ("krum", 2), ("bulyan", 1), ("fedmedian", None), ("fedtrimmedavg", None)}
@@ -488,21 +457,22 @@ def test_who_has_other_inputs_is_suspected_where_clean_data_judge(
     situation_of: SituationOf, view: str, expected: int
 ) -> None:
     diagnosis = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
-    assert suspected_per_round(situation_of(diagnosis, view=view)) == expected
+    assert rules.suspected_per_round(situation_of(diagnosis, view=view)) == expected
 
 
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
 def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
-    found = kinds_in_turn(situation, seed=3)
-    robust = {spec.label for spec in found if isinstance(spec, ROBUST)}
-    others = [spec.label for spec in found if not isinstance(spec, ROBUST)]
-    suspects = suspected_per_round(situation)
-    assert sorted(others) == sorted({*situation.space.kinds} - {kind.model_fields["kind"].default for kind in ROBUST})
+    found = rules.kinds_in_turn(situation, seed=3)
+    robust = {spec.label for spec in found if isinstance(spec, rules.ROBUST)}
+    others = [spec.label for spec in found if not isinstance(spec, rules.ROBUST)]
+    suspects = rules.suspected_per_round(situation)
+    kinds_of_robust = {kind.model_fields["kind"].default for kind in rules.ROBUST}
+    assert sorted(others) == sorted({*situation.space.kinds} - kinds_of_robust)
     assert bool(robust) == bool(suspects)
     assert all(spec.num_malicious_nodes == suspects for spec in found if isinstance(spec, MultiKrumSpec))
     assert all(situation.space.contains(spec) for spec in found)
-    assert found != kinds_in_turn(situation, seed=4)
+    assert found != rules.kinds_in_turn(situation, seed=4)
 
 
 @pytest.mark.parametrize(
@@ -513,9 +483,9 @@ def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
 ) -> None:
     """Whatever the actions of a player, which a report may count as classes."""
     situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
-    recommendation = recommend_by_rules(situation)
+    recommendation = rules.recommend_by_rules(situation)
     assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
-    assert {each.explanation for each in proposed(situation)} == {DRAWN}
+    assert {each.explanation for each in proposed(situation)} == {rules.DRAWN}
 
 
 @pytest.mark.parametrize("num_clients", [4, 10])

@@ -16,17 +16,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, SearchConfig
 from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher, SearchTask, ranking
-from fedscout.search.searchers.genetic import (
-    GeneticSearcher,
-    GridSearcher,
-    RandomSearcher,
-    crowded_ranking,
-    crowding_distances,
-    grid_parts,
-    grid_values,
-    mutate,
-    range_points,
-)
+from fedscout.search.searchers import genetic
 from fedscout.search.searchers.racing import most_trials
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import (
@@ -48,10 +38,9 @@ from fedscout.strategies import (
     space_of,
 )
 from tests.kits.refusals import refused
-from tests.search.recommenders.played_chat import PlayedChat
+from tests.search.recommenders.loopback import PlayedChat
 from tests.search.searcher_conformance import (
     BATCH,
-    BUDGET,
     COHORT,
     GenerationalLaws,
     SearcherLaws,
@@ -70,12 +59,12 @@ SPACE = space_of(COHORT)
 
 class TestGeneticSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GeneticSearcher(task(space, seed))
+        return genetic.GeneticSearcher(task(space, seed))
 
 
 class TestMixedGeneticSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GeneticSearcher(task(space, seed, mutation_rate=0.5))
+        return genetic.GeneticSearcher(task(space, seed, mutation_rate=0.5))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN_KINDS if SPACE.parameters_of(kind)])
@@ -87,7 +76,7 @@ def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -
     generator = np.random.default_rng(0)
     for _ in range(100):
         parent = SPACE.compose(kind, lambda _, found: found.draw(generator))
-        child = mutate(parent, SPACE, generator)
+        child = genetic.mutate(parent, SPACE, generator)
         assert child.kind == kind
         assert SPACE.contains(child)
         before, after = parent.search_values(), child.search_values()
@@ -103,22 +92,19 @@ def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -
             assert abs(step) <= 0.1 * width + rounding * (1 + 1e-6)
 
 
-def test_all_steps_of_an_integer_are_taken() -> None:
-    generator = np.random.default_rng(0)
-    parent = KrumSpec(num_malicious_nodes=3)
-    steps = {mutate(parent, SPACE, generator).search_values()["num_malicious_nodes"] for _ in range(60)}
-    assert steps == {2, 3, 4}
-    at_the_end = KrumSpec(num_malicious_nodes=7)
-    assert {mutate(at_the_end, SPACE, generator).search_values()["num_malicious_nodes"] for _ in range(60)} == {6, 7}
+@pytest.mark.parametrize(("value", "reached"), [(3, {2, 3, 4}), (7, {6, 7})], ids=["inside", "at the end"])
+def test_all_steps_of_an_integer_are_taken(value: int, reached: set[int]) -> None:
+    generator, parent = np.random.default_rng(0), KrumSpec(num_malicious_nodes=value)
+    children = [genetic.mutate(parent, SPACE, generator) for _ in range(60)]
+    assert {child.search_values()["num_malicious_nodes"] for child in children} == reached
 
 
 def test_a_users_choice_is_drawn_anew() -> None:
-    own = CustomSpec.model_validate(
-        {"path": "a:B", "values": {"mode": "x"}, "ranges": {"mode": {"choices": ["x", "y", "z"]}}}
-    )
+    ranges = {"mode": {"choices": ["x", "y", "z"]}}
+    own = CustomSpec.model_validate({"path": "a:B", "values": {"mode": "x"}, "ranges": ranges})
     space = SearchSpace(COHORT, "default", {own.label: own})
     generator = np.random.default_rng(0)
-    assert {mutate(own, space, generator).values["mode"] for _ in range(60)} == {"x", "y", "z"}
+    assert {genetic.mutate(own, space, generator).values["mode"] for _ in range(60)} == {"x", "y", "z"}
 
 
 def near(spec: StrategySpec, parent: StrategySpec) -> bool:
@@ -140,7 +126,7 @@ FERTILE = space_of(COHORT, kinds=("fedadam", "fedyogi", "fedavgm", "fedprox", "f
 @pytest.mark.parametrize("seed", range(10))
 def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> None:
     """Parents of generation 3 are the best two of generations 1 and 2 together."""
-    searcher = GeneticSearcher(task(FERTILE, seed))
+    searcher = genetic.GeneticSearcher(task(FERTILE, seed))
     found = list(trials(searcher, some_fitness, budget=12))
     for generation in (1, 2):
         parents = [e.spec for e in ranking(found[: generation * BATCH], FERTILE)[:2]]
@@ -155,16 +141,14 @@ def each_kind(space: SearchSpace) -> list[StrategySpec]:
 
 class TestExploringGeneticSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GeneticSearcher(task(space, seed, kinds=each_kind(space)))
+        return genetic.GeneticSearcher(task(space, seed, kinds=each_kind(space)))
 
 
 def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least() -> None:
     """FedAdam alone is bred, so each of the other five kinds gets the first place of a generation in its turn."""
     given = each_kind(FERTILE)
-    plain, exploring = (
-        GeneticSearcher(task(FERTILE, kinds=kinds, first=[FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]))
-        for kinds in ((), given)
-    )
+    adams = [FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]
+    plain, exploring = (genetic.GeneticSearcher(task(FERTILE, kinds=kinds, first=adams)) for kinds in ((), given))
 
     def adam_is_best(spec: StrategySpec) -> Trial:
         return Trial(spec, fitness=some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
@@ -180,8 +164,8 @@ def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least()
     assert firsts[5] == next(spec for spec in given if spec.kind == "fedadam")
 
 
-def told(*evaluations: tuple[StrategySpec, float], seed: int = 0, **options) -> GeneticSearcher:
-    searcher = GeneticSearcher(task(options.pop("space", SPACE), seed, **options))
+def told(*evaluations: tuple[StrategySpec, float], seed: int = 0, **options) -> genetic.GeneticSearcher:
+    searcher = genetic.GeneticSearcher(task(options.pop("space", SPACE), seed, **options))
     searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in evaluations])
     return searcher
 
@@ -223,7 +207,7 @@ def test_a_parent_that_can_have_no_child_yields(
 
 
 def test_failures_stay_as_parents_of_the_last_resort() -> None:
-    searcher = GeneticSearcher(task(FERTILE))
+    searcher = genetic.GeneticSearcher(task(FERTILE))
     specs = searcher.ask(4)
     searcher.tell([Trial(spec, status="failed", error="no luck") for spec in specs])
     children = searcher.ask(4)
@@ -258,33 +242,12 @@ def test_at_rate_zero_the_search_is_random() -> None:
     assert len(kinds) >= 8  # 80 draws of 11 kinds miss four or more but once in a million times
 
 
-def test_a_first_generation_may_come_from_elsewhere() -> None:
-    """Three told from elsewhere leave one place in the first generation."""
-    searcher = told((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1))
-    (fourth,) = searcher.ask(BUDGET)
-    searcher.tell([Trial(fourth, fitness=0.0)])
-    assert {spec.kind for spec in searcher.ask(4)} <= {"fedadam", "fedavgm"}
-
-
 def test_a_parent_from_outside_is_drawn_back_into_the_ranges() -> None:
     """FedProx(mu = 0) would be FedAvg, eta = 30 is far above the range."""
     searcher = told((FedAdamSpec(eta=30), 0.9), (FedProxSpec(proximal_mu=50), 0.8), (KRUM, 0.1), (MOMENTUM, 0.2))
     children = searcher.ask(4)
     assert {child.kind for child in children} <= {"fedadam", "fedprox"}
     assert all(SPACE.contains(child) for child in children)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_where_neither_parent_has_a_free_parameter_children_are_of_another_strategy(seed: int) -> None:
-    space = space_of(COHORT, kinds=("fedmedian", "fednova", "fedprox", "fedavgm"))
-    bare = [kind for kind in space.kinds if not space.parameters_of(kind)]
-    parents = [space.default(kind) for kind in bare]
-    searcher = GeneticSearcher(task(space, seed))
-    searcher.tell([Trial(spec, fitness=0.9) for spec in parents])
-    searcher.tell([Trial(FedProxSpec(proximal_mu=0.01 * place), fitness=0.1) for place in range(1, 5 - len(parents))])
-    children = searcher.ask(4)
-    assert len(children) == 4
-    assert {child.kind for child in children} <= set(space.kinds) - set(bare)
 
 
 def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
@@ -309,17 +272,17 @@ def test_the_order_of_two_fronts_by_hand() -> None:
         replace(one, spec=FedProxSpec(proximal_mu=0.01 * (1 + place))) for place, one in enumerate(scored_twice(points))
     ]
     lost = Trial(FedProxSpec(proximal_mu=0.5), status="failed", error="why", objectives=(9.0, 9.0))
-    found = [trial.objectives for trial in crowded_ranking([lost, *told], PROX)]
+    found = [trial.objectives for trial in genetic.crowded_ranking([lost, *told], PROX)]
     assert {*found[:2]} == {(0, 7), (5, 1)}
     assert found[2:4] == [(3, 4), (1, 5)]
     assert {*found[4:6]} == {(0, 5), (3, 1)}
     assert found[6:] == [(2, 4), (9, 9)]
-    assert crowded_ranking([*reversed(told), lost], PROX) == crowded_ranking([lost, *told], PROX)
+    assert genetic.crowded_ranking([*reversed(told), lost], PROX) == genetic.crowded_ranking([lost, *told], PROX)
 
 
 def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
-    assert crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
-    assert crowding_distances([(0.0, 2.0), (0.1, 2.0), (0.5, 2.0)]).tolist() == [np.inf, 1, np.inf]
+    assert genetic.crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
+    assert genetic.crowding_distances([(0.0, 2.0), (0.1, 2.0), (0.5, 2.0)]).tolist() == [np.inf, 1, np.inf]
 
 
 @pytest.mark.slow
@@ -328,7 +291,7 @@ def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
     """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""
     space = space_of(Cohort(4, 4, 0.1), ("fedavgm",))
     settings = SearchConfig(budget=192, generation_size=8, objective=("accuracy", "worst_clients"))
-    searcher = GeneticSearcher(SearchTask(space, seed, settings))
+    searcher = genetic.GeneticSearcher(SearchTask(space, seed, settings))
     drawn = space.parameters_of("fedavgm", {})
     tried: list[tuple[float, float]] = []
     while len(tried) < 192 and (specs := searcher.ask(192 - len(tried))):
@@ -351,7 +314,7 @@ def test_the_better_of_two_drawn_by_fronts_and_crowding_is_the_parent() -> None:
     results = [Trial(spec, fitness=values[0], objectives=values) for spec, values in points.items()]
     kinds: Counter[str] = Counter()
     for seed in range(400):
-        searcher = GeneticSearcher(task(SPACE, seed, objective=["accuracy", "worst_clients"]))
+        searcher = genetic.GeneticSearcher(task(SPACE, seed, objective=["accuracy", "worst_clients"]))
         searcher.tell(results)
         kinds[searcher.ask(1)[0].kind] += 1
     assert kinds["fedprox"] / 400 == pytest.approx(1 / 16, abs=0.05)  # four standard errors
@@ -363,7 +326,7 @@ def test_the_better_of_two_drawn_by_fronts_and_crowding_is_the_parent() -> None:
 
 class TestGridSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GridSearcher(task(space, seed))
+        return genetic.GridSearcher(task(space, seed))
 
     def odd_spaces(self) -> list[SearchSpace]:
         """Those whose grid has twelve points or more."""
@@ -371,21 +334,21 @@ class TestGridSearcher(GenerationalLaws):
 
 
 def test_points_of_a_range() -> None:
-    assert range_points(RealRange(0, 1), 3) == [0.0, 0.5, 1.0]
-    assert range_points(RealRange(0.01, 1, log=True), 3) == [0.01, 0.1, 1.0]
-    assert range_points(RealRange(0, 1), 2) == [0.0, 1.0]
-    assert range_points(RealRange(0, 1), 1) == [0.5]
-    assert range_points(RealRange(2.5, 2.5), 3) == [2.5]
-    assert range_points(IntegerRange(0, 2), 5) == [0, 1, 2]
-    assert range_points(IntegerRange(0, 8), 3) == [0, 4, 8]
-    assert range_points(ChoiceRange(("a", "b", "c", "d")), 2) == ["a", "b", "c", "d"]
+    assert genetic.range_points(RealRange(0, 1), 3) == [0.0, 0.5, 1.0]
+    assert genetic.range_points(RealRange(0.01, 1, log=True), 3) == [0.01, 0.1, 1.0]
+    assert genetic.range_points(RealRange(0, 1), 2) == [0.0, 1.0]
+    assert genetic.range_points(RealRange(0, 1), 1) == [0.5]
+    assert genetic.range_points(RealRange(2.5, 2.5), 3) == [2.5]
+    assert genetic.range_points(IntegerRange(0, 2), 5) == [0, 1, 2]
+    assert genetic.range_points(IntegerRange(0, 8), 3) == [0, 4, 8]
+    assert genetic.range_points(ChoiceRange(("a", "b", "c", "d")), 2) == ["a", "b", "c", "d"]
 
 
 def test_a_dependent_range_is_divided_for_each_value() -> None:
     """MultiKrum among ten: f from 0 … 7, of 1 … 10 − f models the first, the middle and the last."""
     points = {
         (values["num_malicious_nodes"], values["num_nodes_to_select"])
-        for values in grid_values(space_of(COHORT), "multikrum", 3)
+        for values in genetic.grid_values(space_of(COHORT), "multikrum", 3)
     }
     assert {selected for malicious, selected in points if malicious == 0} == {1, 6, 10}
     assert {selected for malicious, selected in points if malicious == 7} == {1, 2, 3}
@@ -395,28 +358,27 @@ def test_a_dependent_range_is_divided_for_each_value() -> None:
 def test_the_grid_is_exhausted() -> None:
     """Krum's f = 0 … 7, Bulyan's 1; of FedAvgM the server rates 0.1, 0.8, 1.5 and the momenta 0, 0.495, 0.99."""
     space = space_of(COHORT, kinds=("fedavg", "fedavgm", "krum", "bulyan"))
-    proposed = proposals(GridSearcher(task(space, grid_points=8)), budget=1000)
+    proposed = proposals(genetic.GridSearcher(task(space, grid_points=8)), budget=1000)
     krums = {spec.num_malicious_nodes for spec in proposed if isinstance(spec, KrumSpec)}
     assert krums == set(range(8))
     assert {spec.num_malicious_nodes for spec in proposed if isinstance(spec, BulyanSpec)} == {1}
-    nine = proposals(GridSearcher(task(space_of(COHORT, kinds=("fedavgm",)))), budget=1000)
-    assert {(spec.server_learning_rate, spec.server_momentum) for spec in nine if isinstance(spec, FedAvgMSpec)} == {
-        (rate, momentum) for rate in (0.1, 0.8, 1.5) for momentum in (0.0, 0.495, 0.99)
-    }
+    nine = proposals(genetic.GridSearcher(task(space_of(COHORT, kinds=("fedavgm",)))), budget=1000)
+    found = {(spec.server_learning_rate, spec.server_momentum) for spec in nine}
+    assert found == {(rate, momentum) for rate in (0.1, 0.8, 1.5) for momentum in (0.0, 0.495, 0.99)}
 
 
 def test_strategies_take_turns() -> None:
     """Of four strategies with free points the first four proposals are one each, the next four too."""
     space = space_of(COHORT, kinds=("fedavgm", "fedprox", "fedtrimmedavg", "qfedavg"))
     for seed in range(5):
-        proposed = proposals(GridSearcher(task(space, seed)), budget=2 * BATCH)
+        proposed = proposals(genetic.GridSearcher(task(space, seed)), budget=2 * BATCH)
         assert {spec.kind for spec in proposed[:BATCH]} == set(space.kinds)
 
 
 def test_seeds_see_the_same_grid_in_another_order() -> None:
     """Of MultiKrum's nine points the one that selects all ten models is FedAvg, the reference."""
     space = space_of(COHORT, kinds=("multikrum", "fedadagrad"))
-    first, other = (proposals(GridSearcher(task(space, seed)), budget=1000) for seed in (0, 1))
+    first, other = (proposals(genetic.GridSearcher(task(space, seed)), budget=1000) for seed in (0, 1))
     assert {*first} == {*other}
     assert first != other
     assert sum(isinstance(spec, MultiKrumSpec) for spec in first) == 8
@@ -427,18 +389,18 @@ def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {f"p{i}": {"low": 0, "high": 1.5} for i in range(6)}})
     space = SearchSpace(COHORT, "default", {own.label: own})
     with refused(ConfigurationError, key="a grid", names="search.grid_points"):
-        GridSearcher(task(space, grid_points=5))
-    assert GridSearcher(task(space, grid_points=4)).ask(1)
+        genetic.GridSearcher(task(space, grid_points=5))
+    assert genetic.GridSearcher(task(space, grid_points=4)).ask(1)
     fewer = own.model_copy(update={"ranges": {name: own.ranges[name] for name in ("p0", "p1", "p2", "p3")}})
-    assert len(grid_parts(SearchSpace(COHORT, "default", {own.label: fewer}), 10)[own.label]) == 10_000
+    assert len(genetic.grid_parts(SearchSpace(COHORT, "default", {own.label: fewer}), 10)[own.label]) == 10_000
 
 
 def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:
     space = space_of(COHORT, kinds=("fedavgm",))
     with caplog.at_level(logging.WARNING, logger="fedscout"):
-        GridSearcher(task(space, budget=9))
+        genetic.GridSearcher(task(space, budget=9))
         assert caplog.messages == []
-        GridSearcher(task(space, budget=8))
+        genetic.GridSearcher(task(space, budget=8))
     (told,) = caplog.messages
     assert "9" in told
     assert "search.budget=8" in told
@@ -452,11 +414,11 @@ FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()]
 
 class TestGeneticSearchGivenFirst(SearcherLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return GeneticSearcher(task(space, seed, FIRST))
+        return genetic.GeneticSearcher(task(space, seed, FIRST))
 
 
 def test_they_come_first_in_their_order_and_count_for_the_generation() -> None:
-    searcher = GeneticSearcher(task(SPACE, first=FIRST))
+    searcher = genetic.GeneticSearcher(task(SPACE, first=FIRST))
     assert searcher.ask(BATCH) == FIRST
     searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in zip(FIRST, (0.9, 0.8, 0.1), strict=True)])
     assert len(searcher.ask(BATCH)) == BATCH - len(FIRST)
@@ -466,7 +428,7 @@ def test_they_come_first_in_their_order_and_count_for_the_generation() -> None:
 
 def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
     given = [FedAvgSpec(), FIRST[0], FedAdamSpec(eta=7.0), FIRST[0], KrumSpec(num_malicious_nodes=99), FIRST[1]]
-    assert GeneticSearcher(task(SPACE, first=given)).ask(BATCH) == FIRST[:2]
+    assert genetic.GeneticSearcher(task(SPACE, first=given)).ask(BATCH) == FIRST[:2]
 
 
 @pytest.mark.parametrize("kind", [*SEARCHERS, *ASKS_A_LANGUAGE_MODEL])
@@ -518,10 +480,10 @@ def test_one_trial_is_planned_whatever_the_budget() -> None:
 
 class TestRandomSearcher(GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return RandomSearcher(task(space, seed))
+        return genetic.RandomSearcher(task(space, seed))
 
 
 def test_results_do_not_matter() -> None:
     space = space_of(COHORT)
-    indifferent = proposals(RandomSearcher(task(space, 1)), lambda spec: Trial(spec, fitness=0.5), budget=20)
-    assert proposals(RandomSearcher(task(space, 1)), budget=20) == indifferent
+    indifferent = proposals(genetic.RandomSearcher(task(space, 1)), lambda spec: Trial(spec, fitness=0.5), budget=20)
+    assert proposals(genetic.RandomSearcher(task(space, 1)), budget=20) == indifferent

@@ -99,12 +99,7 @@ def test_the_search_ends_where_nothing_can_be_gained(
     outcome = scripted_study(tmp_path, fedavg_scores(score), budget=budget, confirmation_seeds=2)
     assert (len(outcome.trials), outcome.is_perfect) == (num_trials, is_perfect)
     assert outcome.best is outcome.baseline
-    assert outcome.confirmation is not None
-
-
-def test_a_small_space_ends_the_search_before_the_budget(tmp_path: Path) -> None:
-    outcome = scripted_study(tmp_path, jittered, budget=50, strategies=("fedavg", "fedmedian"), confirmation_seeds=0)
-    assert [entry.spec.kind for entry in outcome.trials] == ["fedmedian"]
+    assert outcome.confirmation
 
 
 @pytest.mark.parametrize(("score", "verdict"), [(0.8, "worse"), (0.5, "no difference")])
@@ -222,9 +217,6 @@ def test_the_search_is_scored_on_validation_rows_and_the_confirmation_on_test_ro
     assert {spec.session.validation_fraction for spec in runner.ran} == {0.25}  # the same rows train in both
 
 
-# The space.
-
-
 # Going on.
 
 
@@ -318,13 +310,9 @@ WARM = WarmStart(
 )
 
 
-def informed_study(
-    folder: Path, warm: WarmStart | None = None, data_digest: str | None = None, **config: object
-) -> StudyOutcome:
+def informed_study(folder: Path, warm: WarmStart | None = None, **config: object) -> StudyOutcome:
     settings = SearchConfig.model_validate({"confirmation_seeds": 0, "tuned_baseline": False, **config})
-    ledger = open_ledger(
-        folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)), data_digest=data_digest
-    )
+    ledger = open_ledger(folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)))
     return run_study(settings, ledger, REPORT, warm)
 
 

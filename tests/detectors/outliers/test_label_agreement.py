@@ -1,8 +1,8 @@
-"""How labels agree: the discriminant in closed form, exact tails, false-alarm rates and power, in groups, too."""
+"""How labels agree: closed forms, exact tails, false-alarm rates and power, rows in groups, laws of the decision."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -15,7 +15,7 @@ from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfi
 from fedscout.detectors.calibrated_feature_skew import within_covariance
 from fedscout.detectors.conversation import hold
 from fedscout.detectors.detect import clients_with_similar_labels, measure_labels
-from fedscout.detectors.feature_exchanges import measure_features
+from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features
 from fedscout.detectors.label_agreement import (
     Agreement,
     Discriminant,
@@ -31,8 +31,7 @@ from fedscout.detectors.outliers import decide_outliers_calibrated
 from fedscout.detectors.statistics import ClientTest
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from tests.detectors.federations import federation, inputs, let_out, samples
-from tests.detectors.rates import most_alarms
+from tests.detectors.federations import federation, inputs, let_out, most_alarms, samples
 from tests.detectors.skew.test_calibrated_feature_skew import draw, measure
 
 RATE = 0.05
@@ -46,9 +45,7 @@ def agreements(rows: np.ndarray, right: np.ndarray) -> dict[int, Agreement]:
 
 def counted(generator: np.random.Generator, rows: np.ndarray, agreement: np.ndarray) -> ClientTest:
     """Return the test of clients whose rows agree at a rate of their own for each class."""
-    found = count_test(agreements(rows, generator.binomial(rows, agreement)))
-    assert found is not None
-    return found
+    return count_test(agreements(rows, generator.binomial(rows, agreement)))
 
 
 def flagged(test: ClientTest) -> list[int]:
@@ -128,40 +125,19 @@ NOTHING = Discriminant(np.eye(2), np.zeros((3, 2)), np.zeros(3, np.int64))
 """A comparison of classes that nobody told of."""
 
 
-def answered(
-    generator: np.random.Generator,
-    held: np.ndarray,
-    mislabelled: float = 0.0,
-) -> tuple[dict[int, Agreement], Discriminant]:
-    """Return the answers of clients whose rows are normal about their class's mean; labels of client 1 are wrong."""
-    clients = []
-    for client, counts in enumerate(held):
-        labels = np.repeat(np.arange(3), counts)
-        rows = CLASS_MEANS[labels] + generator.normal(size=(len(labels), 2))
-        wrong = generator.random(len(labels)) < (mislabelled if client == 1 else 0.0)
-        clients.append((rows, np.where(wrong, generator.permutation(labels), labels)))
-    sums = np.stack([sum(rows[labels == c].sum(axis=0) for rows, labels in clients) for c in range(3)])
-    counts = np.stack([np.sum([(labels == c).sum() for _, labels in clients]) for c in range(3)])
-    known, config = Discriminant(np.eye(2), sums, counts), {"shifted": False}
-    asked = (inputs(samples(rows, labels), 3, known.arrays(), config, 1) for rows, labels in clients)
-    return {c: Agreement.read(let_out(label_agreement(own), 1)) for c, own in enumerate(asked)}, known
-
-
-def scored(generator: np.random.Generator, held: np.ndarray, mislabelled: float = 0.0) -> ClientTest:
-    """Return the test of what such clients' labels say."""
-    found = score_test(*answered(generator, held, mislabelled))
-    assert found is not None
-    return found
-
-
 def test_labels_that_say_less_are_found_where_classes_overlap() -> None:
     """Half of 300 labels are dealt anew among the client's rows, a third of them to the same class again by chance.
 
     What is missing is the dealt half: rows that keep their class by chance keep it without regard to the row.
     """
-    generator = np.random.default_rng(5)
+    generator, labels = np.random.default_rng(5), np.repeat(np.arange(3), 100)
     for _ in range(10):
-        test = scored(generator, np.full((6, 3), 100), mislabelled=0.5)
+        clients = []
+        for client in range(6):
+            rows = CLASS_MEANS[labels] + generator.normal(size=(len(labels), 2))
+            dealt = (generator.random(len(labels)) < 0.5) & (client == 1)
+            clients.append((rows, np.where(dealt, generator.permutation(labels), labels), labels))
+        test = score_test(*answers_of(clients, grouped=False, min_release=1))
         assert flagged(test) == [1]
         assert test.effects[1] == pytest.approx(0.5, abs=0.25)
 
@@ -395,11 +371,11 @@ def test_strange_clients_are_left_out_of_the_means() -> None:
 # -- How labels agree where rows belong together: laws of the design effect, false alarms and power --------------------
 
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+GroupedRows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Features, labels and groups."""
 
 
-def rows_of_subjects(generator: np.random.Generator, sizes: np.ndarray, label_alike: float, icc: float) -> Rows:
+def rows_of_subjects(generator: np.random.Generator, sizes: np.ndarray, label_alike: float, icc: float) -> GroupedRows:
     """Return a client's rows: labels that are the subject's with a probability, features that scatter by subject."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
     subjects, own = generator.integers(0, 2, len(sizes)), generator.integers(0, 2, len(groups))
@@ -409,42 +385,40 @@ def rows_of_subjects(generator: np.random.Generator, sizes: np.ndarray, label_al
     return 1.5 * np.eye(2, 6)[labels] + scatter, labels, groups
 
 
-def subjects(seed: int, sizes: np.ndarray, label_alike: float = 1.0, icc: float = 0.9) -> list[Rows]:
+def subjects(seed: int, sizes: np.ndarray, label_alike: float = 1.0, icc: float = 0.9) -> list[GroupedRows]:
     generator = np.random.default_rng(seed)
     return [rows_of_subjects(generator, sizes, label_alike, icc) for _ in range(10)]
 
 
-def federation_of(clients: list[Rows], grouped: bool) -> Federation:
+def federation_of(clients: list[GroupedRows]) -> Federation:
     source = federation([(features, labels) for features, labels, _ in clients])
-    apart = np.concatenate([1000 * client + groups for client, (_, _, groups) in enumerate(clients)])
-    return replace(source, groups=apart) if grouped else source
+    return replace(source, groups=np.concatenate([1000 * client + own for client, (_, _, own) in enumerate(clients)]))
 
 
-def decide(clients: list[Rows], grouped: bool) -> CalibratedFinding:
+def decide(clients: list[GroupedRows]) -> CalibratedFinding:
     """Return the decision by labels alone."""
-    grid, settings = LocalGrid(federation_of(clients, grouped), CLIENT_QUERIES), DetectionConfig()
-    labels = hold(grid, measure_labels(settings, 0, grouped))
-    features = hold(
-        grid, measure_features(tuple(labels.counts), (), settings, clients_with_similar_labels(labels), grouped)
-    )
+    grid, settings = LocalGrid(federation_of(clients), CLIENT_QUERIES), DetectionConfig()
+    labels = hold(grid, measure_labels(settings, 0, True))
+    alike = clients_with_similar_labels(labels)
+    features = hold(grid, measure_features(tuple(labels.counts), (), settings, alike, True))
     return decide_outliers_calibrated(features.agreement, None, None, settings, features.concepts)
 
 
-def answers_of(clients: list[Rows], grouped: bool = True) -> tuple[Mapping[int, Agreement], Discriminant]:
+def answers_of(
+    clients: list[GroupedRows], grouped: bool = True, min_release: int = 5
+) -> tuple[Mapping[int, Agreement], Discriminant]:
     """Return what clients tell on plain axes, their own rows among the sums."""
-    sums = np.zeros((2, 6))
-    counts = np.zeros(2, np.int64)
+    num_features, num_classes = clients[0][0].shape[1], 1 + max(labels.max() for _, labels, _ in clients)
+    sums, counts = np.zeros((num_classes, num_features)), np.zeros(num_classes, np.int64)
     for features, labels, _ in clients:
         np.add.at(sums, labels, features.astype(np.float32).astype(np.float64))
-        counts += np.bincount(labels, minlength=2)
-    known = Discriminant(np.eye(6), sums, counts)
-    asked = [
-        replace(
-            inputs(samples(features, labels), 2, known.arrays(), {"shifted": False}), groups=groups if grouped else None
-        )
-        for features, labels, groups in clients
-    ]
-    return dict(enumerate(Agreement.read(let_out(label_agreement(each))) for each in asked)), known
+        counts += np.bincount(labels, minlength=num_classes)
+    known, answers = Discriminant(np.eye(num_features), sums, counts), {}
+    for client, (features, labels, groups) in enumerate(clients):
+        asked = inputs(samples(features, labels), num_classes, known.arrays(), {"shifted": False}, min_release)
+        answer = label_agreement(replace(asked, groups=groups if grouped else None))
+        answers[client] = Agreement.read(let_out(answer, min_release))
+    return answers, known
 
 
 def test_groups_of_one_row_change_no_bit() -> None:
@@ -487,7 +461,7 @@ def test_counts_that_know_less_say_less() -> None:
 @pytest.mark.parametrize("sizes", [np.full(20, 5), np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 2), np.full(4, 25)])
 @pytest.mark.parametrize("label_alike", [0.5, 1.0])
 def test_subjects_raise_few_false_alarms(sizes: np.ndarray, label_alike: float) -> None:
-    alarms = sum(decide(subjects(seed, sizes, label_alike), grouped=True).detected for seed in range(60))
+    alarms = sum(decide(subjects(seed, sizes, label_alike)).detected for seed in range(60))
     assert alarms <= most_alarms(60, DetectionConfig().detector_rate)
 
 
@@ -496,4 +470,162 @@ def test_a_client_of_wrong_labels_is_found_by_its_subjects() -> None:
         clients = subjects(seed, np.full(20, 5))
         features, labels, groups = clients[2]
         clients[2] = (features, 1 - labels, groups)
-        assert decide(clients, grouped=True).flagged_clients == (2,)
+        assert decide(clients).flagged_clients == (2,)
+
+
+# -- The decision by labels: where clients are alike, where one is not, and where nobody agrees ------------------------
+
+
+DETECTOR_RATE = DetectionConfig().detector_rate
+
+Rows = tuple[np.ndarray, np.ndarray]
+Draw = Callable[[np.random.Generator, int], Rows]
+"""From a generator and the number of a client to its features and labels."""
+
+
+def measured(draw: Draw, clients: int, seed: int, min_release: int = 5, num_classes: int = 2) -> FeatureMeasurement:
+    generator = np.random.default_rng(seed)
+    rows = [draw(generator, client) for client in range(clients)]
+    grid = LocalGrid(federation(rows, num_classes, min_release=min_release), CLIENT_QUERIES)
+    return hold(grid, measure_features(range(clients), (), DetectionConfig(), range(clients)))
+
+
+def decided(draw: Draw, clients: int, seed: int, min_release: int = 5, num_classes: int = 2) -> CalibratedFinding:
+    found = measured(draw, clients, seed, min_release, num_classes)
+    return decide_outliers_calibrated(found.agreement, None, None, DetectionConfig(), found.concepts)
+
+
+def labelled(generator: np.random.Generator, rows: int, num_classes: int = 2) -> np.ndarray:
+    return generator.integers(0, num_classes, rows)
+
+
+def one_row(generator: np.random.Generator, client: int) -> Rows:
+    """One feature that is constant but for one row of client 2."""
+    features = np.zeros((100, 1))
+    features[0] = client == 2
+    return features, labelled(generator, 100)
+
+
+def rare_binary(generator: np.random.Generator, client: int) -> Rows:
+    return (generator.random((100, 1)) < 0.005).astype(float), labelled(generator, 100)
+
+
+def nearly_constant(generator: np.random.Generator, client: int) -> Rows:
+    """Four features, two of which are 0 but in one row of a hundred, and of fifty."""
+    labels = labelled(generator, 60)
+    features = generator.normal(size=(60, 4)) + 0.5 * labels[:, None]
+    features[:, :2] = generator.random((60, 2)) < [0.01, 0.02]
+    return features, labels
+
+
+def log_normal(generator: np.random.Generator, client: int) -> Rows:
+    labels = labelled(generator, 60)
+    return np.exp(generator.normal(size=(60, 4))) + 0.5 * labels[:, None], labels
+
+
+def binary(generator: np.random.Generator, client: int) -> Rows:
+    """One feature that is the label in seven rows of ten: all rows are equal to many others."""
+    labels = labelled(generator, 60)
+    return np.where(generator.random(60) < 0.7, labels, 1 - labels)[:, None].astype(float), labels
+
+
+@pytest.mark.parametrize("min_release", [1, 5])
+def test_the_client_of_the_one_row_that_differs_is_not_flagged(min_release: int) -> None:
+    for seed in range(5):
+        assert decided(one_row, 6, seed, min_release).flagged_clients == ()
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("min_release", [1, 5])
+@pytest.mark.parametrize("draw", [rare_binary, nearly_constant, log_normal, binary])
+def test_alarms_keep_to_the_rate_whatever_features_are(draw: Draw, min_release: int) -> None:
+    """Of either test by its p-value alone, whatever the effect is."""
+    smallest: dict[str, list[float]] = {}
+    for seed in range(100):
+        for test in measured(draw, 8, seed, min_release).agreement:
+            smallest.setdefault(test.words, []).append(min(test.p_values.values()))
+    for p_values in smallest.values():
+        assert sum(p <= DETECTOR_RATE for p in p_values) <= most_alarms(100, DETECTOR_RATE)
+
+
+# -- clients whose labels rest on different features ------------------------------------------------------------------
+
+
+def separable(flipped: Sequence[int], rate: float = 1.0) -> Draw:
+    """Two classes three deviations apart; labels of some clients are exchanged in part of the rows."""
+
+    def draw(generator: np.random.Generator, client: int) -> Rows:
+        labels = labelled(generator, 100)
+        features = generator.normal(size=(100, 6))
+        features[:, 0] += 3 * labels
+        wrong = generator.random(100) < rate * (client in flipped)
+        return features, np.where(wrong, 1 - labels, labels)
+
+    return draw
+
+
+def by_rules(rules: int) -> Draw:
+    """Labels are the side of a plane on which a row lies; client k has the plane k modulo the number of rules."""
+
+    def draw(generator: np.random.Generator, client: int) -> Rows:
+        features = generator.normal(size=(100, 6))
+        return features, (features[:, client % rules] > 0).astype(np.int64)
+
+    return draw
+
+
+def in_languages(generator: np.random.Generator, client: int) -> Rows:
+    """Rows lie elsewhere for each client, and its classes differ in a direction of its own."""
+    labels = labelled(generator, 200)
+    features = generator.normal(size=(200, 12)) + 3 * generator.normal(size=12)
+    return features + labels[:, None] * generator.normal(size=12), labels
+
+
+@pytest.mark.parametrize("draw", [by_rules(6), by_rules(2), separable((0, 2, 4)), in_languages])
+def test_nobody_is_out_of_a_majority_that_there_is_not(draw: Draw) -> None:
+    for seed in range(5):
+        found = decided(draw, 6, seed)
+        assert not found.measured
+        assert found.flagged_clients == ()
+
+
+def test_clients_that_agree_among_themselves_are_named() -> None:
+    for in_halves in (by_rules(2), separable((1, 3, 5))):
+        assert decided(in_halves, 6, 0).groups == ((0, 2, 4), (1, 3, 5))
+    assert decided(by_rules(6), 6, 0).groups == ()
+
+
+@pytest.mark.parametrize("wrong", [(0,), (0, 1)])
+def test_a_minority_of_at_most_a_third_is_flagged(wrong: tuple[int, ...]) -> None:
+    for seed in range(5):
+        assert decided(separable(wrong), 6, seed).flagged_clients == wrong
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "fewest"), [(1.0, 96), (0.3, 90)])
+def test_one_client_of_wrong_labels_is_found_among_six(rate: float, fewest: int) -> None:
+    found = [decided(separable((0,), rate), 6, seed).flagged_clients for seed in range(100)]
+    assert found.count((0,)) >= fewest
+
+
+def skewed(alpha: float, num_classes: int) -> Draw:
+    """Classes in shares by Dirichlet, and features whose mean moves with the client."""
+
+    def draw(generator: np.random.Generator, client: int) -> Rows:
+        labels = generator.choice(num_classes, 80, p=generator.dirichlet(np.full(num_classes, alpha)))
+        features = np.exp(0.5 * generator.normal(size=(80, 8))) + generator.normal(size=8)
+        return features + 2 * np.eye(num_classes, 8)[labels], labels
+
+    return draw
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.3, 100.0])
+def test_skews_are_no_different_concepts(alpha: float) -> None:
+    """Labels skewed or not, features shifted and skewed: labels rest on the same features."""
+    for seed in range(60):
+        found = measured(skewed(alpha, 5), 8, seed, num_classes=5)
+        assert found.concepts is None or found.concepts.has_majority

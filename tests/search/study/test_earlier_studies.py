@@ -1,0 +1,504 @@
+"""What earlier studies say: which are similar, what is read of them, and priors from the project's own federations."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedscout.detectors.report import CalibratedFinding
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.trials.log import TrialLog
+from fedscout.search import warm_start
+from fedscout.search.objective import ACCURACY, MEASURES, DataOrigin, Measure, Objective, reward
+from fedscout.search.recommenders import priors
+from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
+from fedscout.search.recommenders.rules import is_robust, recommend_by_rules
+from fedscout.strategies import (
+    FedAdamSpec,
+    FedAvgMSpec,
+    FedAvgSpec,
+    FedMedianSpec,
+    FedProxSpec,
+    IntegerRange,
+    KrumSpec,
+    RealRange,
+    StrategySpec,
+    given_values,
+    space_of,
+)
+from tests.forged_trials import forge
+from tests.kits.refusals import refused
+from tests.search.earlier import FEDAVG, TRAINING, document_of, report_of, write_study
+from tests.search.studies import FACTS
+
+SPACE = space_of(Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2))
+ADAM, PROX, MEDIAN = FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()
+
+
+def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> warm_start.EarlierStudy:
+    found = document_of(report_of(**report))
+    ordered = tuple(sorted(gains.items(), key=lambda gain: -gain[1]))
+    return warm_start.EarlierStudy(name, name, {"training": TRAINING}, None, found, ordered)
+
+
+def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, **changes: Any) -> warm_start.WarmStart:
+    report = document_of(report_of(**changes))
+    return warm_start.warm_start(studies, report, TRAINING, SPACE, count, (FEDAVG,))
+
+
+# Similarity.
+
+
+def test_features_of_a_study() -> None:
+    found = warm_start.features_of(document_of(report_of(num_clients=10, label_skew=0.3, outliers=(2,))), TRAINING)
+    assert set(found) == set(warm_start.FEATURES)
+    assert found["clients, log10"] == 1
+    assert found["classes, log2"] == pytest.approx(math.log2(10))
+    assert found["rows a client, log10"] == pytest.approx(math.log10(20))
+    assert found["label skew, largest"] == found["label skew, mean"] == 0.3
+    assert found["outliers, share"] == pytest.approx(0.1)
+    assert found["learning rate, log10"] == pytest.approx(math.log10(0.2))
+
+
+def test_what_was_not_measured_is_unknown() -> None:
+    found = warm_start.features_of(document_of(report_of(label_skew=None)), {})
+    unknown = {name for name, value in found.items() if value is None}
+    assert {"label skew, largest", "label skew, mean", "learning rate, log10"} <= unknown
+    assert "clients, log10" not in unknown
+    assert set(warm_start.features_of({}, {}).values()) == {None}
+
+
+def test_the_deciding_finding_counts() -> None:
+    """Not the published one, which ignores classes; where the test could not be made, nothing is known."""
+    published = document_of(report_of(outliers=(2, 3)))
+    tested = {
+        name: CalibratedFinding(name=name, rate=0.01, p_value=0.001, effect=0.5, flagged_clients=(2,), sentence="")
+        for name in ("feature_skew", "outliers")
+    }
+    calibrated = [one.model_dump(mode="json") for one in tested.values()]
+    decided = warm_start.features_of(published | {"calibrated": calibrated}, {})
+    assert (decided["feature skew"], decided["outliers, share"]) == (0.5, 0.1)
+    untested = [CalibratedFinding.unmeasured(name, 0.01, "").model_dump(mode="json") for name in tested]
+    unknown = warm_start.features_of(published | {"calibrated": untested}, {})
+    assert (unknown["feature skew"], unknown["outliers, share"]) == (None, None)
+    assert warm_start.features_of(published, {})["feature skew"] is None
+
+
+def test_what_is_no_report_tells_nothing() -> None:
+    skew = {"value": "x", "client_values": []}
+    odd = document_of(report_of()) | {"num_clients": 0, "clients": [], "label_skew": skew, "outliers": 7}
+    known = {name for name, value in warm_start.features_of(odd, {"batch_size": "32"}).items() if value}
+    assert known <= {"classes, log2", "features, log10", "feature skew", "quantity, Gini"}
+
+
+def with_values(**values: float | None) -> dict[str, float | None]:
+    names = {"clients": "clients, log10", "skew": "label skew, largest", "rate": "learning rate, log10"}
+    return {**dict.fromkeys(warm_start.FEATURES), **{names[key]: value for key, value in values.items()}}
+
+
+def test_distances_by_hand() -> None:
+    """Deviations from the median 0.3 of 0.3, 0.3, 0.4 have the median 0, so the smallest unit, 0.1, counts: 1 unit.
+
+    The number of clients: 1, 1, 2.2 likewise; 1.2/0.3 = 4 units, at most 3. The rate is known on one side: 1 unit.
+    """
+    present = with_values(clients=1.0, skew=0.3, rate=-0.7)
+    others = [with_values(clients=1.0, skew=0.3, rate=None), with_values(clients=2.2, skew=0.4, rate=-0.7)]
+    assert warm_start.distances(present, others) == pytest.approx([math.sqrt(1 / 3), math.sqrt((3**2 + 1 + 0) / 3)])
+
+
+def test_a_feature_that_varies_much_counts_less() -> None:
+    """With deviations 0, 1, 2, 3, 4 of the median 2, 0.2 is no longer two units but 0.2/1.4826 of one."""
+    present = with_values(skew=2.0)
+    spread = [with_values(skew=value) for value in (0.0, 1.0, 3.0, 4.0)]
+    others = [with_values(skew=2.2), *spread]
+    assert warm_start.distances(present, others[:1]) == pytest.approx([0.2 / max(0.1, 1.4826 * 0.1)])
+    # Sorted: 0, 1, 2, 2.2, 3, 4; the median is 2.1; deviations .1, .1, .9, 1.1, 1.9, 2.1; their median is 1.0.
+    assert warm_start.distances(present, others)[0] == pytest.approx(0.2 / (1.4826 * 1.0))
+
+
+def test_nothing_known_is_no_distance() -> None:
+    assert warm_start.distances(with_values(), [with_values()]) == [0.0]
+    assert warm_start.distances(with_values(), []) == []
+
+
+# Proposals.
+
+
+def test_the_nearest_study_speaks_first_and_the_studies_take_turns() -> None:
+    far = study_of("far", {MEDIAN: 0.5, KrumSpec(num_malicious_nodes=1): 0.4}, label_skew=0.9, num_clients=100)
+    near = study_of("near", {ADAM: 0.2, PROX: 0.1})
+    found = proposed([far, near])
+    assert [study.study for study in found.studies] == ["near", "far"]
+    assert found.specs() == [ADAM, PROX, MEDIAN, KrumSpec(num_malicious_nodes=1)]
+    assert [proposal.study for proposal in found.proposals] == ["near", "near", "far", "far"]
+    assert [proposal.gain for proposal in found.proposals] == [0.2, 0.1, 0.5, 0.4]
+    assert proposed([near, far]) == found
+    assert proposed([far, near], count=2).specs() == [ADAM, PROX]
+
+
+def test_only_what_beat_fedavg_is_proposed_and_nothing_twice() -> None:
+    found = proposed([study_of("a", {ADAM: 0.2, PROX: -0.1, MEDIAN: 0.0}), study_of("b", {ADAM: 0.3})])
+    assert found.specs() == [ADAM]
+
+
+def test_a_winner_that_is_fedavg_here_is_passed_over() -> None:
+    assert proposed([study_of("a", {FedProxSpec(proximal_mu=0.0): 0.2, FEDAVG: 0.1})]).specs() == [
+        FedProxSpec(proximal_mu=1e-4)  # moved into its range it is none any more
+    ]
+    assert proposed([study_of("a", {FEDAVG: 0.1})]).specs() == []
+
+
+def test_values_are_moved_into_the_ranges_of_this_cohort_and_impossible_strategies_passed_over() -> None:
+    wide = {FedAdamSpec(eta=0.001, tau=1e-9): 0.3, KrumSpec(num_malicious_nodes=40): 0.2, MEDIAN: 0.1}
+    study = study_of("a", wide, num_clients=50)
+    assert proposed([study]).specs() == [FedAdamSpec(eta=0.01, tau=1e-5), KrumSpec(num_malicious_nodes=7), MEDIAN]
+    two = space_of(Cohort(num_clients=2, num_sampled=2, client_learning_rate=0.2))
+    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, two, 4, (FEDAVG,))
+    assert "krum" not in {spec.kind for spec in found.specs()}
+    assert all(two.contains(spec) for spec in found.specs())
+
+
+def test_client_parameters_are_those_of_this_space() -> None:
+    told = FedAdamSpec(eta=0.3, client_learning_rate=0.5, client_local_epochs=9)
+    study = study_of("a", {told: 0.3})
+    assert proposed([study]).specs() == [ADAM]
+    ranges = {"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)}
+    searched = space_of(SPACE.cohort, client_ranges=ranges, given={"client_batch_size": 16})
+    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
+    assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
+
+
+def test_without_studies_there_is_nothing_to_say() -> None:
+    assert proposed([]) == warm_start.WarmStart(studies=(), proposals=())
+
+
+def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
+    write_study(tmp_path / "poisoned", {FEDAVG: 0.5, MEDIAN: 0.9, ADAM: 0.4}, report_of(outliers=(3,)))
+    write_study(tmp_path / "skewed", {FedAvgSpec(): 0.5, MEDIAN: 0.4, ADAM: 0.9}, report_of(label_skew=0.9))
+    studies, _ = warm_start.read_earlier_studies([str(tmp_path)])
+    assert proposed(studies, 1, outliers=(5,)).specs() == [MEDIAN]
+    assert proposed(studies, 1, label_skew=0.8).specs() == [ADAM]
+
+
+# -- What is read of earlier studies, and what is said of those that can't be used -------------------------------------
+
+
+def read(folder: Path) -> warm_start.EarlierStudy:
+    (study,), notes = warm_start.read_earlier_studies([str(folder)])
+    assert notes == []
+    return study
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def claim(folder: Path, **changes: object) -> None:
+    """Change what the folder says of its study's configuration."""
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "config": {**content["config"], **changes}}))
+
+
+def logged(folder: Path, **changes: object) -> None:
+    """Change trial 1 in the log."""
+    (path,) = (folder / "trials").glob("00001-*")
+    forge(path, **changes)
+
+
+def test_gains_are_differences_to_fedavg_best_first(tmp_path: Path) -> None:
+    study = read(write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75, MEDIAN: None}))
+    assert [spec for spec, _ in study.gains] == [ADAM, PROX, MEDIAN]
+    assert [gain for _, gain in study.gains] == pytest.approx([0.25, -0.1, -0.5])  # a failed trial has fitness 0
+
+
+def test_fresh_seeds_are_averaged_with_the_search_s(tmp_path: Path) -> None:
+    """On the search's seed +0.3; on fresh ones +0.0 and -0.15: a mean of +0.05, below the other's +0.1."""
+    confirmed = {100: {ADAM: 0.6, FEDAVG: 0.6}, 101: {ADAM: 0.45, FEDAVG: 0.6}}
+    study = read(write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8, PROX: 0.6}, confirmed=confirmed))
+    assert [spec for spec, _ in study.gains] == [PROX, ADAM]
+    assert [gain for _, gain in study.gains] == pytest.approx([0.1, 0.05])
+
+
+def test_trials_of_fewer_rounds_and_a_study_without_fedavg_have_no_gains(tmp_path: Path) -> None:
+    assert read(write_study(tmp_path / "short", {FEDAVG: 0.5, ADAM: 0.8}, rounds=1)).gains == ()
+    assert read(write_study(tmp_path / "without", {ADAM: 0.8})).gains == ()
+
+
+def test_a_folder_of_studies_is_searched_at_any_depth_and_each_is_read_once(tmp_path: Path) -> None:
+    write_study(tmp_path / "a", {FEDAVG: 0.5, ADAM: 0.8})
+    write_study(tmp_path / "sweep" / "b", {FEDAVG: 0.5, PROX: 0.8})
+    studies, _ = warm_start.read_earlier_studies([str(tmp_path), str(tmp_path / "a")])
+    assert [study.name for study in studies] == [str(tmp_path / "a"), str(tmp_path / "sweep" / "b")]
+
+
+def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    missing, empty = str(tmp_path / "missing"), str(tmp_path / "empty")
+    with refused(ConfigurationError, key="search.warm_start") as caught:
+        warm_start.read_earlier_studies([missing, empty])
+    for name, fault in zip((missing, empty), caught.value.faults, strict=True):
+        assert (fault.key, name in str(fault.given)) == ("search.warm_start", True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda folder: (folder / "report.json").unlink(), ["hold report.json"]),
+        (lambda folder: (folder / "report.json").write_text("{"), ["report.json", "JSON"]),
+        (lambda folder: (folder / "report.json").write_text("[]"), ["report.json", "JSON"]),
+        (lambda folder: (folder / "report.json").write_text("[" * 100_000), ["report.json", "JSON"]),
+        (lambda folder: pipe(folder / "report.json"), ["report.json", "JSON"]),
+        (lambda folder: claim(folder, training=[]), ["config.json", "config.training"]),
+        (lambda folder: claim(folder, training={"num_rounds": None}), ["config.json", "config.training.num_rounds"]),
+        (lambda folder: logged(folder, num_rounds=None), ["trial 1", "num_rounds"]),
+        (lambda folder: (folder / "config.json").write_text("{}"), ["config.json", "config_hash"]),
+        (lambda folder: (folder / "config.json").write_text("no"), ["config.json", "JSON"]),
+        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], ["log", "trials"]),
+        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], ["log", "trials"]),
+    ],
+)
+def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others(
+    tmp_path: Path, damage: object, named: list[str]
+) -> None:
+    folder = write_study(tmp_path / "damaged", {FEDAVG: 0.5, ADAM: 0.8})
+    write_study(tmp_path / "whole", {FEDAVG: 0.5, ADAM: 0.8})
+    damage(folder)  # type: ignore[operator]
+    with pytest.raises(ConfigurationError) as caught:
+        warm_start.read_earlier_studies([str(folder)])
+    (fault,) = caught.value.faults
+    assert fault.startswith(str(folder))
+    assert [name for name in named if name not in fault.removeprefix(str(folder))] == []
+    studies, notes = warm_start.read_earlier_studies([str(tmp_path)])
+    assert [study.name for study in studies] == [str(tmp_path / "whole")]
+    assert notes == [fault]
+
+
+def test_a_strategy_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8})
+    log = TrialLog(folder)
+    log.append(replace(log.read()[1], strategy="fedgone"))
+    assert read(folder).gains == ()
+
+
+def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
+    study = read(write_study(tmp_path, {FEDAVG: 0.5}, dataset="digits", config_hash="one", data_digest="rows"))
+    here, elsewhere = {"federation": {"dataset": "digits"}}, {"federation": {"dataset": "wine"}}
+    assert study.is_of("one", elsewhere, "others")
+    assert study.is_of("two", here, "others")
+    assert study.is_of("two", elsewhere, "rows")  # the same rows in the same hands, said in another way
+    assert not study.is_of("two", elsewhere, "others")
+    assert not study.is_of("two", {"federation": {"dataset": "digits", "scenario": "label_poisoning"}}, "rows")
+    assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == "one"
+
+
+@pytest.mark.parametrize("forged", [{"parameters": "[1]"}, {"parameters": "{" * 100_000}, {"fitness": math.nan}])
+def test_values_that_no_trial_has_are_left_out_by_name(tmp_path: Path, forged: dict[str, object]) -> None:
+    logged(write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75}), **forged)
+    (study,), (note,) = warm_start.read_earlier_studies([str(tmp_path)])
+    assert len(study.gains) == 1
+    assert "00001-" in note
+
+
+# -- Priors: what the project's own federations say of the configurations of another one -------------------------------
+
+
+SETTING = {"client_learning_rate": 0.1, "client_local_epochs": 1, "client_batch_size": 32}
+MOMENTUM = FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.5)
+FAST = FedAvgSpec(client_learning_rate=0.5)
+
+
+def context(
+    joint: bool = False,
+    dataset: str = "mine",
+    curvature: float | None = None,
+    measure: Measure = ACCURACY,
+    **local: Any,
+) -> RecommendationContext:
+    ranges = {"client_learning_rate": RealRange(0.01, 1.0, True)} if joint else {}
+    training = LocalTraining(**{"learning_rate": 0.1, "local_epochs": 1, "batch_size": 32, **local})
+    space = space_of(FACTS.cohort, client_ranges=ranges, given=given_values(training))
+    report = report_of()
+    metrics = report.metrics.model_copy(update={"input_curvature": curvature})
+    diagnosis, origin = diagnose(report.model_copy(update={"metrics": metrics})), DataOrigin(dataset)
+    return RecommendationContext(space, num_rounds=15, diagnosis=diagnosis, measure=measure, data_origin=origin)
+
+
+def study(
+    name: str,
+    *gains: tuple[StrategySpec, float],
+    clients: dict[str, float] | None = SETTING,
+    curvature: float | None = None,
+    robust: bool = False,
+) -> priors.PriorStudy:
+    return priors.PriorStudy(name, name, clients, curvature, robust, gains)
+
+
+STUDIES = (
+    study("a", (MOMENTUM, 0.2), (ADAM, 0.125)),
+    study("b", (ADAM, 0.125), (MOMENTUM, -0.1)),
+    study("joint", (FAST, 0.3), clients=None),
+    study("other settings", (FedMedianSpec(), 0.5), clients={**SETTING, "client_local_epochs": 3}),
+)
+
+
+def portfolio(situation: RecommendationContext, count: int, studies: Iterable[priors.PriorStudy]) -> list[StrategySpec]:
+    evidence = priors.Evidence.of(situation, False, (FedAvgSpec(),), tuple(studies))
+    return [] if evidence is None else [option.spec for option in evidence.portfolio(count)]
+
+
+def test_the_best_on_average_comes_first_then_what_adds_most_to_it() -> None:
+    assert portfolio(context(), 4, STUDIES) == [ADAM, MOMENTUM]
+    assert portfolio(context(), 1, STUDIES) == [ADAM]
+
+
+def test_where_client_settings_are_searched_studies_of_the_joint_space_count() -> None:
+    assert portfolio(context(joint=True), 4, STUDIES) == [FAST]
+
+
+def test_without_studies_at_the_client_settings_the_nearest_count() -> None:
+    assert portfolio(context(local_epochs=2), 4, STUDIES) == [FedMedianSpec()]  # 3 is nearer to 2 than 1
+
+
+def test_studies_of_the_same_data_set_are_left_out() -> None:
+    assert portfolio(context(dataset="b"), 4, STUDIES) == [MOMENTUM]
+
+
+def test_a_data_set_with_many_federations_counts_as_one() -> None:
+    """By hand: means over data sets are .15 and .1; over federations .1 and .15."""
+    many = [replace(study("many", (ADAM, 0.0), (MOMENTUM, 0.2)), name=f"many {number}") for number in range(3)]
+    assert portfolio(context(), 1, (study("one", (ADAM, 0.3), (MOMENTUM, 0.0)), *many)) == [ADAM]
+
+
+def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
+    studies = (
+        study("like", (ADAM, 0.1), curvature=10.0),
+        study("steep", (ADAM, 0.2), curvature=10.0 * math.e**2),
+        study("robust", (ADAM, 0.3), curvature=10.0, robust=True),
+        study("unknown", (ADAM, 0.4)),
+    )
+    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
+    expected = np.array([1.0, math.exp(-2), priors.OTHER_KIND, math.exp(-0.5)])
+    np.testing.assert_allclose(evidence.weights, expected / expected.sum())
+    np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4]])
+
+
+def test_the_most_similar_federations_are_named_whatever_their_data_sets_weigh() -> None:
+    """Three federations of one data set are near; a single one of another counts more in the mean, and is not named."""
+    near = [replace(study("near", (ADAM, 0.1), curvature=10.0), name=f"near {number}") for number in range(3)]
+    studies = (study("far", (ADAM, 0.2), curvature=20.0), *near)
+    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
+    assert evidence.weights[0] > evidence.weights[1]
+    (only,) = evidence.portfolio(1)
+    assert "near 0" in only.explanation
+    assert "far" not in only.explanation
+
+
+def test_raw_pixels_do_not_get_the_client_rate_of_standardised_columns() -> None:
+    slow = FedAvgSpec(client_learning_rate=0.05)
+    studies = (
+        *(study(f"t{i}", (FAST, 0.2), (slow, -0.1), clients=None, curvature=10.0) for i in range(5)),
+        study("pixels", (FAST, -0.3), (slow, 0.05), clients=None, curvature=110.0),
+    )
+    chosen = []
+    for curvature in (10.0, 110.0):
+        evidence = priors.Evidence.of(context(joint=True, curvature=curvature), False, (), studies)
+        best = evidence.best(lambda spec: not is_robust(spec))
+        chosen.append(None if best is None else best.spec)
+    assert chosen == [FAST, slow]
+
+
+def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_filled_by_the_mean() -> None:
+    studies = (
+        study("a", (ADAM, 0.1), (MOMENTUM, 0.1)),
+        study("b", (ADAM, 0.3)),
+        study("c", (ADAM, 0.2), (MOMENTUM, 0.3), (FedMedianSpec(), 0.9)),
+    )
+    evidence = priors.Evidence.of(context(), False, (), studies)
+    assert evidence.specs == (ADAM, MOMENTUM)
+    np.testing.assert_allclose(evidence.completed, [[0.1, 0.1], [0.3, 0.2], [0.2, 0.3]])
+
+
+def test_without_a_gain_on_average_there_is_no_answer() -> None:
+    evidence = priors.Evidence.of(context(), False, (), (study("a", (ADAM, -0.1)), study("b", (ADAM, 0.05))))
+    assert evidence.best(lambda _: True) is None
+    about = evidence.about(ADAM)
+    assert about.spec == ADAM
+    assert evidence.about(MOMENTUM) is None
+
+
+def test_the_rules_decide_the_family_and_other_federations_the_configuration() -> None:
+    recommendation = recommend_by_rules(context(joint=True, curvature=10.0))
+    alone = recommend_by_rules(context(curvature=10.0))
+    assert recommendation.spec.client_values()["client_learning_rate"] > 0.1
+    assert not is_robust(recommendation.spec)
+    assert [reason.rule for reason in recommendation.reasons[:2]] == [alone.reasons[0].rule, "other federations"]
+    assert alone.spec.client_values() == {}
+
+
+def test_a_portfolio_is_greedy_and_near_the_best() -> None:
+    """At least 1 − 1/e of the best of its size, as for any monotone submodular function (Nemhauser et al. 1978)."""
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        gains, weights = generator.normal(size=(6, 8)), generator.dirichlet(np.ones(6))
+        chosen = [*priors.greedy_portfolio(gains, weights, 3)]
+
+        def value(columns: Iterable[int], gains: Any = gains, weights: Any = weights) -> float:
+            return float(weights @ gains[:, [*columns]].max(axis=1, initial=0.0))
+
+        best = max(value(columns) for columns in combinations(range(8), 3))
+        assert (1 - 1 / math.e) * best <= value(chosen) <= best
+        assert [value(chosen[:size]) for size in range(4)] == sorted(value(chosen[:size]) for size in range(4))
+        assert chosen[0] == max(range(8), key=lambda column: value([column]))
+    assert [*priors.greedy_portfolio(np.array([[-0.1, 0.0]]), np.ones(1), 2)] == []
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        reward("reward", 500),
+        MEASURES["mae"],
+        MEASURES["auroc"],
+        Objective("worst_clients", 9).measure(MEASURES["accuracy"]),
+    ],
+    ids=lambda measure: measure.name,
+)
+def test_gains_in_accuracy_say_nothing_of_another_measure_or_task(measure: Measure) -> None:
+    assert portfolio(context(measure=measure), 4, STUDIES) == []
+
+
+def test_studies_come_back_from_their_file(tmp_path: Path) -> None:
+    priors.write_priors(tmp_path / "s.parquet", STUDIES)
+    for read, written in zip(priors.read_priors(tmp_path / "s.parquet"), STUDIES, strict=True):
+        assert replace(read, gains=()) == replace(written, gains=())
+        assert [spec for spec, _ in read.gains] == [spec for spec, _ in written.gains]
+        assert [gain for _, gain in read.gains] == pytest.approx([gain for _, gain in written.gains])
+
+
+def test_another_file_is_no_file_of_priors(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="Parquet"):
+        priors.read_priors(path)
+    pd.DataFrame({"a": [1]}).to_parquet(path)
+    with pytest.raises(ValueError, match="priors"):
+        priors.read_priors(path)
+
+
+def test_the_projects_studies_are_of_more_than_fifty_data_sets() -> None:
+    joint = [each for each in priors.project_studies() if each.clients is None]
+    assert len(joint) == 279
+    assert len({each.dataset for each in joint}) == 57
+    assert sum(each.curvature is None for each in joint) == 1  # tokens
