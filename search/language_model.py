@@ -31,6 +31,7 @@ Unreadable lines, such as a partial last line of a killed process, are skipped w
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import logging
@@ -539,8 +540,9 @@ def read_exchanges(path: Path) -> tuple[list[Exchange], bool]:
     try:
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError(2, "it is not a file")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise LogError.of("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}") from error
     exchanges = []

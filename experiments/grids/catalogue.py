@@ -26,8 +26,12 @@ from fedscout.experiments.grids.federation_runner import measurement_folder
 from fedscout.experiments.grids.tables import experiment_picture, result_lines
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.run_folder import versions
+from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import NAME as LLM_RECORD
+from fedscout.search.language_model import has_key, read_exchanges
 
+ANSWERS = "answers.jsonl.gz"
+"""A language model's answers beside the experiments of a source, from which they run where no model is configured."""
 BENCHMARK = "benchmark"
 """Subfolder of results for a measurement that writes its own files."""
 
@@ -108,6 +112,7 @@ class Run:
         columns: Of each experiment; None keeps all.
         note: Called with a description of the next step.
         more_rows: Additional rows of every experiment.
+        answers: Settings of every cell besides: the record of a language model's answers.
     """
 
     command: str
@@ -119,6 +124,7 @@ class Run:
     columns: tuple[str, ...] | None = None
     note: Note = lambda _: None
     more_rows: Mapping[str, Method] = field(default_factory=dict)
+    answers: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -133,7 +139,7 @@ class Run:
         """Return the context in which an experiment's cells are measured."""
         return CellContext(
             folder,
-            tuple(setting for setting in self.settings if not setting.startswith("engine.")),
+            (*(setting for setting in self.settings if not setting.startswith("engine.")), *self.answers),
             self.num_seeds or experiment.seeds,
             note,
             experiment.fresh_stream,
@@ -157,9 +163,19 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
         experiment = entry.read(run.scale).only(run.rows, run.columns).with_rows(run.more_rows)
         tables = [name for other in entries for name in written_files(other.table)]
         with measurement_folder(out / entry.source, [*tables, CELLS, LLM_RECORD, BENCHMARK]) as folder:
-            entry_run = replace(run, command=run.command.format(entry=entry))
+            answers = recorded_answers(entry.path.with_name(ANSWERS), run.settings)
+            entry_run = replace(run, command=run.command.format(entry=entry), answers=answers)
             result = run_one(experiment, entry.name, folder, entry_run)
         yield result
+
+
+def recorded_answers(path: Path, settings: Sequence[str]) -> tuple[str, ...]:
+    """Return the settings that replay a file of answers; none if the user or the environment names a model."""
+    is_configured = any(setting.startswith("recommender.") for setting in settings) or has_key(RecommenderConfig())
+    if is_configured or not path.exists():
+        return ()
+    exchanges, _ = read_exchanges(path)
+    return (f"recommender.replay={path}", f"recommender.model={exchanges[0].request.model}")
 
 
 def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> ExperimentResult:

@@ -300,7 +300,7 @@ def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> 
         if reason := recommender.unavailable(task.config(given), context.folder):
             raise RecommenderError(reason)
         if isinstance(method, Choose):
-            return recommender.choose(task)
+            return recommender.choose(replace(task, settings=given))
     outcome = _searched(task, given, method.asks_model)
     trial = outcome.worst if method.take == "worst" else outcome.best
     return Choice(BASELINE if trial is None else trial.spec, outcome.trainings)

@@ -79,15 +79,17 @@ class ChoiceTask:
 
     Attributes:
         earlier: Studies of other federations on the same seed, for warm starts.
+        settings: Arguments of the choice besides the federation's, such as `recommender.format=A`.
     """
 
     context: ChoiceContext
     seed: int
     earlier: Sequence[EarlierStudy] = ()
+    settings: Sequence[str] = ()
 
     def config(self, settings: Sequence[str] = ()) -> StudyConfig:
         """Return the configuration of a study on the federation."""
-        arguments = (*self.context.arguments, UNINFORMED, *settings, *UNCONFIRMED)
+        arguments = (*self.context.arguments, UNINFORMED, *self.settings, *settings, *UNCONFIRMED)
         return load_config([*arguments, f"seed={self.seed}"])
 
     def others(self) -> list[EarlierStudy]:

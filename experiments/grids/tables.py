@@ -47,7 +47,7 @@ def result_lines(result: ExperimentResult) -> list[str]:
         others = [row for row in result.rows if row != result.reference]
         gains = _grid(others, result.columns, lambda *cell: _difference(result.of(cell).gain, result.unit))
         lines += ["", f"Gain over {result.reference}, paired by seed:", *gains]
-    for name in dict.fromkeys(name for cell in result.cells for name in cell.figures):
+    for name in dict.fromkeys(name for cell in result.cells for name, values in cell.figures.items() if any(values)):
         figures = _grid(result.rows, result.columns, lambda *cell: _figure(result.of(cell).figures.get(name, ())))  # noqa: B023
         lines += ["", f"{_sentence(name)}:", *figures]
     if result.statements:

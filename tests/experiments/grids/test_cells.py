@@ -17,13 +17,15 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, run_cells, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
-from fedscout.experiments.grids.federation_runner import other_seeds
+from fedscout.experiments.grids.federation_runner import Choice, other_seeds
+from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
 from fedscout.experiments.published import measurements
 from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
 from fedscout.experiments.timings.engine import TRAINING, work_federation
+from fedscout.strategies import FedAvgSpec
 
 WINE: Settings = {
     "federation.dataset": "wine",
@@ -158,6 +160,19 @@ def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
     assert trials <= 2 * 5 + 3 * 2  # one search a seed, and what was picked
     assert measured(tmp_path, rows) == found
     assert num_trials(tmp_path) == trials
+
+
+def test_a_recommender_is_asked_with_the_settings_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def choose(task: ChoiceTask) -> Choice:
+        asked.append(task.config().recommender.format)
+        return Choice(FedAvgSpec())
+
+    monkeypatch.setitem(RECOMMENDERS, "asked", Recommender("asked", choose))  # type: ignore[misc]
+    rows = {name: {"kind": "choose", "by": "asked", "settings": {"recommender.format": name}} for name in "AC"}
+    measured(tmp_path, rows)
+    assert asked == ["A", "A", "C", "C"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
-from fedscout.experiments.grids.catalogue import Entry, catalogue, entries_named
+from fedscout.experiments.grids.catalogue import ANSWERS, Entry, catalogue, entries_named, recorded_answers
 from fedscout.experiments.grids.experiment import (
     Choose,
     Detect,
@@ -23,7 +23,9 @@ from fedscout.experiments.grids.experiment import (
     read_experiment,
 )
 from fedscout.experiments.grids.federation_runner import read_config
+from fedscout.experiments.grids.recommenders import recommender_named
 from fedscout.experiments.studies.workflow import with_strategy
+from fedscout.search.language_model import read_exchanges
 from fedscout.strategies import parse_selection, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec
 
@@ -227,6 +229,8 @@ def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
         method = experiment.rows[row]
         if isinstance(method, str) or isinstance(experiment.columns.get(column), str):
             continue
+        if isinstance(method, Choose):
+            assert callable(recommender_named(method.by).choose)
         own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
         config = read_config([*arguments(experiment.federations[column]), *own])
         parse_strategy(with_strategy(config).strategy or {})
@@ -246,6 +250,22 @@ def test_a_table_is_found_by_each_of_its_names_and_a_source_s_name_is_all_of_the
     assert entries_named(ENTRIES, []) == ENTRIES
     with pytest.raises(ConfigurationError):
         entries_named(ENTRIES, ["choice/tabel6"])
+
+
+def test_recorded_answers_are_those_of_their_requests_and_replace_a_model_that_is_not_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = FOLDER / "choice" / ANSWERS
+    exchanges, _ = read_exchanges(path)
+    assert exchanges
+    assert all(exchange.request_digest == exchange.request.digest() for exchange in exchanges)
+    (model,) = {exchange.request.model for exchange in exchanges}
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert recorded_answers(path, ["seed=1"]) == (f"recommender.replay={path}", f"recommender.model={model}")
+    assert recorded_answers(path, ["recommender.base_url=http://127.0.0.1/v1"]) == ()
+    assert recorded_answers(path.with_name("none"), []) == ()
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+    assert recorded_answers(path, []) == ()
 
 
 def test_flash_s_weights_are_those_of_training_and_of_the_policy() -> None:
