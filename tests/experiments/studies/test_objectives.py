@@ -236,7 +236,7 @@ def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
     ("settings", "key", "names"),
     [
         ({"task": "classification"}, "column 'load' of data set 'given'", "300"),
-        ({"label": "shift"}, "column 'shift' of data set 'given'", "row 1 "),
+        ({"label": "shift"}, "column 'shift' of data set 'given'", "300 of 300"),
         ({"server_rows": 10}, "federation.server_rows", "10"),
         ({"text_column": "shift"}, "federation.task", "federation.text_column"),
         ({"scenario": [{"kind": "label_flip", "rate": 0.3}]}, "federation.scenario.0.kind", "label_flip"),

@@ -217,12 +217,7 @@ def test_the_seed_decides_the_result(finished: FinishedStudy, tmp_path: Path) ->
 NO_MODULE = "ModuleNotFoundError: No module named 'no_such_module'"
 NOT_POSSIBLE = [
     (run_workflow, ["federation.num_clients=500"], "federation.num_clients", "500"),
-    (
-        run_workflow,
-        ["federation.dataset=bearing", "federation.folder=/nowhere"],
-        "test2_features_from_raw.csv.gz",
-        None,
-    ),
+    (run_workflow, ["federation.dataset=bearing", "federation.folder=/nowhere"], "nowhere", None),
     (run_workflow, ["search.strategies=[nosuch]"], "kinds", "'nosuch'"),
     (run_workflow, ["search.strategies=[krum]", "federation.num_clients=2"], "krum", "2"),
     (run_workflow, ["search.strategies=[fedavg,fedbn]"], "fedbn", "layers Linear"),
