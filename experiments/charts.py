@@ -201,9 +201,9 @@ def confirmed_difference(
 FLAGGED, NOT_FLAGGED = "flagged", "not flagged"
 
 
-def _two_colours(field: str, values: tuple[str, str], colours: tuple[str, str]) -> alt.Color:
-    scale = alt.Scale(domain=list(values), range=list(colours))
-    return alt.Color(f"{field}:N", scale=scale, title=None, legend=alt.Legend(columns=2))
+def _flagged(colour_of_others: str) -> alt.Color:
+    scale = alt.Scale(domain=[FLAGGED, NOT_FLAGGED], range=[RED, colour_of_others])
+    return alt.Color("flagged:N", scale=scale, title=None, legend=alt.Legend(columns=2))
 
 
 def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.TopLevelMixin:
@@ -221,7 +221,7 @@ def evidence(values: pd.DataFrame, title: str, threshold: float | None) -> alt.T
             {"cornerRadiusEnd": 2},
             x=alt.X("client:N", sort="-y", title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
             y=alt.Y("value:Q", title=None, axis=alt.Axis(tickCount=5)),
-            color=_two_colours("flagged", (FLAGGED, NOT_FLAGGED), (RED, GREY)),
+            color=_flagged(GREY),
             tooltip=tooltips(client="client", value__Q=title, flagged="decision", why="evidence"),
         )
     ]
@@ -245,7 +245,7 @@ def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
         x=alt.X("x:Q", title=axes[0], scale=alt.Scale(nice=True, padding=12), axis=alt.Axis(tickCount=6)),
         y=alt.Y("y:Q", title=axes[1], scale=alt.Scale(nice=True, padding=12)),
         size=alt.Size("rows:Q", legend=None, scale=alt.Scale(range=[40, 400])),
-        color=_two_colours("flagged", (FLAGGED, NOT_FLAGGED), (RED, BLUE)),
+        color=_flagged(BLUE),
         tooltip=tooltips(client="client", x__Q=axes[0], y__Q=axes[1], rows__Q="rows", flagged="decision"),
     )
     return _of_height(chart, 240)
@@ -266,7 +266,7 @@ def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
         x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=6)),
         y=alt.Y("share:Q", title="share of the client's rows", axis=alt.Axis(format="%")),
         detail="client:N",
-        color=_two_colours("flagged", (FLAGGED, NOT_FLAGGED), (RED, GREY)),
+        color=_flagged(GREY),
         tooltip=tooltips(client="client", flagged="decision"),
     )
     return _of_height(chart, 200)
@@ -524,29 +524,6 @@ def _curves(trials: pd.DataFrame, most: int) -> alt.InlineData:
         identity = {name: trial[name] for name in ("trial", "name", "role", "fitness")}
         rows.append({**identity, "round": rounds, "score": scores})
     return inline(rows)
-
-
-ON_FRONT, BEATEN = "on the Pareto front", "dominated"
-
-
-def objective_front(trials: pd.DataFrame, objectives: tuple[str, str]) -> alt.TopLevelMixin:
-    """Return a scatter plot of the trials of a two-objective search, with a line along the Pareto front.
-
-    Args:
-        trials: One row per trial with `trial`, `name`, `first`, `second`, both to be maximized, and `front`, either
-            `ON_FRONT` or `BEATEN`.
-        objectives: Names of the two objectives.
-    """
-    first, second = objectives
-    base, scale = alt.Chart(inline(trials)), alt.Scale(zero=False, nice=True, padding=12)
-    x, y = alt.X("first:Q", title=first, scale=scale), alt.Y("second:Q", title=second, scale=scale)
-    colour = _two_colours("front", (ON_FRONT, BEATEN), (BLUE, GREY))
-    tooltip = tooltips(trial="trial", name="strategy", first__Q=first, second__Q=second, front="status")
-    is_front = alt.datum.front == ON_FRONT
-    line = base.transform_filter(is_front).mark_line(color=BLUE, strokeWidth=1.4, opacity=0.6)
-    size = alt.condition(is_front, alt.value(130), alt.value(60))
-    points = base.mark_circle(opacity=0.85).encode(x, y, color=colour, size=size, tooltip=tooltip)
-    return alt.layer(line.encode(x, y, order="first:Q"), points).properties(height=260)
 
 
 MOST_AXES = 9

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -101,9 +101,6 @@ ObjectiveName = Literal["accuracy", "worst_clients", "rounds_to_target", "bytes_
 HAS_TARGET = ("rounds_to_target", "bytes_to_target", "time_to_accuracy")
 """Objectives that measure the cost of reaching `search.target`."""
 
-FINDS_FRONTS = ("genetic", "tpe", "gp", "racing", "random", "grid")
-"""Searchers that support two objectives. The others rank configurations by one number."""
-
 INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 """Searchers whose first trials may come from the diagnosis. Random search and grid are baselines, CMA-ES has one
 strategy, and a language model reads the diagnosis itself."""
@@ -150,13 +147,6 @@ def _list_of_one(given: Any) -> Any:
 
 def _list_of_all(given: Any) -> Any:
     return [given] if given == "all" else given
-
-
-def _one_or_two_objectives(given: Any) -> Any:
-    names = list(given) if isinstance(given, list | tuple) else [given]
-    if len(names) not in (1, 2) or any(name not in get_args(ObjectiveName) for name in names):
-        raise ValueError(f"must be one or two of {', '.join(get_args(ObjectiveName))}, got {given!r}")
-    return names[0] if len(names) == 1 else tuple(names)
 
 
 PUBLISHED: Mapping[str, Any] = {
@@ -221,14 +211,11 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     warm_start: tuple[str, ...] = Field(
         default=(), description="folders of earlier studies whose best configurations are tried first"
     )
-    objective: Annotated[
-        ObjectiveName | tuple[ObjectiveName, ObjectiveName], BeforeValidator(_one_or_two_objectives)
-    ] = Field(
+    objective: ObjectiveName = Field(
         default="accuracy",
         description=(
             "objective to maximise: accuracy (or training.metric), that of the worst tenth of the "
-            "clients, or rounds, bytes or simulated time left when search.target is reached; or "
-            "two of them, such as [accuracy, bytes_to_target], for a Pareto front"
+            "clients, or rounds, bytes or simulated time left when search.target is reached"
         ),
     )
     target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
@@ -278,21 +265,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     def _settings_go_together(self) -> Self:
         if self.strategies == () and not self.customs:
             raise ValueError("strategies must name at least one kind if customs is empty, got []")
-        named = ", ".join(self.objectives)
-        needs_target = any(name in HAS_TARGET for name in self.objectives)
+        needs_target = self.objective in HAS_TARGET
         if needs_target and self.target is None:
-            raise ValueError(f"target must be given if objective={named}, such as target=0.9, got none")
+            raise ValueError(f"target must be given if objective={self.objective}, such as target=0.9, got none")
         if not needs_target and self.target is not None:
             raise ValueError(
                 f"target must be left out unless objective is {' or '.join(HAS_TARGET)}, got {self.target:g} "
-                f"beside objective={named}"
-            )
-        if len({*self.objectives}) < len(self.objectives):
-            raise ValueError(f"objective must name two different objectives, got {named}")
-        if len(self.objectives) > 1 and self.kind not in FINDS_FRONTS:
-            raise ValueError(
-                f"kind must be {', '.join(FINDS_FRONTS[:-1])} or {FINDS_FRONTS[-1]} if objective names two, as "
-                f"the other searchers rank by a single number, got {self.kind}"
+                f"beside objective={self.objective}"
             )
         if self.published and self.kind != PUBLISHED["kind"]:
             raise ValueError(f"kind must be {PUBLISHED['kind']} if published=true, got {self.kind}")
@@ -307,11 +286,6 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     def trials_at_once(self) -> int:
         """Largest number of proposals trained concurrently."""
         return 1 if self.kind in (ONE_SHOT, "multishot_llm") else self.generation_size
-
-    @property
-    def objectives(self) -> tuple[ObjectiveName, ...]:
-        """The maximised objectives; verdicts are by the first."""
-        return (self.objective,) if isinstance(self.objective, str) else self.objective
 
     @property
     def has_tuned_reference(self) -> bool:

@@ -79,7 +79,6 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
     }
     if len(failed) > len(completed):
         return replace(failed[0], error=failure_notes[0], **common)
-    objectives = [training.objectives for training in completed if training.objectives is not None]
     fitness = _median((training.fitness for training in completed), len(failed))
     middle = next(training for training in completed if training.fitness == fitness)
     return replace(
@@ -88,7 +87,6 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
         **_median_curves(completed),
         own_fitness=_median((training.own_fitness for training in completed), len(failed)),
         clean_fitness=_median((training.clean_fitness for training in completed), len(failed)),
-        objectives=tuple(_median(values, len(failed)) for values in zip(*objectives, strict=True)) or None,
         notes=(*middle.notes, *failure_notes),
     )
 
@@ -149,8 +147,7 @@ class StudyFacts:
         data_digest: Digest of the rows and their partition; None if unknown.
         guessing: Fitness of a constant answer, such as the most frequent class, which is assigned to failed trials.
         measure: What the fitness measures.
-        objectives: Objectives of the fitness and, if there are two, of the front; none uses the mean score.
-        second_measure: What the second objective measures, if there is one.
+        objective: Objective of the fitness; None uses the mean score.
         selection: The selection policy used when the strategy samples no clients itself; None leaves it to the
             strategy.
         data_origin: Data set and partition; None if unknown.
@@ -171,8 +168,7 @@ class StudyFacts:
     data_digest: str | None = None
     guessing: float = 0.0
     measure: Measure = ACCURACY
-    objectives: tuple[Objective, ...] = ()
-    second_measure: Measure | None = None
+    objective: Objective | None = None
     selection: SelectionSpec | None = None
     data_origin: DataOrigin | None = None
     repetitions: int = 1
@@ -313,9 +309,8 @@ class Ledger:
     def _of_this_study(self, number: int, trial: Trial) -> Trial:
         facts = self.facts
         own_fitness, clean_fitness = trial.own_fitness, trial.clean_fitness
-        objective_values = [objective.fitness(trial, facts.view) for objective in facts.objectives]
-        if facts.objectives:
-            own_fitness, clean_fitness = (facts.objectives[0].fitness(trial, view) for view in ("own", "clean"))
+        if facts.objective is not None:
+            own_fitness, clean_fitness = (facts.objective.fitness(trial, view) for view in ("own", "clean"))
         return replace(
             trial,
             study=facts.name,
@@ -324,7 +319,6 @@ class Ledger:
             fitness=clean_fitness if facts.view == "clean" else own_fitness,
             own_fitness=own_fitness,
             clean_fitness=clean_fitness,
-            objectives=tuple(objective_values) if len(objective_values) > 1 else None,
             versions=facts.versions,
         )
 
@@ -367,28 +361,6 @@ def full_trainings_of(trials: Iterable[Trial], num_rounds: int) -> float:
 def comparable(trials: Iterable[Trial]) -> list[Trial]:
     """Return the completed full trainings."""
     return [trial for trial in trials if trial.status == "completed" and trial.whole]
-
-
-def front_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the non-dominated full trainings, best by the first objective first; empty without two objectives.
-
-    One dominates another if it is no worse by any objective and better by one. Of ties only the earliest is returned.
-    """
-    candidates = sorted((trial for trial in comparable(trials) if trial.objectives), key=lambda trial: trial.trial)
-    front: list[Trial] = []
-    for trial in candidates:
-        others = [other.objectives or () for other in candidates if other is not trial]
-        front_values = [member.objectives for member in front]
-        if trial.objectives not in front_values and not any(
-            dominates(other, trial.objectives or ()) for other in others
-        ):
-            front.append(trial)
-    return sorted(front, key=lambda trial: -trial.fitness)
-
-
-def dominates(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Return whether `ours` dominates `theirs`: no worse by any objective, and better by one."""
-    return tuple(ours) != tuple(theirs) and all(our >= their for our, their in zip(ours, theirs, strict=True))
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:

@@ -31,7 +31,7 @@ from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.search.config import ONE_SHOT, SearchConfig, View
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, front_of, full_trainings_of, worst_of
+from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of, worst_of
 from fedscout.search.objective import ACCURACY, Measure
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
 from fedscout.search.recommenders.language_model import LanguageModel
@@ -110,7 +110,6 @@ class StudyOutcome:
         warm_start: Proposals of earlier studies, if there were any.
         advice: The rules' recommendation, which takes no trial; None without a diagnosis.
         first_generation: Initial proposals from the diagnosis; empty unless the search is informed.
-        front: For two objectives the non-dominated full trainings, including FedAvg; else empty.
         early_stopping_round: Number of rounds determined by early stopping; None without it.
         is_perfect: Whether the search ended early, as FedAvg has the best possible score.
         recommendation: The configuration trained by a one-shot study, and its source; None for a search.
@@ -126,7 +125,6 @@ class StudyOutcome:
     warm_start: WarmStart | None = None
     advice: Recommendation | None = None
     first_generation: tuple[Alternative, ...] = ()
-    front: list[Trial] = field(default_factory=list)
     early_stopping_round: int | None = None
     is_perfect: bool = False
     recommendation: Recommendation | None = None
@@ -234,7 +232,7 @@ def run_study(
             outcome.tuned = tune(config, ledger, outcome.baseline)
     if config.confirmation_seeds:
         with timed("confirmation"):
-            outcome.confirmation = confirm_winner(config, ledger, outcome.trials, outcome.tuned, outcome.front)
+            outcome.confirmation = confirm_winner(config, ledger, outcome.trials, outcome.tuned)
     return outcome
 
 
@@ -273,8 +271,7 @@ def advised(
 
 def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:
     """Whether a trial has the best possible score."""
-    best = facts.measure.best if facts.second_measure is None else None  # else traffic may be saved
-    return best is not None and trial.fitness >= best
+    return facts.measure.best is not None and trial.fitness >= facts.measure.best
 
 
 def search_by(searcher: Searcher, config: SearchConfig, ledger: Ledger) -> StudyOutcome:
@@ -307,7 +304,6 @@ def search_by(searcher: Searcher, config: SearchConfig, ledger: Ledger) -> Study
     ledger.release()
     outcome.trials = trials
     outcome.best = best_of([outcome.baseline, *trials])
-    outcome.front = front_of([outcome.baseline, *trials])
     outcome.trainings = full_trainings_of(trials, facts.num_rounds)
     outcome.notes = [] if outcome.is_perfect else searcher.notes()
     return outcome

@@ -138,7 +138,6 @@ _SUMMARY = (
 )
 _OPTIONAL_SUMMARY = (
     "selection",
-    "objectives",
     "repetition_fitness",
     "metric",
     "global_accuracy",
@@ -189,8 +188,6 @@ class Trial:
         round_global_accuracy: As `round_accuracy`, but of the global model itself; None where no client has another.
         round_new_client_accuracy: Accuracy of the model that a client which never trained would use, over the clients
             that never train; None if there are none.
-        objectives: The fitness by each objective in a multi-objective search, the first of which is `fitness`; else
-            None.
         round_seconds: Duration of each round on the simulated clock; None without one.
         repetition_fitness: The fitness of each training, for a trial of several trainings; None for one training.
         client: The clients scored in the last round.
@@ -250,7 +247,6 @@ class Trial:
     round_clean_worst_clients: tuple[float, ...] | None = None
     client_metric: tuple[float, ...] | None = None
     client_clean_metric: tuple[float, ...] | None = None
-    objectives: tuple[float, ...] | None = None
     selection: str | None = None
     client_rounds: tuple[int, ...] | None = None
     round_seconds: tuple[float, ...] | None = None

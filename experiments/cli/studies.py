@@ -139,7 +139,6 @@ def study(
             progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
             tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
             finished.measure,
-            finished.second_measure,
             finished.document["dependence"],
         ).show(console)
         show_columns(console, finished.federation.facts, is_brief=not verbose)
@@ -198,7 +197,7 @@ def train(
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
     from fedscout.experiments.reports.progress import TrialProgress
-    from fedscout.experiments.studies.checks import measures_of_study
+    from fedscout.experiments.studies.checks import measure_of_study
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.trained import DESCRIPTION_FILE
 
@@ -221,7 +220,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = measures_of_study(built_study(config, federation)[0])[0]
+    measure = measure_of_study(built_study(config, federation)[0])
     show_trials(console, [trial], None, title="Trial", measure=measure)
     show_labels(console, federation, trial, config.search.view)
     console.print()

@@ -182,7 +182,7 @@ def _check(config: StudyConfig) -> None:
         "be left out, as all proxy clients take part in every round",
     )
     fixed = [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]
-    others = search.objectives != ("accuracy",) or search.validation_fraction
+    others = search.objective != "accuracy" or search.validation_fraction
     faults = [
         Fault(key, must)
         for key, must, is_wrong in (

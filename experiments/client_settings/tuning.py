@@ -172,8 +172,8 @@ def tune_cell(
     name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
     federation = cell_federation(clients, tuning.proxy, tuning.model, name)
     facts = study_facts(config, federation)
-    objectives = (_ScoreAtEnd("accuracy", facts.num_rounds),)
-    facts = replace(facts, config_hash=digest, objectives=objectives, data_digest=tuning.proxy.digest())
+    objective = _ScoreAtEnd("accuracy", facts.num_rounds)
+    facts = replace(facts, config_hash=digest, objective=objective, data_digest=tuning.proxy.digest())
     seed = integer(config.seed, digest) % LARGEST_SEED
     with open_runner(federation, config.engine, RunFolder(folder), parallel=1) as runner:
         ledger = Ledger(facts, runner, TrialLog(folder))

@@ -34,7 +34,7 @@ def show_study(console: Console, finished: FinishedStudy) -> None:
         console.print(f"  {note}")
     if finished.report is not None:
         show_report(console, finished.report)
-    show_outcome(console, finished.outcome, finished.measure, finished.second_measure)
+    show_outcome(console, finished.outcome, finished.measure)
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout.read_trials reads it)")
     show_path(console, "Result", finished.folder / "result.json")
@@ -103,13 +103,12 @@ def show_trials(
     baseline: float | None,
     title: str = "Trials",
     measure: Measure = ACCURACY,
-    second: Measure | None = None,
 ) -> None:
-    """Print a table of trials; `second` is what the second of two objectives measures."""
+    """Print a table of trials."""
     has_partial_trials = any(not trial.whole for trial in trials)
     against = "" if baseline is None else f"{measure.unit} vs. FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
-    columns = informative_columns([trial_values(trial, measure) for trial in trials], second)
+    columns = informative_columns([trial_values(trial, measure) for trial in trials])
     headings = [measure.name, against, *columns]
     table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
     for index, trial in enumerate(trials):
@@ -127,27 +126,22 @@ def show_trials(
     console.print(table)
 
 
-def show_outcome(
-    console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY, second: Measure | None = None
-) -> None:
+def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY) -> None:
     """Print the search and the confirmation; the screen above has the verdict."""
     if outcome.early_stopping_round is not None:
         rounds = outcome.early_stopping_round
         console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
-    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure, second=second)
+    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure)
     if outcome.is_perfect:
         best = "classifies every test row correctly" if measure.is_accuracy else "has the best possible score"
         console.print(f"\nFedAvg {best}, so the search ended.")
-    if outcome.front:
-        title = "Pareto front: no other configuration is better in one objective and no worse in the other"
-        show_trials(console, outcome.front, outcome.baseline.fitness, title, measure, second)
     if outcome.tuned:
         console.print()
         rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
         cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
         console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
     if outcome.confirmation is not None:
-        show_confirmation(console, outcome.confirmation, measure, second)
+        show_confirmation(console, outcome.confirmation, measure)
 
 
 def _tuned_text(rate: TunedRate) -> str:
@@ -157,16 +151,14 @@ def _tuned_text(rate: TunedRate) -> str:
     return f"{rate.learning_rate:g}: {sum(rate.scores) / count:.4f}{over}{failed}"
 
 
-def show_confirmation(
-    console: Console, confirmation: Confirmation, measure: Measure = ACCURACY, second: Measure | None = None
-) -> None:
+def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
     """Print the verdict on the fresh seeds, in both views if they differ."""
     import numpy as np
 
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
-    columns = informative_columns([candidate_values(candidate) for candidate in confirmation.contestants], second)
+    columns = informative_columns([candidate_values(candidate) for candidate in confirmation.contestants])
     numbers = ["learning rate", measure.name, *(["on clean data"] if clean else []), *columns]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
     for index, candidate in enumerate(confirmation.contestants):
@@ -202,9 +194,8 @@ def _score_text(value: float) -> str:
     return f"{value:.4f}"
 
 
-SECOND, DOWN, UP = "second objective", "down per round", "up per round"
+DOWN, UP = "down per round", "up per round"
 INFORMATIVE: Mapping[str, Callable[[float], str]] = {
-    SECOND: _score_text,
     "mean score": _score_text,
     "global model": _score_text,
     "new client": _score_text,
@@ -222,7 +213,6 @@ Values = Mapping[str, float | None]
 def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
     """Return the values of a trial; a failed one has only bytes."""
     return {
-        SECOND: trial.objectives[1] if trial.objectives and trial.status == "completed" else None,
         "mean score": None if measure.of == "mean" else trial.score,
         "own": trial.score,
         "global model": trial.global_accuracy,
@@ -237,7 +227,6 @@ def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
 def candidate_values(candidate: Candidate) -> Values:
     """Return the values of a confirmation candidate, averaged over its seeds."""
     scores = {
-        SECOND: candidate.second,
         "mean score": candidate.score,
         "own": candidate.score or candidate.own,
         "global model": candidate.global_accuracy,
@@ -247,7 +236,7 @@ def candidate_values(candidate: Candidate) -> Values:
     return {**means, DOWN: candidate.bytes_down, UP: candidate.bytes_up}
 
 
-def informative_columns(rows: Sequence[Values], second: Measure | None = None) -> dict[str, list[str]]:
+def informative_columns(rows: Sequence[Values]) -> dict[str, list[str]]:
     """Return the columns that carry information, by heading, with one cell per row.
 
     The score has a column where the fitness is something else. The global model has one where some clients use another
@@ -263,8 +252,7 @@ def informative_columns(rows: Sequence[Values], second: Measure | None = None) -
             continue
         if heading == "global model":
             values = [row["own"] if value is None else value for row, value in zip(rows, values, strict=True)]
-        shown = second.name if heading == SECOND and second is not None else heading
-        columns[shown] = ["" if value is None else text(value) for value in values]
+        columns[heading] = ["" if value is None else text(value) for value in values]
     return columns
 
 

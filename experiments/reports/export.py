@@ -37,7 +37,7 @@ from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.studies.run_folder import read_claim
 from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import extra_module
-from fedscout.search.searchers.optuna import quiet_optuna, values_of
+from fedscout.search.searchers.optuna import quiet_optuna
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -137,7 +137,7 @@ def _write_optuna(study: LoggedStudy, place: str) -> int:
     """Write an SQLite file; other studies in it are kept."""
     import optuna
 
-    trials, names = list(optuna_trials(study)), study.config.search.objectives
+    trials = list(optuna_trials(study))
     if not trials:
         raise LogError.of("the folder", "hold trials of a search", f"{study.path} with only other trials")
     Path(place).parent.mkdir(parents=True, exist_ok=True)
@@ -145,8 +145,8 @@ def _write_optuna(study: LoggedStudy, place: str) -> int:
         storage = optuna.storages.RDBStorage(f"sqlite:///{place}")
         with suppress(KeyError):  # without an earlier export
             optuna.delete_study(study_name=study.name, storage=storage)
-        exported = optuna.create_study(study_name=study.name, storage=storage, directions=["maximize"] * len(names))
-        exported.set_metric_names(list(names) if len(names) > 1 else ["fitness"])
+        exported = optuna.create_study(study_name=study.name, storage=storage, direction="maximize")
+        exported.set_metric_names(["fitness"])
         exported.set_user_attr("federation", study.records[0].study)
         exported.add_trials(trials)
         storage.remove_session()
@@ -168,7 +168,7 @@ def optuna_trials(study: LoggedStudy) -> Iterator[FrozenTrial]:
         attributes = {name: getattr(trial, name) for name in ATTRIBUTES} | {"seconds": trial.seconds.get("total")}
         exported = create_trial(
             state=TrialState.FAIL if failed else finished,
-            values=None if failed else values_of(trial),
+            value=None if failed else trial.fitness,
             params=dict(run.settings),
             distributions={name: distributions[name] for name in run.settings},
             user_attrs={name: value for name, value in attributes.items() if value is not None},

@@ -170,7 +170,6 @@ def _search(study: StudyFiles) -> Section:
         pictures.append(Picture("strategy-space", caption, charts.strategy_space(frame, parameters, name)))
     else:
         missing = ("The search space is not drawn, as there are too few trials.",)
-    pictures += _front(study)
     return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
 
 
@@ -194,20 +193,6 @@ def _one_shot(study: StudyFiles) -> list[str]:
     by = "The rules" if model is None else f"The language model {model['model']}"
     first = f"No search was run. {answer['instead_of_model'] or f'{by} recommended the strategy.'}"
     return [first, f"{answer['name']}: {answer['reasons'][0]['explanation']}"]
-
-
-def _front(study: StudyFiles) -> list[Picture]:
-    """Return the chart of two objectives; empty for one objective."""
-    table = page_tables.front_table(study)
-    if table.empty:
-        return []
-    first, second = page_tables.objective_names(study)
-    count = int((table["front"] == charts.ON_FRONT).sum())
-    caption = (
-        f"One point per trial, by {first} and {second}; larger is better for both. Blue: the Pareto front, the "
-        f"{count} of {len(table)} trials that no other trial dominates."
-    )
-    return [Picture("front", caption, charts.objective_front(table, (first, second)))]
 
 
 def _clients(study: StudyFiles, found: page_tables.BeforeAndAfter | None) -> Section:

@@ -24,13 +24,10 @@ from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError, StrategyError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
-from fedscout.experiments.charts import BEATEN, ON_FRONT
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.reports.details import trial_name
-from fedscout.experiments.studies.checks import measures_of_study
 from fedscout.experiments.studies.run_folder import read_claim, read_result
 from fedscout.search.confirmation.confirmation import Confirmation
-from fedscout.search.ledger import dominates
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import SELECTION
@@ -111,7 +108,7 @@ class Page:
 
 COLUMNS = (
     *("study", "trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "learning_rate"),
-    *("status", "error", "fitness", "num_rounds", "metric", "objectives", "seconds", "bytes_down", "bytes_up"),
+    *("status", "error", "fitness", "num_rounds", "metric", "seconds", "bytes_down", "bytes_up"),
     *(f"{of}_{view}{name}" for of in ("round", "client") for view in ("", "clean_") for name in ("accuracy", "metric")),
     *("round_seconds", "client", "client_num_examples", "client_rounds"),
 )
@@ -164,7 +161,7 @@ class StudyFiles:
         """The measure of the fitness."""
         if self.confirmation is not None:
             return self.confirmation.measure
-        if self.config.search.objectives != ("accuracy",):
+        if self.config.search.objective != "accuracy":
             return UNLIKE
         return self.score_measure
 
@@ -461,20 +458,3 @@ def cost_table(study: StudyFiles) -> pd.DataFrame:
         }
     ).reindex([phase for phase in PARTS if phase in set(trials["phase"])])
     return table.rename(index=PARTS).rename_axis("part").reset_index()
-
-
-def front_table(study: StudyFiles) -> pd.DataFrame:
-    """Return `trial`, `name`, `first`, `second` and `front` of each trial; empty for one objective."""
-    trials = study.trials[(study.trials["status"] == "completed") & study.trials["phase"].isin(["baseline", "search"])]
-    searched = [trial for trial in rows_of(trials) if isinstance(trial["objectives"], list)]
-    points = [trial["objectives"] for trial in searched]
-    status = [BEATEN if any(dominates(other, point) for other in points) else ON_FRONT for point in points]
-    names = [(trial["trial"], strategy_name(trial)) for trial in searched]
-    rows = [(*name, *point, place) for name, point, place in zip(names, points, status, strict=True)]
-    return pd.DataFrame(rows, columns=["trial", "name", "first", "second", "front"])
-
-
-def objective_names(study: StudyFiles) -> tuple[str, str]:
-    """Return the names of the two objectives."""
-    first, second = measures_of_study(study.config)
-    return first.name, second.name

@@ -158,7 +158,6 @@ class StudyScreen:
         cost: Cost of the study, in a sentence.
         next_steps: Label and command of possible next steps; a command may have several lines.
         measure: What the fitness measures.
-        front_of: What the second of two objectives measures, or None.
         dependence: Notes on rows that depend on each other.
     """
 
@@ -168,7 +167,6 @@ class StudyScreen:
     cost: str
     next_steps: Sequence[tuple[str, str]] = ()
     measure: Measure = ACCURACY
-    front_of: Measure | None = None
     dependence: Sequence[str] = ()
 
     def show(self, console: Console) -> None:
@@ -216,9 +214,6 @@ class StudyScreen:
             summary = "Trained the recommended strategy once" + (f" and on {seeds} fresh seeds" if seeds else "")
         if num_failed:
             summary += f", {num_failed} failed ({_failures(outcome)})"
-        if outcome.front:
-            second = "" if self.front_of is None else f" of {measure.name} and {self.front_of.name}"
-            summary += f", {len(outcome.front)} on the Pareto front{second}"
         if outcome.baseline.status == "failed":
             return f"{summary}; FedAvg failed ({first_line_of(outcome.baseline.error)})"
         if outcome.is_perfect:

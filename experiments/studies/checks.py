@@ -1,4 +1,4 @@
-"""Checks of a study's configuration against its federation before it starts, and its metric, measures and objectives.
+"""Checks of a study's configuration against its federation before it starts, and its metric, measure and objective.
 
 `check` collects the faults of all: the metric, the simulated clock and its deadline, the precision of the model's
 layers, the table of client settings, the rows from which clients take part, and the selection policies, each of which
@@ -94,7 +94,7 @@ def check_clock(config: StudyConfig, federation: Federation, spec: StrategySpec)
         ConfigurationError: If the objective or the strategy needs a simulated clock and there is none, or if every
             client's shortest possible round exceeds the deadline.
     """
-    if "time_to_accuracy" in config.search.objectives and not federation.devices:
+    if config.search.objective == "time_to_accuracy" and not federation.devices:
         raise ConfigurationError.of(
             "search.objective", f"not be time_to_accuracy without a simulated clock: {NEEDS_DEVICES}"
         )
@@ -349,16 +349,14 @@ def metric_of(name: str, federation: Federation) -> Metric | None:
     return None if name == ACCURACY else {**OF_CLASSES, **OF_QUANTITIES}[name]()
 
 
-def objectives_of(config: StudyConfig, federation: Federation) -> tuple[Objective, ...]:
-    """Return the objectives: that of the fitness, then others of a Pareto front; empty for the mean score."""
-    search = config.search
-    if search.objectives == ("accuracy",):
-        return ()
-    return tuple(_objective(name, config, federation) for name in search.objectives)
+def objective_of(config: StudyConfig, federation: Federation) -> Objective | None:
+    """Return the objective of the fitness; None for the mean score."""
+    return None if config.search.objective == "accuracy" else _objective(config, federation)
 
 
-def _objective(name: ObjectiveName, config: StudyConfig, federation: Federation | None) -> Objective:
-    """Return an objective; without a federation, the cost of a plain round, needed only to measure it, is unset."""
+def _objective(config: StudyConfig, federation: Federation | None) -> Objective:
+    """Return the objective; without a federation, the cost of a plain round, needed only to measure it, is unset."""
+    name = config.search.objective
     objective = Objective(name, config.training.num_rounds, config.search.target or 1.0)
     if federation is None or name not in PLAIN_COSTS:
         return objective
@@ -380,18 +378,18 @@ PLAIN_COSTS: Mapping[ObjectiveName, Callable[[StudyConfig, Federation], float]] 
 """The cost of a round of plain FedAvg, by objective."""
 
 
-def measures_of_study(config: StudyConfig, federation: Federation | None = None) -> list[Measure]:
-    """Return the measure of each objective of a study; the first one is that of the fitness.
+def measure_of_study(config: StudyConfig, federation: Federation | None = None) -> Measure:
+    """Return the measure of a study's fitness.
 
     The scale of the mean absolute error is computed from the federation's rows.
     """
-    score, search = MEASURES[config.metric_name], config.search
+    score = MEASURES[config.metric_name]
     if kind := ENVIRONMENTS.get(config.federation.dataset):
         score = reward(kind.score_name, kind.largest_score)
     if config.metric_name == Mae.name and federation is not None and federation.targets is not None:
         targets = federation.targets[federation.partition.rows]
         score = score.model_copy(update={"best": float(np.abs(targets - targets.mean()).mean())})
-    return [_objective(name, config, federation).measure(score) for name in search.objectives]
+    return _objective(config, federation).measure(score)
 
 
 def constant_answer(federation: Federation, metric: Metric | None, objective: ObjectiveName = "accuracy") -> float:

@@ -492,7 +492,6 @@ def result_document(
         **({"notes": outcome.notes} if outcome.notes else {}),
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
         **advised,
-        **({"front": [trial.summary() for trial in outcome.front]} if outcome.front else {}),
         **{name: None if trial is None else trial.summary() for name, trial in chosen.items()},
         **({} if outcome.early_stopping_round is None else {"num_rounds": outcome.early_stopping_round}),
         **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),

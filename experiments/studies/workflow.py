@@ -98,7 +98,6 @@ class FinishedStudy:
     report: HeterogeneityReport | None
     outcome: StudyOutcome
     measure: Measure
-    second_measure: Measure | None = None
 
 
 @dataclass
@@ -280,7 +279,7 @@ def recommend(
         config.training.num_rounds,
         config.search.view,
         description=wanted.text,
-        measure=checks.measures_of_study(config)[0],
+        measure=checks.measure_of_study(config),
         data_origin=data_origin_of(config) if wanted.report is None else None,
     )
 
@@ -411,10 +410,7 @@ def run_workflow(
         document = run_folder.result_document(config, pipeline.federation, found, report, outcome, timings)
         if folder.is_writable:
             folder.write_json(run_folder.RESULT_FILE, document)
-        facts = ledger.facts
-        return FinishedStudy(
-            document, folder.path, pipeline.federation, report, outcome, facts.measure, facts.second_measure
-        )
+        return FinishedStudy(document, folder.path, pipeline.federation, report, outcome, ledger.facts.measure)
 
 
 def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
@@ -442,7 +438,7 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return the facts that all trials of a study share."""
-    metric, measures = checks.metric_of(config.metric_name, federation), checks.measures_of_study(config, federation)
+    metric = checks.metric_of(config.metric_name, federation)
     cohort = cohort_of(config, federation.num_seen)
     return StudyFacts(
         name=federation.name,
@@ -450,7 +446,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         cohort=cohort,
         session=replace(
             config.training.session(
-                config.seed, config.search.validation_fraction, metric, "worst_clients" in config.search.objectives
+                config.seed, config.search.validation_fraction, metric, config.search.objective == "worst_clients"
             ),
             client_table=client_table_of(config, federation),
         ),
@@ -460,10 +456,9 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
         config_hash=config.digest(),
         config=config.model_dump_json(),
         versions=run_folder.versions(),
-        guessing=checks.constant_answer(federation, metric, config.search.objectives[0]),
-        measure=measures[0],
-        objectives=checks.objectives_of(config, federation),
-        second_measure=measures[1] if len(measures) > 1 else None,
+        guessing=checks.constant_answer(federation, metric, config.search.objective),
+        measure=checks.measure_of_study(config, federation),
+        objective=checks.objective_of(config, federation),
         selection=checks.selection_of(config, cohort),
         data_origin=data_origin_of(config),
         repetitions=config.training.repetitions,

@@ -32,7 +32,7 @@ import numpy as np
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
-from fedscout.experiments.studies.checks import measures_of_study
+from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.workers import End
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, SweepFolder, SweepStudy, value_text
 from fedscout.search.confirmation.intervals import (
@@ -119,7 +119,7 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepS
     if result is None:
         return SweepStudy(one, path, end, (shared,))
     one = replace(one, config=one.config.with_task(result["config"]["federation"]["task"] == "regression"))
-    measure = measures_of_study(one.config)[0]
+    measure = measure_of_study(one.config)
     from fedscout.engine.trials.log import read_columns
 
     trials, _ = read_columns(path / "trials", ["trial", "status", "seconds"])

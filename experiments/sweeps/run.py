@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.runtime.files import LOCK
 from fedscout.engine.runtime.storage import Storage, refresh, storage_of
-from fedscout.experiments.studies.checks import measures_of_study
+from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.studies.workers import (
     Display,
@@ -198,7 +198,7 @@ def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) 
 
 def scored_by(configurations: Sequence[GridConfiguration]) -> Measure:
     """Return the common measure of all studies; if they differ, plain fitness."""
-    measures = [measures_of_study(one.config)[0] for one in configurations]
+    measures = [measure_of_study(one.config) for one in configurations]
     return measures[0] if measures and all(measure == measures[0] for measure in measures) else UNLIKE
 
 

@@ -47,7 +47,6 @@ class Candidate(BaseModel):
         global_accuracy: As `own`, but of the global model; None if no client has a personal model.
         new_client_accuracy: As `own`, but of clients that never train; None if there are none.
         score: Mean score of the last five rounds per seed; None if that is `own`.
-        second: Fitness per seed by the second objective in the deciding view; None with one objective.
         bytes_down: Bytes of train messages to all clients of a round; None if unknown.
         bytes_up: Bytes of their answers.
     """
@@ -65,7 +64,6 @@ class Candidate(BaseModel):
     global_accuracy: tuple[float, ...] | None = None
     new_client_accuracy: tuple[float, ...] | None = None
     score: tuple[float, ...] | None = None
-    second: tuple[float, ...] | None = None
     bytes_down: float | None = None
     bytes_up: float | None = None
 
@@ -156,11 +154,6 @@ class Confirmation(BaseModel):
             return self.contestants[0].name
         return reference_name(next(candidate for candidate in self.contestants if candidate.role == self.reference))
 
-    def with_caveats(self, caveats: Sequence[str]) -> Confirmation:
-        """Return the confirmation with further caveats."""
-        all_caveats = (*self.caveats, *caveats)
-        return self.model_copy(update={"caveats": all_caveats, "sentence": " ".join([self.sentence, *caveats])})
-
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
     """Return distinct seeds other than the search's own."""
@@ -201,7 +194,6 @@ def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measu
         global_accuracy=_each([trial.global_accuracy for trial in trials], guessing),
         new_client_accuracy=_each([trial.new_client_accuracy for trial in trials], guessing),
         score=None if measure.of == "mean" else _each([trial.score for trial in trials], guessing),
-        second=_each([trial.objectives[1] if trial.objectives else None for trial in trials], 0.0),
         bytes_down=_mean([trial.bytes_down for trial in trials]),
         bytes_up=_mean([trial.bytes_up for trial in trials]),
     )

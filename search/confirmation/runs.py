@@ -145,7 +145,8 @@ def judged(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], gu
     if reason := uninformative(with_guessing):
         sentence = f"No verdict: {reason}. {with_guessing.scores_text}."
         return with_guessing.model_copy(update={"verdict": "not confirmed", "no_verdict": reason, "sentence": sentence})
-    return with_guessing.with_caveats(caveats(with_guessing, trials, guessing))
+    found = caveats(with_guessing, trials, guessing)
+    return with_guessing.model_copy(update={"caveats": found, "sentence": " ".join([confirmation.sentence, *found])})
 
 
 def uninformative(confirmation: Confirmation) -> str:
@@ -236,11 +237,7 @@ def _few_rows(confirmation: Confirmation, row: float) -> Iterator[str]:
 
 
 def confirm_winner(
-    config: SearchConfig,
-    ledger: Ledger,
-    trials: Sequence[Trial],
-    tuned: Sequence[TunedRate],
-    front: Sequence[Trial] = (),
+    config: SearchConfig, ledger: Ledger, trials: Sequence[Trial], tuned: Sequence[TunedRate]
 ) -> Confirmation | None:
     """Compare the best configurations other than FedAvg with the baselines on fresh seeds.
 
@@ -250,14 +247,11 @@ def confirm_winner(
         trials: Trials of the search; full trainings are candidates, FedAvg is excluded.
         tuned: FedAvg at several client learning rates, best first; empty without tuning. If the study's own rate is the
             best, there is no further baseline.
-        front: For two objectives the non-dominated trials, to which the choice is limited unless FedAvg is the only
-            one.
     """
     facts = ledger.facts
-    of_front = [trial for trial in front if trial.spec != BASELINE]
-    others = of_front or [trial for trial in trials if trial.spec != BASELINE]
+    others = [trial for trial in trials if trial.spec != BASELINE]
     challengers = challengers_of(others, config.confirmation_top)
-    tried = {trial.spec.model_dump_json() for trial in trials if trial.spec != BASELINE}
+    tried = {trial.spec.model_dump_json() for trial in others}
     if not challengers:
         return None
     entrants: list[tuple[Role, TrialSettings]] = [
@@ -276,12 +270,7 @@ def confirm_winner(
         span=facts.measure.span,
         same_rows=facts.same_test_rows,
     )
-    confirmation = _train_until_decided(ledger, design, entrants)
-    if facts.second_measure is None:
-        return confirmation
-    source = "of the front" if of_front else "of the search (the front is FedAvg alone)"
-    trained = f"{len(challengers)} of {len(others)} configurations {source} were trained on fresh seeds besides FedAvg"
-    return confirmation.with_caveats([f"The verdict uses {facts.measure.name} alone; {trained}."])
+    return _train_until_decided(ledger, design, entrants)
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""Generational searchers: genetic search with Pareto ranking, random search, and grid search.
+"""Generational searchers: genetic search, random search, and grid search.
 
 **Generations.** A generation is a fixed number of trials that are evaluated at once. Its proposals depend on the seed,
 its number and the results of earlier generations, but not on the order within a generation or the number of proposals
@@ -19,20 +19,10 @@ As mutants keep their parent's strategy, a long search would converge to one kin
 configurations of promising kinds, one child of each generation from the third on is of the least tried kind, while
 there are any; eight trials in generations of four are unaffected and equal the published search.
 
-For two objectives the parents are selected as in NSGA-II: the pool has the size of a generation, by fronts and within a
-front by crowding distance; the better of two drawn at random is the parent.
-
 Failed trials have fitness 0 and stay: they are not repeated, and are parents if there is nothing better. Choices of our
 own: the size of the mutation steps, the rounding, a user's categorical parameter (redrawn), and that FedAvg, which is
 evaluated outside the budget, is no parent, as only one other parent would remain. At a mutation rate below 1 the other
 children are random configurations. A child of a parent from elsewhere keeps the parent's values outside the space.
-
-**Pareto ranking** of NSGA-II (Deb, Pratap, Agarwal, Meyarivan: A fast and elitist multiobjective genetic algorithm.
-IEEE Transactions on Evolutionary Computation 6(2), 2002, sections III-A and III-B): by non-dominated front, and within
-a front by descending crowding distance. On a front of l values f_1 ≤ … ≤ f_l of an objective, the crowding distance of
-the i-th is the sum over objectives of (f_{i+1} − f_{i−1}) / (f_l − f_1), and infinite at the ends. Choices of our own:
-failed trials rank after all fronts, ties are ordered by digest, as with one objective, and objectives that are constant
-on a front are ignored.
 
 **Random search.** Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13, 2012. The strategy is
 drawn uniformly, then its parameters, each uniformly or log-uniformly. No configuration is drawn twice.
@@ -50,7 +40,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 
 import numpy as np
@@ -58,7 +48,6 @@ import numpy as np
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
-from fedscout.search.ledger import dominates
 from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
@@ -135,45 +124,6 @@ class GenerationalSearcher(Searcher):
         return proposals
 
 
-def best_first(trials: Iterable[Trial], task: SearchTask) -> list[Trial]:
-    """Return trials from best to worst: by fitness, or by Pareto ranking for two objectives."""
-    return (crowded_ranking if len(task.settings.objectives) > 1 else ranking)(trials, task.space)
-
-
-def crowded_ranking(trials: Iterable[Trial], space: SearchSpace) -> list[Trial]:
-    """Return trials of two objectives from best to worst."""
-    by_digest = sorted(trials, key=lambda trial: space.digest(trial.spec))
-    completed = [trial for trial in by_digest if trial.status == "completed"]
-    ranked: list[Trial] = []
-    for front in _fronts(completed):
-        distances = crowding_distances([trial.objectives or () for trial in front])
-        ranked += [front[index] for index in np.argsort(-distances, kind="stable")]
-    return ranked + ranking((trial for trial in by_digest if trial.status == "failed"), space)
-
-
-def _fronts(left: Sequence[Trial]) -> Iterator[list[Trial]]:
-    while left:
-        dominated = [any(dominates(other.objectives or (), trial.objectives or ()) for other in left) for trial in left]
-        yield [trial for trial, is_dominated in zip(left, dominated, strict=True) if not is_dominated]
-        left = [trial for trial, is_dominated in zip(left, dominated, strict=True) if is_dominated]
-
-
-def crowding_distances(values: Sequence[Sequence[float]]) -> np.ndarray:
-    """Return the crowding distance of each point of a front, shape `(values,)`.
-
-    Args:
-        values: Objective values of each point.
-    """
-    distances = np.zeros(len(values))
-    for objective in np.array(values, np.float64).T:
-        order = np.argsort(objective, kind="stable")
-        spread = objective[order[-1]] - objective[order[0]]
-        if spread > 0:
-            distances[order[1:-1]] += (objective[order[2:]] - objective[order[:-2]]) / spread
-            distances[order[[0, -1]]] = np.inf
-    return distances
-
-
 NUM_PARENTS = 2
 REAL_STEP = 0.1
 """s, the largest step of a real parameter, as a share of its range (of the log range if log-scaled)."""
@@ -225,8 +175,7 @@ class GeneticSearcher(GenerationalSearcher):
         generator = stream(self.seed, "genetic search", number)
         if number >= EXPLORES_FROM and (untried := self._of_a_kind_tried_least(earlier, taken)) is not None:
             yield untried
-        num_parents = self.population if len(self.task.settings.objectives) > 1 else NUM_PARENTS
-        parents = [evaluation.spec for evaluation in best_first(earlier, self.task)[:num_parents]]
+        parents = [evaluation.spec for evaluation in ranking(earlier, self.space)[:NUM_PARENTS]]
         while (child := self._child(parents, taken, generator)) is not None:
             yield child
 
@@ -243,8 +192,6 @@ class GeneticSearcher(GenerationalSearcher):
         """Return a new configuration; None if the space is nearly exhausted."""
         if parents and generator.random() < self.task.settings.mutation_rate:
             first = int(generator.integers(len(parents)))
-            if len(self.task.settings.objectives) > 1:
-                first = min(first, int(generator.integers(len(parents))))
             for parent in (*parents[first:], *parents[:first]):
                 if child := self._mutant(parent, taken, generator):
                     return child

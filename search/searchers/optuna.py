@@ -6,10 +6,10 @@ order, by a sampler whose seed derives from the search's seed and the generation
 between generations, so a study can be resumed anywhere. Pending proposals are added as running trials at their rounded
 values: samplers avoid running trials, so the members of a generation differ.
 
-For two objectives a study has two directions. Failed trials are added with fitness 0, or the smallest fitness if that
-is lower; if they were omitted, the sampler would propose their neighbours again. Before any trial succeeds, and in the
-first quarter of the budget, proposals are random. A duplicate, an equivalent of an earlier configuration, or a twin is
-redrawn and added as running, too, as are the references; after `redraws` attempts the proposal is random.
+Failed trials are added with fitness 0, or the smallest fitness if that is lower; if they were omitted, the sampler
+would propose their neighbours again. Before any trial succeeds, and in the first quarter of the budget, proposals are
+random. A duplicate, an equivalent of an earlier configuration, or a twin is redrawn and added as running, too, as are
+the references; after `redraws` attempts the proposal is random.
 
 **Coordinates.** The strategy is a categorical parameter. A number is mapped to `[0, 1]`, so that log scale and rounding
 are those of the space, and a range that depends on earlier parameters has one distribution. An integer of n values has
@@ -25,18 +25,12 @@ between strategies.
 **TPE.** Densities of the good trials and of the others, and the configuration with the best ratio of them: Bergstra,
 Bardenet, Bengio, Kégl, "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011; in the variant of Watanabe,
 arXiv:2304.11127. The strategy has a density of its own; the parameters of one strategy are sampled jointly, as in
-Falkner, Klein, Hutter, "BOHB", ICML 2018, from the trials of that strategy. Running trials count as bad ones. For two
-objectives the good trials are those of the first fronts, and of the last of these those with the largest hypervolume
-contribution: Ozaki, Tanigaki, Watanabe, Nomura, Onishi, "Multiobjective Tree-Structured Parzen Estimator", JAIR 73,
-2022, as implemented in Optuna.
+Falkner, Klein, Hutter, "BOHB", ICML 2018, from the trials of that strategy. Running trials count as bad ones.
 
 **Gaussian process.** Bayesian optimisation by expected improvement: Jones, Schonlau, Welch, "Efficient Global
 Optimization of Expensive Black-Box Functions", J. Global Optimization 13, 1998. The process is Optuna's: Matérn 5/2
 kernel, a length scale per coordinate, log EI, and with running trials log qEI (Ament et al., arXiv:2310.20708). It uses
-padded coordinates. For two objectives each has a process, and the acquisition function is the expected hypervolume
-improvement over Sobol points, in logarithms (log EHVI: Daulton, Balandat, Bakshy, "Differentiable Expected Hypervolume
-Improvement for Parallel Multi-Objective Bayesian Optimization", NeurIPS 2020, and Ament et al.). The best
-configurations, whose neighbours are candidates, are then those of the first front with the largest crowding distance.
+padded coordinates.
 
 Deviation: the acquisition function is maximised over candidates of the space, random ones and neighbours of the best,
 not over the cube of padded coordinates. Almost all of that cube is far from any configuration: the process has only
@@ -66,7 +60,7 @@ from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import SearchTask, ranking
-from fedscout.search.searchers.genetic import GenerationalSearcher, best_first
+from fedscout.search.searchers.genetic import GenerationalSearcher
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, RealRange, SearchSpace, StrategySpec, Value
 
 if TYPE_CHECKING:
@@ -181,11 +175,6 @@ NUM_RANDOM = 10
 LARGEST_SEED = 2**32
 
 
-def values_of(trial: Trial) -> tuple[float, ...]:
-    """Return the objective values of a trial: its fitness, or one per objective."""
-    return (trial.fitness,) if trial.objectives is None else trial.objectives
-
-
 def num_random(budget: int, population: int) -> int:
     """Return the number of initial random trials: a quarter of the budget, at least one generation, at most ten.
 
@@ -264,12 +253,11 @@ class OptunaSearcher(GenerationalSearcher):
         """Return a study with the earlier results."""
         import optuna
 
-        directions = [optuna.study.StudyDirection.MAXIMIZE] * len(self.task.settings.objectives)
-        study = optuna.create_study(directions=directions, sampler=self.sampler(seed, earlier, taken))
-        worst = [min(0.0, *objective_values) for objective_values in zip(*map(values_of, earlier), strict=True)]
+        study = optuna.create_study(direction="maximize", sampler=self.sampler(seed, earlier, taken))
+        worst = min(0.0, *(evaluation.fitness for evaluation in earlier))
         for generation in in_generations(self, earlier):
             for evaluation in generation:
-                self._add(study, evaluation.spec, worst if evaluation.status == "failed" else values_of(evaluation))
+                self._add(study, evaluation.spec, worst if evaluation.status == "failed" else evaluation.fitness)
         for reference in self.task.references:
             self._add(study, reference)
         return study
@@ -289,15 +277,15 @@ class OptunaSearcher(GenerationalSearcher):
         return None
 
     @quiet_optuna()
-    def _add(self, study: Study, spec: StrategySpec, values: Sequence[float] | None = None) -> None:
-        """Add a trial: completed, or running without values. Configurations outside the space are skipped."""
+    def _add(self, study: Study, spec: StrategySpec, fitness: float | None = None) -> None:
+        """Add a trial: completed, or running without a fitness. Configurations outside the space are skipped."""
         from optuna.trial import TrialState, create_trial
 
         if (parameters := self.coordinates.encode(spec)) is None:
             return
         distributions = {name: self.coordinates.distributions[name] for name in parameters}
-        state = TrialState.RUNNING if values is None else TrialState.COMPLETE
-        study.add_trial(create_trial(state=state, values=values, params=parameters, distributions=distributions))
+        state = TrialState.RUNNING if fitness is None else TrialState.COMPLETE
+        study.add_trial(create_trial(state=state, value=fitness, params=parameters, distributions=distributions))
 
 
 class TPESearcher(OptunaSearcher):
@@ -343,7 +331,7 @@ class GPSearcher(OptunaSearcher):
         for _ in range(NUM_RANDOM_CANDIDATES):
             yield self.space.random(generator)
         comparable = [evaluation for evaluation in earlier if evaluation.spec.label in self.space.kinds]
-        for parent in best_first(comparable, self.task)[:NUM_PARENTS]:
+        for parent in ranking(comparable, self.space)[:NUM_PARENTS]:
             for _ in range(NUM_NEIGHBOURS):
                 yield self._neighbour(parent.spec, generator)
 

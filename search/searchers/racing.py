@@ -17,10 +17,6 @@ lost, such as adaptive strategies with a small server learning rate. Ranking by 
 rounds, in favour of late risers, added more noise than it gained (`docs/racing.md`). The last rung is a full training,
 whose fitness is that of any other trial.
 
-For two objectives a rung ranks by fronts, and within a front by descending crowding distance (`genetic.py`), so that
-both ends are promoted: successive halving by non-dominated sorting (Schmucker et al.). The reported front has full
-trainings only, those of the last rung.
-
 Failed configurations drop out. Ties are ordered by digest, which is arbitrary but deterministic. If all configurations
 of a rung fail, the next best of the previous rung replace them, beyond the budget.
 
@@ -32,8 +28,6 @@ References:
         arXiv:1502.07943
     Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar: Hyperband: a novel bandit-based approach to hyperparameter
         optimization. JMLR 18, 2018. arXiv:1603.06560
-    Schmucker, Donini, Zafar, Salinas, Archambeau: Multi-objective asynchronous successive halving. 2021.
-        arXiv:2106.12639
 """
 
 from __future__ import annotations
@@ -45,8 +39,8 @@ from itertools import islice
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import ONE_SHOT, RacingConfig, SearchConfig
-from fedscout.search.searcher import Proposal, Searcher, SearchTask
-from fedscout.search.searchers.genetic import RANDOM_DRAWS, best_first
+from fedscout.search.searcher import Proposal, Searcher, SearchTask, ranking
+from fedscout.search.searchers.genetic import RANDOM_DRAWS
 from fedscout.strategies import StrategySpec
 
 
@@ -213,7 +207,7 @@ class RacingSearcher(Searcher):
                 if survivors or size >= len(entrants):
                     break
                 size += rung.size  # all failed: the next best take their place
-            entrants = [trial.spec for trial in best_first(survivors, self.task)]
+            entrants = [trial.spec for trial in ranking(survivors, self.space)]
         return len(bracket), []
 
     def _missing_strategies(self, starters: Sequence[StrategySpec]) -> tuple[str, ...]:

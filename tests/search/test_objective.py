@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +14,8 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
-from fedscout.search.config import RacingConfig, SearchConfig
-from fedscout.search.ledger import front_of
 from fedscout.search.objective import ACCURACY, MEASURES, Objective
-from fedscout.search.searcher import Archive, SearchTask, ranking
-from fedscout.search.searchers.optuna import GPSearcher, OptunaSearcher, TPESearcher
-from fedscout.search.searchers.racing import RacingSearcher
+from fedscout.search.searcher import Archive, ranking
 from fedscout.strategies import FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, space_of
 from tests.kits.refusals import refused
 
@@ -137,9 +132,6 @@ def test_people_read_points_of_shares_and_rounds_of_rounds() -> None:
     assert worst.measure(MEASURES["macro_f1"]).told(0.031) == "+3.1 points of macro F1 of the worst tenth"
 
 
-FRONT = "objective=[accuracy,worst_clients]"
-
-
 @pytest.mark.parametrize(
     ("given", "key", "named"),
     [
@@ -148,112 +140,20 @@ FRONT = "objective=[accuracy,worst_clients]"
         (["objective=bytes_to_target", "target=0"], "target", "got 0"),
         (["objective=time_to_accuracy"], "target", "objective=time_to_accuracy"),
         (["objective=loss"], "objective", "'loss'"),
-        (["kind=cmaes", FRONT, "strategies=[fedprox]"], "kind", "genetic, tpe, gp, racing, random or grid"),
-        (["kind=one_shot", FRONT], "kind", "got one_shot"),
-        (["objective=[accuracy,accuracy]"], "objective", "accuracy, accuracy"),
-        (["objective=[accuracy,rounds_to_target]"], "target", "objective=accuracy, rounds_to_target"),
-        (["objective=[accuracy,accuracy,accuracy]"], "objective", "['accuracy', 'accuracy', 'accuracy']"),
-        (["objective=[]"], "objective", "got []"),
+        (["objective=[accuracy,worst_clients]"], "objective", "['accuracy', 'worst_clients']"),
         (["kind=one_shot", "warm_start=[earlier]"], "warm_start", "kind=one_shot"),
     ],
 )
-def test_what_makes_no_objective_or_front_is_refused(given: list[str], key: str, named: str) -> None:
+def test_what_makes_no_objective_is_refused(given: list[str], key: str, named: str) -> None:
     with refused(ConfigurationError, key=f"search.{key}", names=named):
         load_config([f"search.{setting}" for setting in given])
-
-
-# -- Two objectives: the front by hand, that model-based searchers look for it, and what makes none --------------------
-
-
-PROX = space_of(Cohort(4, 4, 0.1), ("fedprox",))
-POINTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12)
-
-
-def trials(points: list[tuple[float, float]]) -> list[Trial]:
-    return [
-        Trial(FedAvgSpec(), trial=number, fitness=float(first), objectives=(float(first), float(second)))
-        for number, (first, second) in enumerate(points)
-    ]
-
-
-def test_the_front_by_hand() -> None:
-    """(3, 1), (2, 2) and (1, 3) beat (2, 1) and (1, 1); of two equal ones the earlier stands for both."""
-    found = front_of(trials([(1, 1), (2, 2), (1, 3), (2, 1), (3, 1), (2, 2)]))
-    assert [one.objectives for one in found] == [(3, 1), (2, 2), (1, 3)]
-    assert [one.trial for one in found] == [4, 1, 2]
-
-
-@given(POINTS)
-def test_everything_else_is_beaten_by_one_of_the_front_and_nobody_of_it_is(points: list[tuple[int, int]]) -> None:
-    front = [one.objectives or () for one in front_of(trials(points))]
-
-    def dominates(ours: Any, theirs: Any) -> bool:
-        return ours != theirs and all(our >= their for our, their in zip(ours, theirs, strict=True))
-
-    assert not any(dominates(one, other) for one in front for other in front)
-    assert all(point in front or any(dominates(one, point) for one in front) for point in points)
-    assert len(set(front)) == len(front)
-
-
-def test_failed_and_short_trials_and_those_of_one_objective_are_on_no_front() -> None:
-    (one,) = trials([(1, 1)])
-    others = [
-        Trial(FedAvgSpec(), trial=1, fitness=9.0),
-        Trial(FedAvgSpec(), trial=2, status="failed", error="why", objectives=(0.0, 0.0)),
-        Trial(FedAvgSpec(), asked_rounds=2, trial=3, fitness=9.0, objectives=(9.0, 9.0)),
-    ]
-    assert front_of([*others, one]) == [one]
-
-
-def two_ends(spec: FedProxSpec, **fields: Any) -> Trial:
-    """By one objective a large μ is better, by the other a small one; the middle is worse by both."""
-    place = PROX.parameters_of("fedprox", {})["proximal_mu"].to_unit(spec.proximal_mu)  # type: ignore[union-attr]
-    middle = 1 - abs(2 * place - 1)
-    values = (place - 2 * middle, 1 - place - 2 * middle)
-    return Trial(spec, fitness=values[0], objectives=values, **fields)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize(("kind", "searcher_class", "budget"), [("tpe", TPESearcher, 60), ("gp", GPSearcher, 24)])
-def test_they_look_where_the_front_is(kind: str, searcher_class: type[OptunaSearcher], budget: int) -> None:
-    """Both ends are tried, and the middle is left alone."""
-    settings = SearchConfig(kind=kind, budget=budget, generation_size=4, objective=("accuracy", "worst_clients"))
-    searcher = searcher_class(SearchTask(PROX, 3, settings))
-    tried: list[Trial] = []
-    while len(tried) < budget and (specs := searcher.ask(budget - len(tried))):
-        new = [two_ends(spec, trial=len(tried) + place) for place, spec in enumerate(specs)]
-        searcher.tell(new)
-        tried += new
-    late = [trial.objectives for trial in tried[budget // 2 :] if trial.objectives]
-    assert sum(sum(values) > -1 for values in late) > 0.6 * len(late)  # 1 − 4 · middle: at random a half
-    assert {values[0] > values[1] for values in late} == {True, False}
-
-
-def test_a_race_keeps_both_ends_of_a_front() -> None:
-    """By the first objective alone the other end would never be trained in full."""
-    settings = SearchConfig(
-        kind="racing", objective=("accuracy", "worst_clients"), racing=RacingConfig(trainings=6, brackets=1)
-    )
-    searcher = RacingSearcher(SearchTask(PROX, 3, settings, num_rounds=27))
-    ends: dict[int | None, list[float]] = {}
-    while plan := searcher.plan(100):
-        for proposal in plan:
-            ends.setdefault(proposal.num_rounds, []).append(proposal.spec.proximal_mu)
-            searcher.tell([two_ends(proposal.spec, asked_rounds=proposal.num_rounds)])
-    first, *_, last = ends.values()
-    assert len(last) < len(first) / 4
-    assert (min(last), max(last)) == (min(first), max(first))
-
-
-def test_a_list_of_one_is_that_one() -> None:
-    assert SearchConfig(objective=["accuracy"]) == SearchConfig()  # type: ignore[arg-type]
 
 
 # -- The archive and what it is told -----------------------------------------------------------------------------------
 
 
 SPACE = space_of(Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2))
-MEDIAN, KRUM, PROX_ARCHIVE = FedMedianSpec(), KrumSpec(num_malicious_nodes=1), FedProxSpec(proximal_mu=0.1)
+MEDIAN, KRUM, PROX = FedMedianSpec(), KrumSpec(num_malicious_nodes=1), FedProxSpec(proximal_mu=0.1)
 
 
 def archive_of(*evaluations: Trial) -> Archive:
@@ -283,9 +183,9 @@ def test_references_are_taken_before_they_are_told() -> None:
 
 
 def test_ranking_does_not_depend_on_the_order_of_telling() -> None:
-    tied = [Trial(MEDIAN, fitness=0.5), Trial(KRUM, fitness=0.5), Trial(PROX_ARCHIVE, fitness=0.7)]
+    tied = [Trial(MEDIAN, fitness=0.5), Trial(KRUM, fitness=0.5), Trial(PROX, fitness=0.7)]
     assert ranking(tied, SPACE) == ranking(tied[::-1], SPACE)
-    assert ranking(tied, SPACE)[0].spec == PROX_ARCHIVE
+    assert ranking(tied, SPACE)[0].spec == PROX
 
 
 @pytest.mark.parametrize("fitness", [0.0, -0.5])

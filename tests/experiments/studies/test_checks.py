@@ -380,7 +380,6 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "flash": ("selection.kind=flash", "training.fraction_train=0.6"),
     "oort": ("selection.kind=oort", "training.fraction_train=0.6"),
     "worst clients": ("search.objective=worst_clients",),
-    "two objectives": ("search.objective=[accuracy,worst_clients]",),
     "rounds to target": ("search.objective=rounds_to_target", "search.target=0.3"),
     "clean view": ("search.view=clean",),
     "validation rows": ("search.validation_fraction=0.25",),

@@ -16,18 +16,13 @@ import fedscout
 from fedscout.detectors.report import TENTHS
 from fedscout.engine.errors import ConfigurationError, UserError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.experiments.charts import ON_FRONT
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.reports.export import export, read_study
-from fedscout.experiments.reports.page import write_report
-from fedscout.experiments.studies.checks import constant_answer, metric_of, objectives_of
+from fedscout.experiments.studies.checks import constant_answer, metric_of, objective_of
 from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.workflow import recommend
 from fedscout.strategies import space_of
-from tests.experiments.reports.page.test_study_page import specifications, values_of
-from tests.experiments.reports.test_exports import stored
 from tests.kits.refusals import refused
 
 HERE = {"grid": "local"}
@@ -158,7 +153,8 @@ def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
     federation = fedscout.Federation(rare(), label="label", num_clients=4, partition={"kind": "iid"})
     trained = fedscout.train(federation, training={"num_rounds": 2}, engine=HERE, out=tmp_path)
     config = StudyConfig.model_validate({"search": {"objective": "bytes_to_target", "target": 0.5}})
-    (objective,) = objectives_of(config, federation._built)
+    objective = objective_of(config, federation._built)
+    assert objective is not None
     assert objective.plain_cost == trained.trial["bytes_down"] + trained.trial["bytes_up"]
 
 
@@ -291,45 +287,3 @@ def test_a_report_and_one_s_own_data_tell_a_recommendation_the_task(tmp_path: Pa
     report.write_text(table().detect(engine=HERE).model_dump_json())
     for wanted in (RecommendationRequest("rules", report=report), RecommendationRequest("rules")):
         assert recommend(config, wanted, None).situation.measure.name == "R²"
-
-
-# A study of two objectives: its front in the log, the result, Optuna's file and the confirmation.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tpe", "genetic"])
-def test_a_study_tells_of_its_front(tmp_path: Path, kind: str) -> None:
-    federation = fedscout.Federation("wine", num_clients=4, partition={"kind": "dirichlet", "alpha": 0.5})
-    search = {
-        "kind": kind,
-        "budget": 6,
-        "generation_size": 3,
-        "objective": ["accuracy", "bytes_to_target"],
-        "target": 0.6,
-        "confirmation_seeds": 2,
-        "confirmation_top": 2,
-    }
-    asked = {"training": {"num_rounds": 6}, "search": search, "engine": HERE}
-    found = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
-    logged = found.trials[found.trials["phase"] != "confirmation"]
-    points = [tuple(values) for values in logged["objectives"]]
-    assert [values[0] for values in points] == logged["fitness"].tolist()
-    front = [tuple(one["objectives"]) for one in found.document["front"]]
-    assert len(set(front)) == len(front)
-    assert {*front} <= {*points}
-    drawn = [row for row in values_of(specifications(write_report(tmp_path))["front"]) if "trial" in row]
-    assert {row["trial"] for row in drawn} == {*logged.loc[logged["phase"] != "tuned-baseline", "trial"]}
-    shown = {(row["first"], row["second"]) for row in drawn if row["front"] == ON_FRONT}
-    assert shown == {tuple(float(f"{value:.5g}") for value in values) for values in front}
-    logged_study = read_study(tmp_path)
-    export(logged_study, "optuna", str(tmp_path / "optuna.db"))
-    dashboard = stored(tmp_path / "optuna.db", logged_study.name)
-    assert {tuple(trial.values) for trial in dashboard.best_trials} == {*front}
-    assert found.confirmation is not None
-    others = [one for one in found.document["front"] if one["strategy"] != "fedavg"]
-    confirmed = [one for one in found.confirmation.contestants if one.role in ("challenger", "contender")]
-    assert {one.strategy for one in confirmed} <= {one["strategy"] for one in others}
-    assert all(one.second is not None and len(one.second) == 2 for one in found.confirmation.contestants)
-    assert found.confirmation.sentence.count(f" {len(confirmed)} of {len(others)} ") == 1
-    again = fedscout.study(federation, out=tmp_path, detection_first=False, **asked)
-    assert {**again.document, "timings": 0} == {**found.document, "timings": 0}

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, SearchConfig
 from fedscout.search.recommenders.language_model import LanguageModel
@@ -51,8 +49,6 @@ from tests.search.searcher_conformance import (
     trials,
     user_space,
 )
-from tests.search.test_objective import PROX
-from tests.search.test_objective import trials as scored_twice
 
 SPACE = space_of(COHORT)
 
@@ -257,68 +253,6 @@ def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
     space = SearchSpace(COHORT, "default", {own.label: own})
     children = [told((own, 0.9), space=space, seed=seed, generation_size=1).ask(1)[0] for seed in range(10)]
     assert max(abs(child.search_values()["rate"] - 0.5) for child in children) <= 0.1 + 1e-3
-
-
-# -- Two objectives -------------------------------------------------------------------------------------------------
-
-
-def test_the_order_of_two_fronts_by_hand() -> None:
-    """Four of the first front, whose ends are first; of its others (3, 4) is 4/5 + 3/4 apart, (1, 5) 3/5 + 3/4.
-
-    Then what only they beat, the lonelier of two; then what failed.
-    """
-    points = [(0, 7), (1, 5), (3, 4), (5, 1), (0, 5), (2, 4), (3, 1)]
-    told = [
-        replace(one, spec=FedProxSpec(proximal_mu=0.01 * (1 + place))) for place, one in enumerate(scored_twice(points))
-    ]
-    lost = Trial(FedProxSpec(proximal_mu=0.5), status="failed", error="why", objectives=(9.0, 9.0))
-    found = [trial.objectives for trial in genetic.crowded_ranking([lost, *told], PROX)]
-    assert {*found[:2]} == {(0, 7), (5, 1)}
-    assert found[2:4] == [(3, 4), (1, 5)]
-    assert {*found[4:6]} == {(0, 5), (3, 1)}
-    assert found[6:] == [(2, 4), (9, 9)]
-    assert genetic.crowded_ranking([*reversed(told), lost], PROX) == genetic.crowded_ranking([lost, *told], PROX)
-
-
-def test_an_objective_that_is_the_same_for_all_tells_nobody_apart() -> None:
-    assert genetic.crowding_distances([(1.0, 2.0)] * 3).tolist() == [0, 0, 0]
-    assert genetic.crowding_distances([(0.0, 2.0), (0.1, 2.0), (0.5, 2.0)]).tolist() == [np.inf, 1, np.inf]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_genetic_search_closes_in_on_the_whole_front(seed: int) -> None:
-    """Each objective wants another end of the server's rate, both the middle of its momentum: the front is a line."""
-    space = space_of(Cohort(4, 4, 0.1), ("fedavgm",))
-    settings = SearchConfig(budget=192, generation_size=8, objective=("accuracy", "worst_clients"))
-    searcher = genetic.GeneticSearcher(SearchTask(space, seed, settings))
-    drawn = space.parameters_of("fedavgm", {})
-    tried: list[tuple[float, float]] = []
-    while len(tried) < 192 and (specs := searcher.ask(192 - len(tried))):
-        told = []
-        for spec in specs:
-            rate, momentum = (drawn[name].to_unit(value) for name, value in spec.search_values().items())  # type: ignore[union-attr]
-            off = 2 * abs(momentum - 0.5)
-            tried.append((rate, off))
-            told.append(Trial(spec, fitness=rate - off, objectives=(rate - off, 1 - rate - off)))
-        searcher.tell(told)
-    late = tried[96:]
-    assert np.mean([off for _, off in late]) < 0.25  # at random a half
-    assert min(rate for rate, _ in late) < 0.2
-    assert max(rate for rate, _ in late) > 0.8
-
-
-def test_the_better_of_two_drawn_by_fronts_and_crowding_is_the_parent() -> None:
-    """Of four the last is the better of two in 1 of 16 draws, the one before in 3; the ends of the front come first."""
-    points = {ADAM: (3.0, 0.0), MOMENTUM: (0.0, 3.0), KRUM: (2.0, 2.0), FedProxSpec(): (1.0, 1.0)}
-    results = [Trial(spec, fitness=values[0], objectives=values) for spec, values in points.items()]
-    kinds: Counter[str] = Counter()
-    for seed in range(400):
-        searcher = genetic.GeneticSearcher(task(SPACE, seed, objective=["accuracy", "worst_clients"]))
-        searcher.tell(results)
-        kinds[searcher.ask(1)[0].kind] += 1
-    assert kinds["fedprox"] / 400 == pytest.approx(1 / 16, abs=0.05)  # four standard errors
-    assert kinds["krum"] / 400 == pytest.approx(3 / 16, abs=0.08)
 
 
 # -- Grid and random search, the one answer of a model, and what is given first ----------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fedscout.engine.trials.log import read_trials
-from fedscout.experiments.charts import ON_FRONT
 from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.chromium import DESKTOP, PHONE, chromium, opened, reason_against
 from tests.experiments.reports.page.written_study import write_study
@@ -92,13 +91,3 @@ def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> N
         told = told_at(page, "#picture-client-scores .mark-symbol.layer_2_marks path[aria-label*='client: 0']")
         assert f"{after:.5g}" in told
         assert "0 of 3 seeds" in told
-
-
-def test_pointing_at_the_front_tells_which_strategy_it_is(browser: Any, tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "out", num_trials=2, second=(0.6, 0.1, 0.1))
-    with opened(browser, write_report(folder)) as (page, faults):
-        on_the_front = f"path[aria-label*='fedadam'][aria-label*='{ON_FRONT}']"
-        told = told_at(page, f"#picture-front .mark-symbol.layer_1_marks {on_the_front}")
-        assert "fedadam(eta=0.00" in told
-        assert ON_FRONT in told
-        assert faults == []

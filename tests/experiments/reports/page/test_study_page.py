@@ -18,7 +18,7 @@ import pytest
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.engine.runtime.files import json_text
 from fedscout.engine.trials.log import read_trials
-from fedscout.experiments.charts import ON_FRONT, thinned
+from fedscout.experiments.charts import thinned
 from fedscout.experiments.config import load_config
 from fedscout.experiments.reports import page
 from fedscout.experiments.reports.page import (
@@ -86,23 +86,6 @@ def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
     (loser,) = [sentence for sentence in page.lead if "Client 3 " in sentence]
     assert all(value in loser for value in ("-10.0 points", "3 of 3 seeds"))
     assert ("6.5 s of training, 195 kB sent and received", "13 trainings") in page.figures  # 13 × 10 × 1.5 kB
-
-
-@pytest.mark.slow
-def test_of_two_objectives_the_front_is_what_no_other_trial_beats(tmp_path: Path) -> None:
-    """Trial 0 is the worst by the first and the best by the second; the others' second falls as their first does."""
-    folder = write_study(tmp_path / "out", num_trials=4, second=(0.6, 0.1, 0.1, 0.1, 0.1))
-    log = read_trials(folder).set_index("trial")
-    best = int(log.loc[1:4, "fitness"].idxmax())
-    charts = specifications(write_report(folder))
-    drawn = {row["trial"]: row for row in values_of(charts["front"]) if "trial" in row}
-    assert {number for number, row in drawn.items() if row["front"] == ON_FRONT} == {0, best}
-    for number, row in drawn.items():
-        assert (row["first"], row["second"]) == pytest.approx(tuple(log.loc[number, "objectives"]), abs=1e-5)
-    assert {row["name"] for row in drawn.values()} == {"fedavg", *map(name_of, range(1, 5))}
-    (caption,) = [picture.caption for picture in study_page(folder).pictures if picture.name == "front"]
-    assert "worst tenth" in caption
-    assert "front" not in specifications(write_report(write_study(tmp_path / "of one")))
 
 
 def name_of(number: int) -> str:
