@@ -6,7 +6,7 @@ import pytest
 
 from tests.code_size import PACKAGES, REPOSITORY, counted, size_of
 
-CEILINGS = {"packages": 43_937, "tests": 43_096, "timings and grids": 3_334, "modules": 216}
+CEILINGS = {"packages": 43_937, "tests": 43_098, "timings and grids": 3_334, "modules": 216}
 
 
 def test_the_program_does_not_grow() -> None:

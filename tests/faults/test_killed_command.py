@@ -8,6 +8,7 @@ started (a batch system).
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -118,7 +119,8 @@ def test_killed_again_and_again_on_ray(tmp_path: Path, undisturbed: Outcome) -> 
             command.process.kill()
             command.end()
         code, _, err = start().end()
-    assert (code, without_progress(err)) == (0, "")
+    ended = f"fedscout: ended [0-9]+ processes that the killed process {killed[-1].process.pid} had started\n"
+    assert (code, re.sub(ended, "", without_progress(err))) == (0, "")  # unless Ray's own watch was the first to do so
     assert Outcome.of(out) == undisturbed
 
 
