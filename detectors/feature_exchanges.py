@@ -152,10 +152,11 @@ def measure_features(
     if grouped:
         arrays = {**scale, "means": compared.means}
         queries.append(Query(feature_skew.GROUP_NORMS, arrays, {"by_class": by_class}, answered))
-    for is_shifted in (False, True):  # clients with feature skew subtract their shift
-        asked = [] if comparison is None else [c for c in answered if (c in comparison.shifted) == is_shifted]
-        if comparison is not None and asked:
-            queries.append(Query(label_agreement.LABEL_AGREEMENT, comparison.arrays(), {"shifted": is_shifted}, asked))
+    if comparison is not None:
+        compared_arrays = comparison.arrays()
+        for is_shifted in (False, True):  # clients with feature skew subtract their shift
+            if asked := [client for client in answered if (client in comparison.shifted) == is_shifted]:
+                queries.append(Query(label_agreement.LABEL_AGREEMENT, compared_arrays, {"shifted": is_shifted}, asked))
     (answers, histograms, norms, *others), _ = yield queries, []
     groups = feature_skew.FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others

@@ -144,7 +144,6 @@ def label_agreement(inputs: QueryInputs) -> Answer:
         error = SHIFT_ERRORS / np.sqrt(_effective_rows(labels, counts, inputs.groups))
     contrasts = np.where((counts > 0)[:, None], means - centre, 0.0)
     margins = _margins(rows, labels, means, pooled_counts > 0, error)
-
     groups, agreeing = _groups(margins, labels, counts, max(inputs.min_release, 1))
     scores: Values = np.zeros(len(counts))
     np.add.at(scores, labels, ((rows - means[labels]) * contrasts[labels]).sum(axis=1))

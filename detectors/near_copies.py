@@ -133,7 +133,6 @@ def near_copies(inputs: QueryInputs) -> Answer:
     data = inputs.data
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for part, _ in data.chunks() for row in part]
     order = np.array(sorted(range(len(data)), key=digests.__getitem__), dtype=np.int64)
-
     counts = _count(
         flat_features(data.take(order[:NUM_EXAMINED])[0]),
         lambda: (flat_features(data.take(part)[0]) for part in _split_blocks(order)),

@@ -94,10 +94,8 @@ class Comparison:
 
     Attributes:
         distances: D_k of each client with finite parameters.
-
         diverged: Clients whose parameters are not finite.
         average: Weighted average of the finite models, shape `(params,)`.
-
     """
 
     distances: Mapping[int, float]

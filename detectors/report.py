@@ -327,17 +327,14 @@ class ReportedMetrics(_ReportPart):
         quantity_ratio: Largest over smallest number of rows.
         quantity_variation: Coefficient of variation of the numbers of rows.
         quantity_gini: Gini coefficient of the numbers of rows.
-
         label_hellinger: Mean Hellinger distance of label distributions over pairs of clients.
         label_wasserstein: Mean 1-Wasserstein distance of label distributions in class numbers; None for classes with
             non-numeric names, whose order has no meaning.
         feature_hellinger: Mean Hellinger distance of feature histograms over pairs, averaged over features.
         feature_wasserstein: Mean 1-Wasserstein distance, averaged over features, in standard deviations.
-
         output_divergence: Mean Jensen-Shannon divergence of clients' mean outputs of one model, in bits.
         input_curvature: Largest eigenvalue of E[x xᵀ] over a client's model inputs x, the median over clients.
         model_distances: D_k of the outlier detector, a client's mean over repetitions.
-
     """
 
     quantity_ratio: float | None = None

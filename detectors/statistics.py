@@ -74,6 +74,10 @@ from fedscout.engine.seeds import stream
 Values = npt.NDArray[np.float64]
 
 
+FEW_CLIENTS = 20
+"""Up to here the differences of all pairs are computed for all features at once; beyond, feature by feature."""
+
+
 def distribution(counts: npt.ArrayLike) -> Values:
     """Return counts divided by their total over the last axis; totals must be positive."""
     values = np.asarray(counts, dtype=np.float64)
@@ -97,19 +101,32 @@ def js_divergence(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
     return np.asarray(np.clip((kl_divergence(p, middle) + kl_divergence(q, middle)) / 2, 0.0, 1.0))
 
 
-def hellinger(p: npt.ArrayLike, q: npt.ArrayLike) -> Values:
-    """Return ‖√p − √q‖₂ / √2, in `[0, 1]`: 0 for equal arguments, 1 for disjoint ones."""
-    difference = np.sqrt(np.asarray(p, dtype=np.float64)) - np.sqrt(np.asarray(q, dtype=np.float64))
-    return np.asarray(np.minimum(np.sqrt(np.sum(difference**2, axis=-1) / 2), 1.0))
-
-
 def mean_pairwise_hellinger(probabilities: npt.ArrayLike) -> Values:
-    """Return the mean Hellinger distance over all pairs of clients, for shape `(..., clients >= 2, bins)`."""
-    from scipy.spatial.distance import pdist
+    """Return the mean Hellinger distance over all pairs of clients, for shape `(..., clients >= 2, bins)`.
 
+    The distance of p and q is ‖√p − √q‖₂ / √2, in `[0, 1]`: 0 if they are equal, 1 if they are disjoint.
+    """
     roots = np.sqrt(np.asarray(probabilities, dtype=np.float64))
-    means = [pdist(rows).mean() for rows in roots.reshape(-1, *roots.shape[-2:])]
-    return np.asarray(np.minimum(np.reshape(means, roots.shape[:-2]) / np.sqrt(2), 1.0))
+    mean_distances = _few_pairs if roots.shape[-2] <= FEW_CLIENTS else _many_pairs
+    return np.asarray(np.minimum(mean_distances(roots) / np.sqrt(2), 1.0))
+
+
+def _few_pairs(points: Values) -> Values:
+    """Return the mean Euclidean distance over all pairs of rows, vectorised over the leading axes."""
+    num_points = points.shape[-2]
+    total = np.zeros(points.shape[:-2])
+    for index in range(num_points - 1):
+        differences = points[..., index + 1 :, :] - points[..., index, None, :]
+        total += np.sqrt(np.einsum("...kb,...kb->...k", differences, differences)).sum(axis=-1)
+    return np.asarray(total / (num_points * (num_points - 1) / 2))
+
+
+def _many_pairs(points: Values) -> Values:
+    """Return the same with less memory but a fixed cost for each entry of the leading axes."""
+    from scipy.spatial.distance import pdist  # half a second to import
+
+    means = [pdist(rows).mean() for rows in points.reshape(-1, *points.shape[-2:])]
+    return np.reshape(means, points.shape[:-2])
 
 
 def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> Values:

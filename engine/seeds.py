@@ -74,8 +74,7 @@ def unseeded_generators() -> Iterator[list[int]]:
     """Yield a list that grows whenever NumPy seeds a generator from the system's entropy inside the block.
 
     NumPy has no public call for this, so the block replaces the function in NumPy's module that provides the entropy;
-    if
-    NumPy does not use that function, nothing is detected.
+    if NumPy does not use that function, nothing is detected.
     """
     drawn: list[int] = []
 

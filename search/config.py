@@ -169,7 +169,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         default=False,
         strict=True,
         description="the published search: 2 x 4 trials, the first four drawn uniformly, without detection, tuned "
-        "FedAvg and confirmation; other keys override it",
+        "FedAvg and confirmation; other keys but search.kind override it",
     )
 
     kind: Literal[

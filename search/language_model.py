@@ -37,6 +37,7 @@ import json
 import logging
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -150,7 +151,6 @@ class Exchange(BaseModel, frozen=True, extra="forbid"):
     request_digest: str
     request: ChatRequest
     response_format: ResponseFormat
-
     left_out: tuple[str, ...] = ()
     statuses: tuple[int, ...] = ()
     reply: ChatReply | None = None
@@ -254,7 +254,7 @@ BUSY = (408, 409, 429)
 
 def has_key(settings: RecommenderConfig) -> bool:
     """Return whether the model's credentials are available: the environment holds a key, or none is needed."""
-    return settings.api_key_variable is None or bool(_secrets_of(settings))
+    return settings.api_key_variable is None or bool(_key_in_environment(settings))
 
 
 def key_of(settings: RecommenderConfig) -> str:
@@ -265,7 +265,7 @@ def key_of(settings: RecommenderConfig) -> str:
     """
     if settings.api_key_variable is None:
         return NO_KEY_NEEDED
-    if not (key := "".join(_secrets_of(settings))):
+    if not (key := _key_in_environment(settings)):
         raise RecommenderError.of(
             f"the environment variable {settings.api_key_variable}",
             "hold the API key of a language model, but is not set",
@@ -279,8 +279,12 @@ def key_of(settings: RecommenderConfig) -> str:
 
 def _secrets_of(settings: RecommenderConfig) -> tuple[str, ...]:
     """Return what must not be written: the API key, if there is one."""
-    key = "" if settings.api_key_variable is None else os.environ.get(settings.api_key_variable, "").strip()
+    key = _key_in_environment(settings)
     return (key,) if key else ()
+
+
+def _key_in_environment(settings: RecommenderConfig) -> str:
+    return "" if settings.api_key_variable is None else os.environ.get(settings.api_key_variable, "").strip()
 
 
 def server_of(settings: RecommenderConfig) -> str:
@@ -389,8 +393,9 @@ class OpenAIChat:
 
         where, text = f"the language model's server {self.server}", self._shown(fault)
         if isinstance(fault, openai.APIConnectionError):
-            seconds = f"{self._settings.timeout_seconds:g} s"
-            return UnreachableModelError.of(where, f"answer within {seconds}, but did not: {text}")
+            is_late = isinstance(fault, openai.APITimeoutError)
+            late = f"answer within {self._settings.timeout_seconds:g} s, but did not"
+            return UnreachableModelError.of(where, late if is_late else f"be reachable, but is not: {text}")
         if not isinstance(fault, openai.APIStatusError):
             kind = RecommenderError if isinstance(fault, openai.OpenAIError) else UnreachableModelError
             return kind.of(where, problem=f"can't be used: {text}")
@@ -542,8 +547,9 @@ def read_exchanges(path: Path) -> tuple[list[Exchange], bool]:
             raise FileNotFoundError(2, "it is not a file")
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        is_text = isinstance(error, UnicodeDecodeError)
+        reason = getattr(error, "strerror", None) or f"it is not {'UTF-8 text' if is_text else 'a gzip file'}"
         raise LogError.of("recorded exchanges", "be a file of JSON lines", f"{path}: {reason}") from error
     exchanges = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: U+2028 may stand in a text

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ConfigDict, FiniteFloat, PositiveInt, ValidationError
+from pydantic import FiniteFloat, PositiveInt, ValidationError, field_validator
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
@@ -38,10 +38,20 @@ _KEY = b"fedscout.settings-table"
 class _Row(LocalTraining):
     """The columns of a cell."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
-
     heterogeneity: FiniteFloat
     quantity: PositiveInt
+
+    @field_validator(*COLUMNS, mode="before")
+    @classmethod
+    def _is_number(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"must be a number, got {value!r}")
+        return value
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Return the cell of a row, which may have further columns of any name."""
+        return cls.model_validate({name: row[name] for name in COLUMNS})
 
 
 def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[str, Any]) -> None:
@@ -79,7 +89,7 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
     rows, document = _read(path)
     if faults := _faults(rows, document["provenance"]):
         raise ConfigurationError.of(path, problem=faults[0])
-    cells = tuple(SettingsCell(**_Row.model_validate(row).model_dump(include={*COLUMNS})) for row in rows)
+    cells = tuple(SettingsCell(**_Row.of(row).model_dump(include={*COLUMNS})) for row in rows)
     extra_columns = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
     return SettingsTable(cells, document["threshold"]), {**document["provenance"], "cells": extra_columns}
 
@@ -122,11 +132,11 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
         return [f"must have the columns {', '.join(COLUMNS)}, but lacks {', '.join(missing)}"]
     for number, row in enumerate(rows, 1):
         try:
-            _Row.model_validate(row)
+            _Row.of(row)
         except ValidationError as error:
             detail = details(error)[0]
             return [f"has a fault in cell {number}: {fault_of(str(detail['loc'][0]), detail)}"]
-    places = [(float(row["heterogeneity"]), row["quantity"]) for row in rows]
+    places = [(float(row["heterogeneity"]), int(row["quantity"])) for row in rows]
     if provenance.get("metric", HETEROGENEITY) in METRICS:  # a user's own may have any values
         outside = [f"must have heterogeneity in [0, 1], got {value:g}" for value, _ in places if not 0 <= value <= 1]
         if outside:
@@ -135,13 +145,15 @@ def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) ->
     faults = [
         f"must have each cell once, got {_place(place)} {number} times" for place, number in times.items() if number > 1
     ]
-    axes = [sorted(set(values)) for values in zip(*places, strict=True)]
-    if missing_places := [place for place in product(*axes) if place not in times]:
-        size = " x ".join(str(len(values)) for values in axes)
+    heterogeneities, quantities = {h for h, _ in places}, {q for _, q in places}
+    if missing_places := [
+        place for place in product(sorted(heterogeneities), sorted(quantities)) if place not in times
+    ]:
+        size = f"{len(heterogeneities)} x {len(quantities)}"
         count, first = len(missing_places), _place(missing_places[0])
         faults.append(f"must be a full {size} grid, but lacks {count} cells, the first at {first}")
     return faults
 
 
-def _place(place: Sequence[float]) -> str:
-    return f"heterogeneity {place[0]:g}, quantity {place[1]:g}"
+def _place(place: tuple[float, int]) -> str:
+    return f"heterogeneity {place[0]:g}, quantity {place[1]}"

@@ -208,7 +208,7 @@ class ClientHost:
         return self._federation.release.participates(len(self._training_rows(client, call)))
 
     def _received_losses(
-        self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int] = ()
+        self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int]
     ) -> dict[str, dict[int, RowMeans]]:
         """Return the losses of the received model for clients that trained and for those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]

@@ -435,11 +435,14 @@ class Embedding:
     def __init__(self, source: EmbeddingSource, seed: int, device: torch.device | None = None) -> None:
         self._model = new_model(source.network, integer(seed, "embedding"), device)
         self._model.module.eval()
-        self._inputs: list[Tensor] = []  # of the fully connected layers, in the order in which they ran
+        self._inputs: list[Tensor] = []  # of the fully connected layer that ran last
         if source.penultimate:
             for module in self._model.module.modules():
                 if isinstance(module, nn.Linear):
-                    module.register_forward_pre_hook(lambda _, inputs: self._inputs.append(inputs[0]))
+                    module.register_forward_pre_hook(self._keep_input)
+
+    def _keep_input(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._inputs[:] = inputs[:1]
 
     @torch.no_grad()
     def of(self, data: Samples) -> Samples:

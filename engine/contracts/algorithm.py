@@ -117,8 +117,7 @@ class LocalFacts:
         label_counts: Count of each class, shape `(classes,)`; empty for clients with a task instead of labelled rows.
         auxiliary: Auxiliary vectors received with the model, by name.
         generator: Random generator for the client's decisions, from (seed, round, client); restarted each time these
-            facts
-            are created.
+            facts are created.
     """
 
     training: LocalTraining
@@ -220,8 +219,7 @@ class LocalRun(Clients, ABC):
             row_loss: Weights of the cross-entropy, or `loss`, and terms added to it; those of `training` are added as
                 well.
             reads_received: Whether `loss` also receives the received model's outputs of the batch, in evaluation mode
-                and
-                without a gradient; they are computed once for all rows.
+                and without a gradient; they are computed once for all rows.
 
         Raises:
             TypeError: If arguments of different losses are combined.
@@ -367,8 +365,7 @@ class ClientAlgorithm:
         """Return the models that are scored after training, shape `(clients, size)`; states are not changed.
 
         Clients without training rows are scored with the result of `scored`. The batches are the same for every scoring
-        of a
-        trial.
+        of a trial.
         """
         raise NotImplementedError(f"{type(self).__name__} declares tunes, but has no tuned method")
 
@@ -425,8 +422,7 @@ class ClientScore:
     Attributes:
         num_examples: Rows; 1 if a task scores a client as a whole.
         num_correct: Number of rows whose class has the largest output; a share if a task scores a client as a whole.
-            NaN if
-            outputs are not numbers, or for regression.
+            NaN if outputs are not numbers, or for regression.
         loss_sum: Sum of the rows' losses; NaN if outputs are not numbers.
         repeats: Repeated scores of the client by a task.
         metric: The session's metric on these rows, if any; NaN if it is undefined for them.

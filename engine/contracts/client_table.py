@@ -2,15 +2,13 @@
 
 Rows of the table are degrees of label heterogeneity, columns are numbers of rows, and a cell holds the local training
 settings that were best on proxy data of that kind. A client measures its data and takes the nearest cell, with both
-axes
-divided by their span in the table so that they have equal weight; the source leaves that open.
+axes divided by their span in the table so that they have equal weight; the source leaves that open.
 
 The table is sent to the clients, and no client reports its measurements: it counts as one row and one step in every
 reply (`fedscout.engine.client.updates`), which makes weights uniform. A client may only report that it is farther than
-τ
-from every cell. With an ε it reports this by randomised response (Warner 1965): the truth with probability
-e^ε/(1 + e^ε), else the opposite. The response is drawn once, since the mean of several draws would reveal the truth.
-See `settings_table`.
+τ from every cell. With an ε it reports this by randomised response (Warner 1965): the truth with probability e^ε/(1 +
+e^ε), else the opposite. The response is drawn once, since the mean of several draws would reveal the truth. See
+`settings_table`.
 """
 
 from __future__ import annotations

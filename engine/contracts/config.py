@@ -20,8 +20,7 @@ class LocalTraining(BaseModel):
     """Configuration of a client's training in one round.
 
     It is part of the message's configuration, so a strategy may change it per round or per client, and a real Flower
-    client
-    reads the same keys.
+    client reads the same keys.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,9 +1,8 @@
 """Local data of a client, client queries, and the release rules for their answers.
 
 A query is a pure function of the client's local data and of the contents of the message. The host looks it up by name
-in
-a fixed table; no other code runs on a client's data in answer to a query message. A query returns its numbers with the
-number of rows behind each. `Release` lets through what covers at least `min_release` rows, or has enough noise:
+in a fixed table; no other code runs on a client's data in answer to a query message. A query returns its numbers with
+the number of rows behind each. `Release` lets through what covers at least `min_release` rows, or has enough noise:
 
 - `RowAggregate`: numbers over rows. If the rows are divided into cells, for example by class, a cell of fewer rows is
   set to 0. The suppressed cells together hold at least `min_release` rows, too: the sum over all rows is known, so the
@@ -189,8 +188,7 @@ class RowAggregate:
     Attributes:
         values: The numbers; if `rows` is an array, one value per cell along the leading axes.
         rows: Number of rows, 0 if the values depend on none; or rows of each cell, shape `(..., cells)`, where the
-            cells
-            of the last axis partition the rows.
+            cells of the last axis partition the rows.
     """
 
     values: npt.NDArray[Any]

@@ -4,16 +4,14 @@ With τ optimiser steps, and b_down and b_up bytes received and sent, a client's
 
     shift + E + τ · seconds a step + b_down / bandwidth down + b_up / bandwidth up,
 
-with E exponential: the shifted exponential distribution by which stragglers are usually modelled (K. Lee, M. Lam,
-R. Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE
-Transactions on Information Theory 64(3), 2018), plus the time for computation and communication (F. Lai, Y. Dai,
-S. Singapuram, J. Liu, X. Zhu, H. V. Madhyastha and M. Chowdhury, "FedScale: Benchmarking Model and System Performance
-of
+with E exponential: the shifted exponential distribution by which stragglers are usually modelled (K. Lee, M. Lam, R.
+Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE
+Transactions on Information Theory 64(3), 2018), plus the time for computation and communication (F. Lai, Y. Dai, S.
+Singapuram, J. Liu, X. Zhu, H. V. Madhyastha and M. Chowdhury, "FedScale: Benchmarking Model and System Performance of
 Federated Learning at Scale", ICML 2022).
 
 Participation and durations are drawn from (seed, round, client). The simulation does not wait: seconds are added up,
-and
-a client that would answer after the deadline is left out. A client without a `Device` takes no time.
+and a client that would answer after the deadline is left out. A client without a `Device` takes no time.
 """
 
 from __future__ import annotations
@@ -74,9 +72,8 @@ class Device:
         """Return the time for a client to receive the model and measure it on its rows, without training.
 
         The client sends some numbers, which take no time, and performs the forward passes of one of the round's epochs:
-        the
-        corresponding share of the time of the round's steps, and of the shift, as the shift of a shifted exponential
-        grows with the work (Lee et al. 2018). Nothing is drawn.
+        the corresponding share of the time of the round's steps, and of the shift, as the shift of a shifted
+        exponential grows with the work (Lee et al. 2018). Nothing is drawn.
         """
         trained = self.shift_seconds + work.num_steps * self.seconds_per_step
         return FORWARD_SHARE * trained / local_epochs + work.bytes_down / self.bytes_per_second_down

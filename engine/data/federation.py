@@ -7,12 +7,10 @@ be aware of the corruption. `own` data are observed by the client, `clean` data 
 `ServerData` are rows of the server that no client has.
 
 `RowPart` selects one of several disjoint random parts of a client's rows, which a train message may request. If the
-rows
-are independent draws from one distribution, so are the parts, regardless of their clients. The models of parts are
+rows are independent draws from one distribution, so are the parts, regardless of their clients. The models of parts are
 therefore exchangeable between clients, unlike those of whole clients: a permutation test compares clients by them
 (`fedscout.detectors.outliers`). Parts have one size for all clients and ignore labels; stratified parts of a client
-would
-share the random composition of its labels.
+would share the random composition of its labels.
 
 `Names` are the names of clients, classes and features for messages: the values of the client column, the labels of the
 classes, the columns. Everything that is computed and sent uses indices, which also replace missing names.
@@ -104,12 +102,10 @@ class Federation:
             holds stay together when it splits its rows. None if rows are independent.
         split: Whether test rows are drawn at random, or are each client's last ones.
         targets: Regression targets, float64, shape `(num_rows,)`; None for classification. Labels are then tenths of
-            the
-            target, for everything that needs classes, and the model has one output.
+            the target, for everything that needs classes, and the model has one output.
         target_name: Name of the regression target.
         reading: How rows were converted into features, as values: stored with a trained model, so that other rows can
-            be
-            converted in the same way. Not used by the engine.
+            be converted in the same way. Not used by the engine.
     """
 
     name: str

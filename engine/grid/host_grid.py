@@ -17,8 +17,7 @@ Traffic: `take_bytes` counts the values that a federation over a network would e
 (`fedscout.engine.messages.keys`): down to each client that receives a message, up from each client that answers. The
 vectors of every client are counted, although replies may be summed on hosts. Scalars, such as the numbers of rows and
 steps, and the transport's overhead are not counted. A selection policy may let clients receive the model only to
-measure
-it, which is counted, and withhold tensors, which are not.
+measure it, which is counted, and withhold tensors, which are not.
 """
 
 from __future__ import annotations
@@ -306,8 +305,7 @@ class HostGrid(Grid, Generic[Handle]):
         """Score a model on all scoring clients, without messages; this is the trial's own evaluation.
 
         A later evaluation of the same arrays reuses this result, except for a record of several models, where each
-        client
-        is scored under its own.
+        client is scored under its own.
 
         Raises:
             TrialError: If it takes longer than `timeout` seconds.

@@ -132,8 +132,7 @@ class HostActor:
 
         Ray stores each yielded object before it requests the next, so this process holds the models of one block of
         clients only. The results list the clients of the objects. None is yielded for each client that has not trained,
-        and
-        for each state that is not large and is returned with the results.
+        and for each state that is not large and is returned with the results.
 
         Args:
             large_bytes: Minimum size of a large state.
@@ -294,8 +293,7 @@ def _reserve(num_hosts: int, cpus: float, on_gpus: bool = False) -> PlacementGro
 
     The hosts themselves hold next to no CPU. If a node is lost, its part of the reservation waits for another node,
     possibly forever, while its hosts are restarted on the remaining nodes. GPUs are held by the hosts, since Ray
-    assigns
-    each actor its GPU that way; hosts of a lost GPU wait until another GPU has capacity.
+    assigns each actor its GPU that way; hosts of a lost GPU wait until another GPU has capacity.
 
     Raises:
         EngineError: If the CPUs are not free in time.
@@ -393,7 +391,7 @@ class RayCall:
         """
         parts = _several(ray.get(self.results))
         self._num_finished = sum(len(part.slots) for part in parts)
-        self._references(parts)
+        self._refer_to_states(parts)
         yield from parts
         self._send_next(self.results)
 
@@ -434,7 +432,7 @@ class RayCall:
         """
         answer = fetched[self.reference]
         results = _several(answer if self.group is None else answer[self.place])
-        references = self._references(results)
+        references = self._refer_to_states(results)
         for part in results:
             if "vectors" in references:
                 part.vectors = [fetched[references["vectors"][client]] for client in part.clients]
@@ -443,8 +441,8 @@ class RayCall:
                 part.auxiliary = {name: [vectors[name] for vectors in rows] for name in (rows[0] if rows else ())}
             yield part
 
-    def _references(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:
-        """Return the references to separately stored objects by kind and client; add those of large states."""
+    def _refer_to_states(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:
+        """Add references to large states to the results; return those to all separately stored objects, by client."""
         finished = [client for part in several for client in part.slots] if self.beside else []
         references = {part: dict(zip(finished, objects, strict=False)) for part, objects in self.beside.items()}
         for results in several if "states" in references else ():

@@ -403,6 +403,7 @@ class TrainReplies:
         }
         diverged = any(result.diverged for result in results)
         totals: dict[str, IntArray] = {}
+        own_totals: set[str] = set()  # a host's may lie in shared memory, and be the only one
         for result in results:
             if result.in_another_sum:
                 continue
@@ -418,10 +419,13 @@ class TrainReplies:
                     name: scales[name].total(rows[inside], own[weighted_by[name]]) for name, rows in vectors.items()
                 }
             for name, total in host_totals.items():
-                if name in totals:
+                if name in own_totals:
                     totals[name] += total
-                else:  # a host's may lie in shared memory
-                    totals[name] = total.copy()
+                elif name in totals:
+                    totals[name] = totals[name] + total
+                    own_totals.add(name)
+                else:
+                    totals[name] = total
         means = {name: scales[name].mean(totals[name], counts[by].sum().item()) for name, by in weighted_by.items()}
         vector = means.pop(model)
         if self._at_home is not None:  # an exact sum rounds values far below 1

@@ -9,22 +9,19 @@ these.
 `able_clients` returns which clients can train in the rounds of a session, according to what the driver knows, so that a
 policy does not keep selecting clients that can't. A client is excluded only if it certainly can't train. The driver
 knows the number of a client's training rows; if rows are drawn in whole groups, it only knows that they are no more
-than
-the client's rows. Local training settings of messages that override the session, as a user's own strategy may send, are
-not considered.
+than the client's rows. Local training settings of messages that override the session, as a user's own strategy may
+send, are not considered.
 
 `scored_clients` returns the clients that score the models of a trial: all, or `Session.num_scored`. With very many
 clients the scores of some thousands are as informative, and the cost of a round is then that of the participating
 clients. They are drawn once, from the seed: the same in every round and for every strategy, so that rounds and
 strategies are compared on the same clients. The seeds of a confirmation draw others. Clients that certainly have no
-rows
-to be scored on, or so few that they abstain, are not drawn.
+rows to be scored on, or so few that they abstain, are not drawn.
 
-`expected_seconds` and related functions return the simulated duration of each client's round according to what the
-driver knows, without random draws. The driver knows each client's number of rows and the share that trains; if rows are
-drawn in whole groups, this is an approximation. For reinforcement-learning clients, an epoch counts as one step.
-Auxiliary vectors that a server sends are unknown in advance and not included in the bytes; those that clients send are.
-Hanging
+`client_seconds` and related functions return the simulated duration of each client's round according to what the driver
+knows, without random draws. The driver knows each client's number of rows and the share that trains; if rows are drawn
+in whole groups, this is an approximation. For reinforcement-learning clients, an epoch counts as one step. Auxiliary
+vectors that a server sends are unknown in advance and not included in the bytes; those that clients send are. Hanging
 clients are not considered.
 """
 
@@ -142,19 +139,15 @@ def _losses(clients: Sequence[int], means: Mapping[int, RowMeans]) -> Losses:
 Seconds = Callable[[Device, RoundWork], float]
 
 
-def expected_seconds(
-    facts: FederationFacts,
-    session: Session,
-    of_device: Seconds = Device.expected_seconds,
-    shortest: bool = False,
-    sends_all: bool = True,
+def client_seconds(
+    facts: FederationFacts, session: Session, of_device: Seconds, shortest: bool = False, sends_all: bool = True
 ) -> DoubleArray:
-    """Return the expected duration of each client's round, shape `(num_clients,)`; 0 for clients without a device.
+    """Return the duration of each client's round, shape `(num_clients,)`; 0 for clients without a device.
 
     Args:
         facts: Facts of the federation.
         session: Session of the trial.
-        of_device: A device's duration of its work, if another than the expected one is asked for.
+        of_device: A device's duration of its work.
         shortest: Whether the work is the least possible: for rows in groups one step per epoch, and for clients with
             settings of their own a single step.
         sends_all: Whether each client sends its whole model; otherwise uploads are not counted.
@@ -175,9 +168,14 @@ def expected_seconds(
     return durations
 
 
+def expected_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
+    """Return the expected duration of each client's round, shape `(num_clients,)`; 0 for clients without a device."""
+    return client_seconds(facts, session, Device.expected_seconds)
+
+
 def least_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
     """Return the duration of each client's round without its random part, shape `(num_clients,)`."""
-    return expected_seconds(facts, session, Device.least_seconds)
+    return client_seconds(facts, session, Device.least_seconds)
 
 
 def able_clients(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> npt.NDArray[np.bool_]:
@@ -193,7 +191,7 @@ def able_clients(facts: FederationFacts, session: Session, policy: SelectionPoli
     able[[*facts.unseen]] = False
     if session.deadline_seconds is not None:
         sends_all = type(policy).assign is SelectionPolicy.assign
-        shortest = expected_seconds(facts, session, Device.least_seconds, shortest=True, sends_all=sends_all)
+        shortest = client_seconds(facts, session, Device.least_seconds, shortest=True, sends_all=sends_all)
         able &= shortest <= session.deadline_seconds
     return able
 

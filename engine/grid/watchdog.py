@@ -9,9 +9,8 @@ client that hangs again is noted by index and left out from then on:
     third attempt    client by client, without 7  answer, in which client 7 has failed
 
 A host that is killed for another reason leaves no note, so no client is blamed for that. The limit counts from the
-start
-of a call on the host; the time in which the call waits for those of other trials is excluded. Code that never releases
-the interpreter lock can't be interrupted, because the watchdog needs the lock, too.
+start of a call on the host; the time in which the call waits for those of other trials is excluded. Code that never
+releases the interpreter lock can't be interrupted, because the watchdog needs the lock, too.
 
 On the simulated clock, a client that never answers takes until the round's deadline, or without a deadline as long as
 the time limit, after which it is no longer waited for.
@@ -114,11 +113,10 @@ def _failure(method: str, client: int, call: HostCall, limit: float) -> Results:
     failures = {client: f"did not finish within {limit:g} s ({method})"}
     deadline = call.session.deadline_seconds
     durations = {client: limit if deadline is None else deadline}
+    if method == "train" and not call.clients:  # it only measures
+        return TrainResults(durations=durations)
     if method == "train":
-        trains = bool(call.clients)  # else it only measures
-        return TrainResults(
-            failures=failures if trains else {}, hanging=[client] if trains else [], durations=durations
-        )
+        return TrainResults(failures=failures, hanging=[client], durations=durations)
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
 
 

@@ -618,8 +618,7 @@ class TrainResults:
         update_norms: Norm of the model change by training, if a policy requests it.
         num_withheld: Number of model values that clients did not send, over all clients.
         durations: Simulated duration of the round for each client of the call, including those that miss it or are
-            late;
-            empty if the federation has no devices. For a hanging client, the time that is waited for it.
+            late; empty if the federation has no devices. For a hanging client, the time that is waited for it.
         memory_note: How the host reacted to running out of device memory; empty if it did not.
         seconds: Time spent.
     """

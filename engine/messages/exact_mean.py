@@ -144,7 +144,7 @@ def _units(values: FloatArray, factors: npt.NDArray[np.float64]) -> IntArray:
 
 FROM_NODES = 32
 FROM_BYTES = 2**20
-"""Nodes, and bytes of a sum, from which on hosts add their sums in groups."""
+"""Hosts add their sums in groups from this number of nodes and this size of a sum on."""
 
 Answer = TrainResults | list[TrainResults]
 """Result of a call; with a time limit it may be in several parts."""

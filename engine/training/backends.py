@@ -157,7 +157,8 @@ def _score_together(
     losses, correct = (np.zeros(len(blocks.sizes)) for _ in range(2))
     size = vectors.shape[1]
     models = torch.nn.functional.pad(vectors, (0, aligned(size) - size))  # each aligned to 64 bytes
-    outputs = np.empty((len(gathered.answers), stack.layers[-1].num_outputs), np.float32)  # of all rows, for a metric
+    num_kept = 0 if metric is None else len(gathered.answers)
+    outputs = np.empty((num_kept, stack.layers[-1].num_outputs), np.float32)
     for slab in blocks.slabs():
         features, answers = gathered.read(slab)
         own = models.expand(len(slab), -1) if len(models) == 1 else models[torch.from_numpy(blocks.clients[slab])]

@@ -72,7 +72,8 @@ class TrialState:
         last_evaluation: Scores after the last round.
         dropped: Failure reasons of clients in training, by `round:client`.
         skipped: Why the strategy returned no model, by round.
-        unmoved: Rounds with failures that left a client's model as it was, one of several, by client.
+        unmoved: Number of rounds with failed clients in which a client's model stayed the same, by client, if there are
+            several models.
         seconds: Seconds so far, by phase.
         sent_bytes: Bytes of the train messages (`down`) and replies (`up`) of all finished rounds.
         unscored: Round and training loss of a model that the next train messages will score.

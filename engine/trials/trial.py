@@ -261,8 +261,10 @@ class _Rounds:
     def _count_unmoved(self, previous: Sequence[tuple[FloatArray, Sequence[int]]], failed: set[int]) -> None:
         """Count the clients of each model, one of several, that is unchanged and of which some clients failed."""
         models = self._models()  # refuses one that is not ours
+        if len(models) < 2 or not failed:
+            return
         model_of = {client: vector for vector, clients in previous for client in clients}
-        for vector, clients in models if len(models) > 1 else ():
+        for vector, clients in models:
             if not failed.isdisjoint(clients) and np.array_equal(vector, model_of[clients[0]]):
                 self._state.unmoved |= {client: self._state.unmoved.get(client, 0) + 1 for client in clients}
 
@@ -318,7 +320,7 @@ class _Rounds:
         state, grid, num_rounds = self._state, self._grid, self._settings.num_rounds
         name = type(state.strategy).__name__
         evaluated: dict[int, Evaluation] = {}
-        told = before = 0
+        told = before = trainings = 0
         grid.counts_rounds = True
         seed_global_random(self._seed, "start", 0)
 
@@ -330,10 +332,11 @@ class _Rounds:
             return self._scores.of(server_round)
 
         def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-            nonlocal told, before
-            if server_round < told:  # it counts anew, as where it calls Flower's start twice
+            nonlocal told, before, trainings
+            # It counts anew, as where it calls Flower's start twice, unless it scores an earlier model once more.
+            if server_round < told and (server_round == 0 or grid.server_round > trainings):
                 before += told
-            told, number = server_round, before + server_round
+            told, number, trainings = server_round, before + server_round, grid.server_round
             if number > num_rounds:
                 raise TrialError(f"{name}.start must train {num_rounds} rounds, got round {number} to evaluate")
             evaluation = evaluated[number] = score(arrays, number)
@@ -365,8 +368,8 @@ class _Rounds:
                 f"{name}.start must call evaluate_fn(round, arrays) after each of its {num_rounds} rounds, got calls "
                 f"for the rounds {rounds or 'none'}"
             )
-        evaluated |= dict.fromkeys(range(last + 1, num_rounds), final := score(result.arrays, num_rounds))
-        evaluated[num_rounds] = final
+        final = score(result.arrays, num_rounds)
+        evaluated |= dict.fromkeys(range(last + 1, num_rounds), final) | {num_rounds: final}
         for r in range(1, num_rounds + 1):
             if r <= last and evaluated[r] is evaluated.get(r - 1):  # known, as the model was the same
                 failures = [reason for place, reason in state.dropped.items() if place.startswith(f"{r}:")]

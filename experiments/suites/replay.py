@@ -378,19 +378,21 @@ class ReplayedFederation:
         if points is None:
             raise ConfigurationError.of("the strategy of a replay", "be in the table", spec.label)
         place = self._coordinates(spec.label, {**spec.search_values(), **given})
-        distances = ((np.array([coordinates for _, coordinates in points]) - place) ** 2).sum(axis=1)
-        return points[int(np.argmin(distances))][0]
+        specs, coordinates = points
+        return specs[int(np.argmin(((coordinates - place) ** 2).sum(axis=1)))]
 
     @cached_property
-    def _points_by_strategy(self) -> Mapping[str, list[tuple[StrategySpec, list[float]]]]:
-        """The tabled configuration of each grid point of a strategy, and the point's coordinates."""
+    def _points_by_strategy(self) -> Mapping[str, tuple[list[StrategySpec], npt.NDArray[np.float64]]]:
+        """The tabled configurations of the grid points of each strategy, and the points' coordinates."""
         trained = {self._joint.digest(spec): spec for spec in self.federation.specs}
         points: dict[str, list[tuple[StrategySpec, list[float]]]] = {}
         for spec in dict.fromkeys(grid_points(self._joint)):
             if (equivalent := trained.get(self._joint.digest(spec))) is not None:
                 place = self._coordinates(spec.label, spec.search_values())
                 points.setdefault(spec.label, []).append((equivalent, place))
-        return points
+        return {
+            label: ([spec for spec, _ in own], np.array([place for _, place in own])) for label, own in points.items()
+        }
 
     def _coordinates(self, kind: str, values: Mapping[str, Value]) -> list[float]:
         """Return the positions of parameters in their ranges."""

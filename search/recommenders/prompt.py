@@ -578,7 +578,7 @@ OTHERS: tuple[Diagnosis, ...] = (
 def examples(
     situation: RecommendationContext, prompt_format: PromptFormat
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return examples of other federations than the given one: a rendered diagnosis and its answer, each another.
+    """Return rendered diagnoses of other federations than the given one, each with a different answer.
 
     None has its number of classes or its kinds of heterogeneity, and the order depends on its diagnosis and size: a
     small model repeats an example that resembles its federation, or stands at a certain place.

@@ -481,6 +481,19 @@ def test_a_table_that_cannot_serve_is_refused_in_one_line(
     assert "\n" not in fault
 
 
+@pytest.mark.parametrize(
+    "change", [lambda rows: rows.astype(float), lambda rows: rows.assign(**{"a note": "x", "values": 1.5})]
+)
+def test_whole_floats_and_further_columns_are_read(
+    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]
+) -> None:
+    path = tmp_path / "table.parquet"
+    write_settings_table(path, TABLE, PROVENANCE)
+    changed(path, change)
+
+    assert read_settings_table(path)[0] == TABLE
+
+
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     damaged, other = tmp_path / "damaged.parquet", tmp_path / "other.parquet"
     damaged.write_bytes(b"PAR1 and then nothing")

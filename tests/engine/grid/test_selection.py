@@ -33,7 +33,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_training_rows
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.selection import able_clients, expected_seconds, least_seconds
+from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds, least_seconds
 from fedscout.engine.messages.calls import (
     Assignment,
     ClientTable,
@@ -405,7 +405,7 @@ def test_simulated_seconds_add_up_and_cost_none() -> None:
 
 def probe_seconds(facts: FederationFacts, session: Session) -> FloatArray:
     epochs = session.training.local_epochs
-    return expected_seconds(facts, session, lambda device, work: device.probe_seconds(work, epochs))
+    return client_seconds(facts, session, lambda device, work: device.probe_seconds(work, epochs))
 
 
 DEVICE = Device(seconds_per_step=0.5, bytes_per_second_down=1000.0, bytes_per_second_up=250.0, shift_seconds=2.0)

@@ -252,6 +252,23 @@ def test_a_start_that_counts_anew_has_its_rounds_continued(host: ClientHost) -> 
     assert told == [1, 2, 2, 3]
 
 
+def test_a_start_may_score_an_earlier_model_again(host: ClientHost) -> None:
+    class Compares(FedAvg):
+        """Scores the model of the round before again after each round."""
+
+        def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+            models = [initial_arrays]
+            for number in range(1, kwargs["num_rounds"] + 1):
+                messages = self.configure_train(number, models[-1], kwargs["train_config"], grid)
+                models.append(self.aggregate_train(number, grid.send_and_receive(messages))[0])
+                for earlier in (number, number - 1) if number > 1 else (number,):
+                    kwargs["evaluate_fn"](earlier, models[earlier])
+            return Result(arrays=models[-1])
+
+    driven, own = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, Compares))
+    assert (own.error, list(own.round_loss)) == (None, list(driven.round_loss))
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) -> None:
     """It is told the weighted accuracy that the trial records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -323,9 +324,24 @@ def test_unusual_line_breaks_in_a_text_do_not_break_the_record(model_at: ModelAt
     assert exchange.reply.text == text
 
 
-@pytest.mark.parametrize("content", [None, b"", b"not json\n", b"\xff\xfe\x00", b'{"version": 2}\n'])
-def test_what_is_no_record_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "llm.jsonl"
+DAMAGED = (WHOLE := gzip.compress(b'{"version": 1}\n'))[:12] + bytes([WHOLE[12] ^ 0xFF]) + WHOLE[13:]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("llm.jsonl", None),
+        ("llm.jsonl", b""),
+        ("llm.jsonl", b"not json\n"),
+        ("llm.jsonl", b"\xff\xfe\x00"),
+        ("llm.jsonl", b'{"version": 2}\n'),
+        ("llm.jsonl.gz", b"not compressed"),
+        ("llm.jsonl.gz", WHOLE[:-4]),
+        ("llm.jsonl.gz", DAMAGED),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, name: str, content: bytes | None) -> None:
+    path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
     with refused(LogError, key="recorded exchanges", names=str(path)):
