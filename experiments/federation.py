@@ -337,6 +337,4 @@ def data_digest(federation: Federation) -> str:
         if array is not None:
             digest.update(f"{array.dtype} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).data)
-    for effect in federation.facts.get("effects", ()):
-        digest.update(effect.get("sha256", "").encode())  # of a file that the configuration only names
     return digest.hexdigest()

@@ -184,11 +184,6 @@ class FederationConfig(DatasetRequest):
         """Whether clients' rounds take simulated time."""
         return any(effect.takes_time for effect in self.effects)
 
-    @property
-    def row_seed(self) -> int:
-        """Seed of the sample of rows of a table that is too large."""
-        return self.seed
-
     @field_validator("partition")
     @classmethod
     def _complete_partition(cls, partition: PartitionConfig, info: ValidationInfo) -> PartitionConfig:

@@ -208,11 +208,11 @@ class TrainedModel:
             return self._pictures(path)
         query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
         name = str(rows) if ADDRESS.match(str(rows)) else str(path.absolute())
-        request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
+        request = self.description.rows.model_copy(update={"dataset": name, "query": query})
         location = own_place(request)
         if isinstance(location, list):
             raise DataError.of("the rows", "be from one table", shown(str(rows)))
-        return self._encoded(str(rows), read_table(location, request).rows), {}
+        return self._encoded(str(rows), read_table(location, request)), {}
 
     def _encoded(self, name: str, table: Any) -> FloatArray:
         if self.description.encoding is None:

@@ -287,10 +287,6 @@ class DatasetRequest(BaseModel):
         default=None,
         description="your own database: the SELECT whose rows are the table, such as SELECT * FROM visits",
     )
-    unlabelled_rows: Literal["drop", "fail"] = Field(
-        default="drop",
-        description="your own table: drop rows without a label, client or group, or fail",
-    )
     encoding: Annotated[str | None, AfterValidator(known_encoding)] = Field(
         default=None, description="your own text file: encoding, such as cp1252; UTF-8 or the detected one by default"
     )
@@ -357,11 +353,6 @@ class DatasetRequest(BaseModel):
     def has_file_a_client(self) -> bool:
         """Whether `federation.dataset` is a pattern for several files, one per client."""
         return names_files_of_clients(self.dataset)
-
-    @property
-    def row_seed(self) -> int:
-        """Seed for sampling the rows of a table that is too large."""
-        return 0
 
     @property
     def limits(self) -> ReadLimits:

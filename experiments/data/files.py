@@ -151,10 +151,6 @@ MAX_COLUMNS = 20_000
 MAX_QUERY_SECONDS = 15.0
 
 
-class TooLargeError(DataError):
-    """A file that exceeds the read limits."""
-
-
 @dataclass(frozen=True)
 class ReadLimits:
     """Maximum size of a data file.
@@ -174,7 +170,7 @@ class ReadLimits:
             DataError: If it is too large; the message names the key that raises the limit.
         """
         if num_bytes > self.max_bytes:
-            raise TooLargeError.of(
+            raise DataError.of(
                 path, f"hold at most federation.max_file_bytes={self.max_bytes} bytes when unpacked", "more"
             )
 
@@ -185,7 +181,7 @@ class ReadLimits:
             DataError: If there are too many; the message names the key that raises the limit.
         """
         if num_rows > self.max_rows:
-            raise TooLargeError.of(path, f"hold at most federation.max_file_rows={self.max_rows} rows", "more")
+            raise DataError.of(path, f"hold at most federation.max_file_rows={self.max_rows} rows", "more")
 
     def check_file(self, path: Path) -> None:
         """Check that a path is a regular file, as reading a pipe or a device may never end, and not too large.

@@ -15,7 +15,6 @@ import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from glob import glob
 from pathlib import Path, PurePath, PurePosixPath
@@ -31,7 +30,7 @@ from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_
 from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
 from fedscout.experiments.data.images import image_dataset, load_image_folder
 from fedscout.experiments.data.own_table import dataset_from_own_table
-from fedscout.experiments.data.table_files import TableRows, concatenated
+from fedscout.experiments.data.table_files import concatenated
 from fedscout.experiments.data.table_formats import (
     CLIENT,
     LABEL,
@@ -196,13 +195,12 @@ def load_own_data(request: DatasetRequest) -> Dataset:
             return pictures
         label = label or LABEL
     if isinstance(place, list):
-        read_rows, request = _files_of_clients(place, request)
+        rows, request = _files_of_clients(place, request)
     else:
-        read_rows = read_table(place, request)
+        rows = read_table(place, request)
     name = place.name if isinstance(place, Path) else request.name
     source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
-    dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
-    return replace(dataset, facts={**dataset.facts, **read_rows.facts})
+    return dataset_from_own_table(name, rows, request, label, source)
 
 
 def client_names(paths: Sequence[Path]) -> list[str]:
@@ -227,7 +225,7 @@ def _stem(name: str) -> str:
     return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
 
-def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[TableRows, DatasetRequest]:
+def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[pa.Table, DatasetRequest]:
     """Return the rows of all files, and the request with their client column.
 
     The client column is the requested one, or a new one with the names of the files.
@@ -241,7 +239,7 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[Table
     limits = request.limits
     tables: list[pa.Table] = []
     for path in paths:
-        rows = read_table(path, request.model_copy(update={"max_rows": None})).rows
+        rows = read_table(path, request)
         differing = {*rows.column_names} ^ {*(tables[0] if tables else rows).column_names}
         if differing:
             must = f"have the columns of {paths[0]}, but they differ in {', '.join(sorted(differing)[:5])}"
@@ -262,7 +260,7 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[Table
             table.append_column(column, pa.array([name] * len(table), pa.string()))
             for name, table in zip(names, tables, strict=True)
         ]
-    return TableRows(concatenated(tables)), request.model_copy(update={"client_column": column})
+    return concatenated(tables), request.model_copy(update={"client_column": column})
 
 
 def reject_table_settings(request: DatasetRequest) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
@@ -38,7 +39,6 @@ from fedscout.experiments.data.columns import (
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.encoding import TableStatistics
 from fedscout.experiments.data.own_columns import as_text_or_identifier, own_columns, suspected
-from fedscout.experiments.data.table_files import TableRows
 from fedscout.experiments.data.tables import (
     dataset_of_columns,
     merged_statistics,
@@ -57,8 +57,8 @@ MOST_NAMED = 5
 logger = logging.getLogger(__name__)
 
 
-def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
-    """Return the rows with a value in the label, client and group columns.
+def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[pa.Table, IntArray]:
+    """Return the rows with a value in the label, client and group columns, and their positions in the table.
 
     Args:
         name: Name of the data set, for messages.
@@ -77,7 +77,7 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
     }
     is_removed = np.logical_or.reduce([*is_lacking.values()])
     if not is_removed.any():
-        return TableRows(table)
+        return table, np.arange(len(table))
     if is_removed.all():
         raise DataError.of(
             f"data set {name!r}",
@@ -91,10 +91,9 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
         clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
         if lost := {*clients[is_removed]} - {*clients[kept], None}:
             reasons += f"; no rows are left of {listed(sorted(lost), MOST_NAMED)}"
-    text = "%s: %s of %s rows are left out: %s; federation.unlabelled_rows=fail rejects them"
     num_removed = len(table) - len(kept)
-    logger.warning(text, name, f"{num_removed:,}", f"{len(table):,}", reasons)
-    return TableRows(table.take(kept), kept, {"num_rows_unlabelled": num_removed})
+    logger.warning("%s: %s of %s rows are left out: %s", name, f"{num_removed:,}", f"{len(table):,}", reasons)
+    return table.take(kept), kept
 
 
 NUM_ROWS_EXAMINED = 10_000
@@ -160,10 +159,9 @@ def dataset_from_own_table(
     )
     check_roles(name, table, roles, request.text_column, request.columns)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
-    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else TableRows(table)
-    read = _mixed if request.text_column is None else _texts
-    dataset = read(name, labelled.rows, request, roles, source)
-    return replace(dataset, facts={**dataset.facts, **labelled.facts})
+    rows, _ = labelled_rows(name, table, roles)
+    dataset = (_mixed if request.text_column is None else _texts)(name, rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, "num_rows_unlabelled": len(table) - len(rows)})
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:

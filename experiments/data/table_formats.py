@@ -15,7 +15,6 @@ holds it, or a variable of the database driver, such as `PGPASSWORD`.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sqlite3
@@ -31,20 +30,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
-from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import column_key
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.data.files import (
     MAX_CELL_LENGTH,
     MAX_QUERY_SECONDS,
-    NO_LIMITS,
     USUAL_LIMITS,
     ReadLimits,
-    TooLargeError,
 )
 from fedscout.experiments.data.table_files import (
-    TableRows,
     column_of,
     concatenated,
     name_faults,
@@ -328,11 +323,14 @@ EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 DATABASE_SUFFIXES = (*SQLITE_SUFFIXES, *DUCKDB_SUFFIXES)
 SUFFIXES = (*PARQUET_SUFFIXES, *TEXT_SUFFIXES, *JSON_SUFFIXES, *ARROW_SUFFIXES, *EXCEL_SUFFIXES, *DATABASE_SUFFIXES)
 
-logger = logging.getLogger(__name__)
+
+def is_array_file(place: Path | str) -> bool:
+    """Return whether a file holds NumPy arrays, which may be images."""
+    return isinstance(place, Path) and place.name.lower().endswith(ARRAY_SUFFIX)
 
 
-def read_table(place: Path | str, request: DatasetRequest) -> TableRows:
-    """Read a table of the user.
+def read_table(place: Path | str, request: DatasetRequest) -> pa.Table:
+    """Read a table of the user, as plain cells.
 
     Args:
         place: A file, or the address of a database.
@@ -342,26 +340,7 @@ def read_table(place: Path | str, request: DatasetRequest) -> TableRows:
         ConfigurationError: If a library for it is missing, or `federation.query` does not apply.
         DataError: If it can't be read, is too large, or has an unsupported format.
     """
-    try:
-        return TableRows(_read(place, request, request.limits))
-    except TooLargeError as error:
-        if request.max_rows is None or is_array_file(place):
-            raise
-        table = _read(place, request, NO_LIMITS)
-        draws = stream(request.row_seed, "rows-read").random(len(table))
-        rows = table.take(np.sort(np.argsort(draws, kind="stable")[: request.max_rows]))
-        reason = str(error).partition(" must ")[2]
-        logger.warning("%s must %s: a random sample of %s of its %s rows is read", place, reason, len(rows), len(table))
-        return TableRows(rows, facts={"num_rows_not_sampled": len(table) - len(rows)})
-
-
-def is_array_file(place: Path | str) -> bool:
-    """Return whether a file holds NumPy arrays, which may be images."""
-    return isinstance(place, Path) and place.name.lower().endswith(ARRAY_SUFFIX)
-
-
-def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits) -> pa.Table:
-    name = place.name.lower() if isinstance(place, Path) else ""
+    name, limits = place.name.lower() if isinstance(place, Path) else "", request.limits
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
         return read_database(place, request.query, request.dropped, limits, request.max_query_seconds)
     _reject_unused_settings(request, name)

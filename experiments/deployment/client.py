@@ -297,7 +297,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             f"the table {name}",
             f"the study's data set {request.dataset!r} does not define how columns become features",
         )
-    table = read_table(Path(name), request).rows if name != "DataFrame" else read_frame(rows, ())
+    table = read_table(Path(name), request) if name != "DataFrame" else read_frame(rows, ())
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
@@ -305,8 +305,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             "label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}"
         )
     group = request.group_column if request.group_column in table.column_names else None
-    if request.unlabelled_rows == "drop":
-        table = labelled_rows(name, table, ColumnRoles(label, group=group)).rows
+    table, _ = labelled_rows(name, table, ColumnRoles(label, group=group))
     labels = _class_numbers(agreement, discrete(name, table, label).tolist())
     groups = groups_of(name, table, group)
     return encoded_rows(name, table, agreement.encoding), labels, groups

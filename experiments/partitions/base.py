@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -41,10 +40,6 @@ class PartitionSettings(BaseModel):
         default=5,
         ge=1,
         description="smallest number of rows per client, for kinds whose sizes are random or follow from the data",
-    )
-    self_balancing: bool = Field(
-        default=False,
-        description="dirichlet: a client with more rows than average gets no rows of further classes",
     )
     classes_per_client: int = Field(default=2, ge=1, description="pathological, distribution: classes per client")
     class_assignment: Literal["first-deterministic", "deterministic", "random"] = Field(
@@ -88,21 +83,19 @@ class PartitionSettings(BaseModel):
     num_clusters: int | None = Field(
         default=None, ge=1, le=100, description="sfdl: number of clusters of rows; chosen by two indices by default"
     )
-    counts: tuple[tuple[int, ...], ...] | Path | None = Field(
-        default=None, description="counts: rows of each client by class, or a CSV file of them"
-    )
+    counts: tuple[tuple[int, ...], ...] | None = Field(default=None, description="counts: rows of each client by class")
 
     @field_validator("counts", mode="before")
     @classmethod
     def _is_matrix(cls, given: Any) -> Any:
-        if given is None or (isinstance(given, str | Path) and str(given)):
+        if given is None:
             return given
         rows = given if isinstance(given, list | tuple) else []
         lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
         if len(lengths) != 1 or lengths == {0} or not all(_is_count(cell) for row in rows for cell in row):
             raise ValueError(
                 "must be a list of equally long rows of whole numbers >= 0, a row per client and a number per class, "
-                f"or the path of a CSV file of them, got {str(given)[:80]}"
+                f"got {str(given)[:80]}"
             )
         return given
 

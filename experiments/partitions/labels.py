@@ -42,9 +42,7 @@ Greenewald, N. Hoang and Y. Khazaeni, "Bayesian Nonparametric Federated Learning
 Dir_K(α) for each class c, and client k gets the share p_c,k of its rows. Both sizes and labels are skewed. T.-M. H.
 Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 arXiv:1909.06335, 2019, instead draw a mixture of classes per client and keep sizes equal. This is flwr-datasets'
-`DirichletPartitioner` with `self_balancing=False`, its default. `self_balancing` enables the variant in the code, but
-not the text, of Yurochkin et al.: a client that holds more than the average number of rows gets nothing of the
-following classes. Sizes then differ less, and labels more than α implies.
+`DirichletPartitioner` with `self_balancing=False`, its default.
 
 Deviation for clients below `min_size` rows: others, including flwr-datasets, redraw until there are none, which may not
 terminate (many clients, small α). Here at most 20 draws are made; if all fail, the draw with the fewest missing rows is
@@ -361,28 +359,15 @@ def _draw_owners(request: PartitionRequest, num_clients: int) -> tuple[IntArray,
 def _owners(request: PartitionRequest, num_clients: int) -> IntArray:
     """Return the client of each row, shape `(num_rows,)`."""
     owners = np.empty(len(request.labels), dtype=np.int64)
-    sizes = np.zeros(num_clients, dtype=np.int64)
     for label in np.unique(request.labels):
         rows = request.generator.permutation(np.flatnonzero(request.labels == label))
         # In an order of their own for each class, or rounding would favour the same clients in all of them.
         shares = dirichlet_shares(request.settings.alpha, num_clients, request.generator)
         order = request.generator.permutation(num_clients)
-        if request.settings.self_balancing:
-            shares = _without(shares, sizes[order] > len(request.labels) / num_clients)
         cuts = np.floor(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
         counts = np.diff(np.concatenate([[0], np.minimum(cuts, len(rows)), [len(rows)]]))
         owners[rows] = np.repeat(order, counts)
-        sizes[order] += counts
     return owners
-
-
-def _without(shares: FloatVector, left_out: BoolArray) -> FloatVector:
-    """Return the shares renormalised over those not left out; equal shares if all of theirs are zero."""
-    remaining = np.where(left_out, 0.0, shares)
-    if remaining.sum() == 0:
-        remaining = np.where(left_out, 0.0, 1.0)
-    remaining /= remaining.sum()
-    return remaining
 
 
 def inner_dirichlet(request: PartitionRequest) -> PartitionResult:

@@ -24,14 +24,13 @@ read nevertheless; the version is pinned.
   the clients of a class share the rest in proportion to log-normal numbers with σ = `lognormal_sigma` (2 in the
   paper). All rows are used. The initial rows give each client `min_size` rows from all its classes together. The
   number of clients must be a multiple of the number of classes.
-- `linear`, `square`, `exponential`: client k = 1, …, K gets a share of the rows in proportion to k, k² or e^k.
-  Labels are assigned at random, and all rows are used: rounding remainders go to the last and largest client.
-  Sizes follow from the formula alone, so infeasible numbers of clients are known beforehand.
-
 `natural`: each client holds its own rows according to the data. All rows are used.
 
-`counts`: client k gets `counts[k][y]` random rows of class y, from a client × class matrix: a nested list, or the path
-of a CSV file without a header, one line per client. Rows beyond the counts are not used.
+`counts`: client k gets `counts[k][y]` random rows of class y. Rows beyond the counts are not used.
+
+`linear`, `square`, `exponential`: client k = 1, …, K gets a share of the rows in proportion to k, k² or e^k, as
+flwr-datasets' size partitioners do. Labels are assigned at random, and all rows are used: rounding remainders go to the
+last and largest client.
 
 `iid` shuffles the rows and assigns them in turn: sizes differ by one at most. All rows are used.
 
@@ -45,15 +44,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.data.dataset import distinct_texts
-from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, dirichlet_shares, whole_rows
+from fedscout.experiments.partitions.base import (
+    FloatVector,
+    PartitionRequest,
+    PartitionResult,
+    dirichlet_shares,
+    whole_rows,
+)
 
 LABEL, ROW = "label", "row"
 MAX_DRAWS = 20
@@ -197,46 +201,36 @@ def distribution(request: PartitionRequest) -> PartitionResult:
 
 def linear(request: PartitionRequest) -> PartitionResult:
     """Partition rows into sizes proportional to k."""
-    return _partition_by_size_law(request, "LinearPartitioner", lambda clients: 2 / (clients * (clients + 1)))
+    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1))
 
 
 def square(request: PartitionRequest) -> PartitionResult:
     """Partition rows into sizes proportional to k²."""
-    return _partition_by_size_law(
-        request, "SquarePartitioner", lambda clients: 6 / (clients * (clients + 1) * (2 * clients + 1))
-    )
+    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1) ** 2)
 
 
 def exponential(request: PartitionRequest) -> PartitionResult:
     """Partition rows into sizes proportional to e^k."""
-    return _partition_by_size_law(
-        request, "ExponentialPartitioner", lambda clients: float(1 / np.exp(np.arange(min(clients, 700))).sum())
-    )
+    return _by_weights(request, np.exp(np.arange(1.0 - request.require_num_clients(), 1)))
 
 
-def _partition_by_size_law(
-    request: PartitionRequest, partitioner: str, smallest_share: Callable[[int], float]
-) -> PartitionResult:
-    """Partition rows by a size partitioner of flwr-datasets.
-
-    Args:
-        request: The rows.
-        partitioner: Its name in flwr-datasets.
-        smallest_share: Share of all rows for the first client, given the number of clients.
+def _by_weights(request: PartitionRequest, weights: FloatVector) -> PartitionResult:
+    """Partition rows at random into sizes proportional to ascending weights, rounded down except the last.
 
     Raises:
         DataError: If the first client would get fewer than `min_size` rows.
     """
-    num_clients, num_rows, min_size = request.require_num_clients(), len(request.labels), request.settings.min_size
-    smallest = num_rows if num_clients == 1 else int(smallest_share(num_clients) * num_rows)
-    if smallest < min_size:
+    num_clients, num_rows, min_size = len(weights), len(request.labels), request.settings.min_size
+    sizes = np.floor(weights / weights.sum() * num_rows).astype(np.int64)
+    sizes[-1] += num_rows - sizes.sum()
+    if sizes[0] < min_size:
         raise DataError.of(
             f"federation.partition.kind={request.settings.kind}",
             f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows",
-            f"{smallest} for {num_clients} clients",
+            f"{sizes[0]} for {num_clients} clients",
             "use fewer clients",
         )
-    return partition_with_flower(request, lambda kinds, _: getattr(kinds, partitioner)(num_clients))
+    return request.by_owners(request.generator.permutation(np.repeat(np.arange(num_clients), sizes)))
 
 
 KEY = "federation.partition.counts"
@@ -268,36 +262,18 @@ def counts(request: PartitionRequest) -> PartitionResult:
     """Partition rows by a client × class matrix of counts.
 
     Raises:
-        ConfigurationError: If there is no matrix, or the file can't be read as one.
+        ConfigurationError: If there is no matrix.
         DataError: If it is inconsistent with the data: too many rows of a class, an empty client, another number of
             clients.
     """
-    matrix = _matrix(request.settings.counts)
+    if request.settings.counts is None:
+        must = "hold a row of class counts per client where federation.partition.kind=counts"
+        raise ConfigurationError.of(KEY, must, "nothing")
+    matrix = np.array(request.settings.counts, dtype=np.int64)
     faults = _faults(request, matrix)
     if faults:
         raise DataError(faults)
     return request.by_class_counts(matrix)
-
-
-def _matrix(given: tuple[tuple[int, ...], ...] | Path | None) -> IntArray:
-    if given is None:
-        raise ConfigurationError.of(
-            KEY,
-            "hold a row of class counts per client, or the path of a CSV file of them, where "
-            "federation.partition.kind=counts",
-            "nothing",
-        )
-    if not isinstance(given, Path):
-        return np.array(given, dtype=np.int64)
-    try:
-        if not given.is_file():  # a pipe would be waited for
-            raise OSError("No such file")
-        matrix = np.loadtxt(given, np.int64, delimiter=",", ndmin=2, encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError.of(KEY, "be a CSV file of whole numbers", f"{given}: {first_line(error)}") from error
-    if not matrix.size or matrix.min() < 0:
-        raise ConfigurationError.of(KEY, "hold whole numbers >= 0", f"{given} without any, or with others")
-    return matrix
 
 
 def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:

@@ -31,7 +31,7 @@ from fedscout.experiments.partitions.others import (
 PARTITIONS: Mapping[str, PartitionKind] = {
     "iid": PartitionKind(iid),
     "natural": PartitionKind(natural, fixes_num_clients=True),
-    "dirichlet": PartitionKind(dirichlet, reads=("alpha", "min_size", "self_balancing")),
+    "dirichlet": PartitionKind(dirichlet, reads=("alpha", "min_size")),
     "inner_dirichlet": PartitionKind(inner_dirichlet, reads=("alpha",)),
     "pathological": PartitionKind(pathological, reads=("classes_per_client", "class_assignment", "min_size")),
     "classes_per_client": PartitionKind(classes_per_client, reads=("class_share", "min_size")),

@@ -7,36 +7,23 @@ Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", a
 
 `dropout`: rounds are missed independently of other rounds and clients.
 
-`devices`: speeds and bandwidths of clients, equal for all, log-normally distributed, by device classes with shares, or
-from a file with one row per client and its number from 0 in the column `client`. A client's round then takes its number
-of steps times the seconds per step, the transfer times of what it receives and sends at its bandwidths, and its latency
-(`fedscout.engine.data.devices`). With `sigma` σ > 0 each client's value is the given one times e^{σz}, z standard
-normal and drawn for each value and client, so the given one is the median. Each class has its share of the clients,
-rounded, and its members are drawn.
+`devices`: speeds and bandwidths of clients, equal for all, log-normally distributed, or by device classes with shares.
+A client's round then takes its number of steps times the seconds per step, the transfer times of what it receives and
+sends at its bandwidths, and its latency (`fedscout.engine.data.devices`). With `sigma` σ > 0 each client's value is the
+given one times e^{σz}, z standard normal and drawn for each value and client, so the given one is the median. Each
+class has its share of the clients, rounded, and its members are drawn.
 
 If several effects set the same value of a client, the last one applies; `latency` overrides `latency_seconds`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedscout.engine.errors import DataError
-from fedscout.engine.text import listed
-from fedscout.experiments.data.columns import as_numbers
-from fedscout.experiments.data.files import START_VARIABLE
-from fedscout.experiments.data.table_files import plain_cells, read_csv, read_parquet
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class LatencyEffect(ScenarioEffect):
@@ -69,51 +56,6 @@ class DropoutEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the dropout probability of each client."""
         return ScenarioPlan(dropout=dict.fromkeys(clients, self.probability), facts={"probability": self.probability})
-
-
-CLIENT = "client"
-SUFFIXES = (".csv", ".parquet")
-
-
-def read_devices(
-    path: str, clients: Sequence[int], columns: tuple[str, ...]
-) -> tuple[Mapping[int, Mapping[str, float]], str]:
-    """Return the device values of clients in a file, by client and column, and the SHA-256 of the file.
-
-    Args:
-        path: Path of a CSV or Parquet file; a relative one is resolved against the working directory of the command.
-        clients: Clients that the file must contain; it may contain others.
-        columns: Allowed columns in addition to `client`; at least one must be present.
-
-    Raises:
-        DataError: If it can't be read, has other columns, lacks a client, or a value is not a number or out of range.
-    """
-    file = Path(os.environ.get(START_VARIABLE, "")) / Path(path).expanduser()
-    table = _read(file)
-    names = [name for name in table.column_names if name != CLIENT]
-    if CLIENT not in table.column_names or not names or not {*names} <= {*columns}:
-        raise DataError.of(
-            file, f"have only the columns {CLIENT} and some of {', '.join(columns)}", listed(table.column_names)
-        )
-    values = {name: as_numbers(plain_cells(table[name])) for name in table.column_names}
-    for name, numbers in values.items():
-        is_invalid = ~np.isfinite(numbers) | (numbers <= 0 if name.startswith("bytes") else numbers < 0)
-        if is_invalid.any():
-            must = f"have numbers {'above' if name.startswith('bytes') else 'from'} 0 in the column {name}"
-            raise DataError.of(file, must, f"{numbers[is_invalid][0]:g}")
-    row_of = {client: row for row, client in enumerate(values[CLIENT].tolist())}
-    if len(row_of) < len(table) or not {*clients} <= row_of.keys():
-        missing = [str(client) for client in clients if client not in row_of]
-        given = f"none for {listed(missing)}" if missing else f"{len(table)} rows of {len(row_of)} clients"
-        raise DataError.of(file, "have one row for every client, by its number from 0", given)
-    values_by_client = {client: {name: float(values[name][row_of[client]]) for name in names} for client in clients}
-    return values_by_client, hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def _read(place: Path) -> pa.Table:
-    if place.suffix.lower() not in SUFFIXES or not place.is_file():
-        raise DataError.of("the file of devices", f"exist and end in {' or '.join(SUFFIXES)}", place)
-    return read_csv(place) if place.suffix.lower() == ".csv" else read_parquet(place)
 
 
 FIELDS = {
@@ -158,44 +100,30 @@ class DevicesEffect(ScenarioEffect):
     classes: tuple[DeviceClass, ...] | None = Field(
         default=None, description="instead of values: device classes, such as [{share: 0.5, seconds_per_step: 0.1}, …]"
     )
-    path: str | None = Field(
-        default=None,
-        description="instead of values: a CSV or Parquet file with a column client and one column per value",
-    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         values = [name for name in FIELDS if getattr(self, name) is not None]
-        sources = [*(["values"] if values else []), *(name for name in ("classes", "path") if getattr(self, name))]
-        if len(sources) != 1:
-            received = " and ".join(values if sources == ["values"] else sources) or "none"
-            raise ValueError(f"must give one of values ({', '.join(FIELDS)}), classes and path, got {received}")
-        if self.sigma and not values:
-            raise ValueError(f"sigma must be left out where {sources[0]} is given, got {self.sigma:g}")
+        if bool(values) == bool(self.classes):
+            received = "both" if values else "neither"
+            raise ValueError(f"must give either values ({', '.join(FIELDS)}) or classes, got {received}")
+        if self.sigma and self.classes:
+            raise ValueError(f"sigma must be left out where classes is given, got {self.sigma:g}")
         total = sum(device_class.share for device_class in self.classes or ())
         if self.classes and abs(total - 1) > 1e-6:
             raise ValueError(f"classes must have shares that add up to 1, got {total:g}")
         return self
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return the device of each client.
-
-        Raises:
-            DataError: If the file is invalid.
-        """
-        digest = {}
-        if self.path is not None:
-            values_by_client, digest["sha256"] = read_devices(self.path, clients, tuple(FIELDS))
-        elif self.classes is not None:
+        """Return the device of each client."""
+        if self.classes is not None:
             values_by_client = self._values_by_class(self.classes, clients, request)
         else:
             values_by_client = {client: self._drawn(client, request) for client in clients}
         timings = {
             client: {FIELDS[name]: value for name, value in values_by_client[client].items()} for client in clients
         }
-        return ScenarioPlan(
-            timings=timings, facts={"devices": [dict(values_by_client[client]) for client in clients], **digest}
-        )
+        return ScenarioPlan(timings=timings, facts={"devices": [values_by_client[client] for client in clients]})
 
     def _drawn(self, client: int, request: EffectRequest) -> dict[str, float]:
         """Return a client's values: the configured ones, or log-normal ones with these medians."""
@@ -205,11 +133,11 @@ class DevicesEffect(ScenarioEffect):
 
     def _values_by_class(
         self, classes: tuple[DeviceClass, ...], clients: tuple[int, ...], request: EffectRequest
-    ) -> dict[int, Mapping[str, float]]:
+    ) -> dict[int, dict[str, float]]:
         """Return each client's values: those of its class."""
         order = request.stream("device classes").permutation(clients)
         ends = np.rint(np.cumsum([device_class.share for device_class in classes]) * len(clients)).astype(np.int64)
-        values_by_client: dict[int, Mapping[str, float]] = {}
+        values_by_client: dict[int, dict[str, float]] = {}
         for device_class, members in zip(classes, np.split(order, ends[:-1]), strict=True):
             values = device_class.model_dump(exclude={"share"}, exclude_none=True)
             values_by_client |= dict.fromkeys(members.tolist(), values)

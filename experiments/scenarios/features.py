@@ -4,8 +4,7 @@
 
 `feature_drop`: the dropped features are positions in a row: columns of a table, values of an image, positions of a
 token sequence. They are the same in all rows of a client, and drawn for each client. They are set to zero, which is the
-mean of a standardised column, black in an image and padding among tokens; or to the client's own mean, as from a sensor
-that is stuck.
+mean of a standardised column, black in an image and padding among tokens.
 
 `feature_scale`: a sensor with another gain: every value of every row is multiplied by one factor.
 
@@ -59,8 +58,6 @@ from fedscout.engine.errors import Fault
 from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
 
-FillValue = Literal["zero", "mean"]
-
 
 @dataclass(frozen=True)
 class FeatureNoise:
@@ -86,27 +83,21 @@ class FeatureNoise:
 
 @dataclass(frozen=True)
 class FeatureDrop:
-    """Sets the same features of all rows to a constant.
+    """Sets the same features of all rows to zero.
 
     Attributes:
         num_dropped: Number of features, drawn without replacement.
-        value: Zero, or the mean over the rows.
     """
 
     num_dropped: int
-    value: FillValue = "zero"
 
     def __call__(
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
-        """Return features with the dropped ones constant, and the same labels."""
+        """Return features with zeros for the dropped ones, and the same labels."""
         changed = features.copy()
         flat = changed.reshape(len(changed), prod(changed.shape[1:]))
-        dropped = generator.permutation(flat.shape[1])[: self.num_dropped]
-        if self.value == "zero" or not len(flat):
-            flat[:, dropped] = 0
-        else:
-            flat[:, dropped] = flat[:, dropped].mean(axis=0, dtype=np.float64).astype(np.float32)
+        flat[:, generator.permutation(flat.shape[1])[: self.num_dropped]] = 0
         return changed, labels.copy()
 
 
@@ -144,25 +135,15 @@ class FeatureNoiseEffect(ScenarioEffect):
 
 
 class FeatureDropEffect(ScenarioEffect):
-    """Dropped features: some features of all of a client's rows become constant, drawn for each client."""
+    """Dropped features: some features of all of a client's rows become zero, drawn for each client."""
 
     kind: Literal["feature_drop"] = "feature_drop"
     share: float = Field(ge=0, le=1, description="fraction of the features")
-    value: FillValue = Field(
-        default="zero", description="replacement: zero, or the client's mean; tokens become padding with zero"
-    )
-
-    def faults(self, request: EffectRequest) -> list[Fault]:
-        """Return what is incompatible with the federation, by the effect's keys."""
-        faults = super().faults(request)
-        if self.value == "mean" and request.data_kind == "tokens":
-            faults.append(Fault("value", "be zero, padding, for tokens, which have no mean", "'mean'"))
-        return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the transform that drops features, drawn for each client when it is applied."""
-        drop = FeatureDrop(round(self.share * request.num_features), self.value)
-        facts = {"dropped_features": drop.num_dropped, "features": request.num_features, "value": self.value}
+        drop = FeatureDrop(round(self.share * request.num_features))
+        facts = {"dropped_features": drop.num_dropped, "features": request.num_features}
         return same_for_all(clients, request, facts, transforms=(drop,), changes=drop.num_dropped > 0)
 
 

@@ -22,7 +22,7 @@ from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.images import PixelArray, image_dataset, plain_picture
 from fedscout.experiments.data.own import reject_table_settings
 from fedscout.experiments.data.own_table import dataset_from_own_table, labelled_rows
-from fedscout.experiments.data.table_files import TableRows, plain_table
+from fedscout.experiments.data.table_files import plain_table
 
 if TYPE_CHECKING:
     import datasets
@@ -112,11 +112,12 @@ def dataset_of_rows(name: str, rows: datasets.Dataset, request: DatasetRequest, 
     roles = ColumnRoles(label, request.client_column, classes=True)
     check_roles(name, rows.data.table, roles)
     cells = _cells(rows.select_columns([column for column in (label, request.client_column) if column]))
-    labelled = labelled_rows(name, cells, roles) if request.unlabelled_rows == "drop" else TableRows(cells)
-    labels, class_names = classes(name, labelled.rows, roles)
-    clients = None if roles.client is None else discrete(name, labelled.rows, roles.client)
-    pixels = _pixels(name, rows if labelled.kept is None else rows.select(labelled.kept), images[0])
-    return image_dataset(name, pixels, labels, class_names, label, source, labelled.facts, clients)
+    labelled, kept = labelled_rows(name, cells, roles)
+    labels, class_names = classes(name, labelled, roles)
+    clients = None if roles.client is None else discrete(name, labelled, roles.client)
+    pixels = _pixels(name, rows if len(kept) == len(rows) else rows.select(kept), images[0])
+    facts = {"num_rows_unlabelled": len(rows) - len(kept)}
+    return image_dataset(name, pixels, labels, class_names, label, source, facts, clients)
 
 
 def _usual_label(rows: datasets.Dataset) -> str | None:

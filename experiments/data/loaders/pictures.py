@@ -17,12 +17,10 @@ These are stored in IDX files, plain or compressed. Y. LeCun, C. Cortes and C. B
 handwritten digits", whose page defines the format: two zero bytes, the type (8: unsigned byte), the number of axes,
 each axis as a big-endian 32-bit number, then the values.
 
-`retinal`: fundus photographs, glaucoma or healthy; `retinal_grades`: with the grade of diabetic retinopathy, 0 to 4, on
-the international scale (C. P. Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic
-macular edema disease severity scales", Ophthalmology 110(9), 2003). Both are of several hospitals that differ in
-camera, patients and graders. These federations are not published as one file, so the user creates a folder per
-hospital, `retinal/<hospital>/` or `retinal_grades/<hospital>/`, with class folders or a `labels.csv` (`images.py`). The
-natural clients are the hospitals. Images of eyes with suspected glaucoma are left out, and counted in the record.
+`retinal`: fundus photographs of several hospitals that differ in camera, patients and graders; glaucoma or healthy. This
+federation is not published as one file, so the user creates a folder per hospital, `retinal/<hospital>/`, with class
+folders or a `labels.csv` (`images.py`). The natural clients are the hospitals. Images of eyes with suspected glaucoma
+are left out, and counted in the record.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from fedscout.experiments.data.files import (
     data_root,
     locate_layout,
 )
-from fedscout.experiments.data.images import Picture, PixelArray, image_dataset, list_pictures, pictures_dataset
+from fedscout.experiments.data.images import PixelArray, image_dataset, list_pictures, pictures_dataset
 
 UNSIGNED_BYTE = 8
 GZIP_MAGIC = b"\x1f\x8b"
@@ -228,13 +226,6 @@ RETINAL = Publication(
     "https://refuge.grand-challenge.org, https://github.com/miag-ull/rim-one-dl",
     derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
 )
-RETINAL_GRADES = Publication(
-    "APTOS 2019 Blindness Detection, Aravind Eye Hospital, 2019; IDRiD, Porwal et al., Data 3(3), 2018; Messidor-2, "
-    "Decencière et al., Image Analysis & Stereology 33(3), 2014, and others",
-    "https://www.kaggle.com/c/aptos2019-blindness-detection, https://ieee-dataport.org/open-access/"
-    "indian-diabetic-retinopathy-image-dataset-idrid, https://www.adcis.net/en/third-party/messidor2/",
-    derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
-)
 LABEL = "diagnosis"
 HOSPITAL = "hospital"
 
@@ -242,7 +233,14 @@ HOSPITAL = "hospital"
 def load_retinal(request: DatasetRequest) -> Dataset:
     """Load the hospitals' images; the label is `diagnosis`, the natural client the `hospital`."""
     choose_label(request, (LABEL,), client=HOSPITAL)
-    pictures = _of_hospitals("retinal", RETINAL, request.model_copy(update={"label": None, "client_column": None}))
+    hospital = f"${FOLDER_VARIABLE}/retinal/<hospital>"
+    expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
+    folder = data_root("retinal", request.folder, expected_path, RETINAL) / "retinal"
+    if not folder.is_dir():
+        raise DataError.of(folder, f"hold {expected_path} of data set 'retinal'", "no folder", RETINAL.origin)
+    pictures = list_pictures(folder, limits=request.limits)
+    if pictures[0].client is None:
+        raise DataError.of("data set 'retinal'", f"have one folder per hospital, {expected_path}")
     meanings = [MEANINGS.get(picture.label.lower()) for picture in pictures]
     if None in meanings:
         picture = pictures[meanings.index(None)]
@@ -258,22 +256,3 @@ def load_retinal(request: DatasetRequest) -> Dataset:
     label_request = request.model_copy(update={"label": LABEL})
     dataset = pictures_dataset("retinal", diagnosed, str(RETINAL), label_request, classes=(HEALTHY, GLAUCOMA))
     return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(diagnosed)})
-
-
-def load_retinal_grades(request: DatasetRequest) -> Dataset:
-    """Load the images of all hospitals, which are the natural clients."""
-    pictures = _of_hospitals("retinal_grades", RETINAL_GRADES, request)
-    return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)
-
-
-def _of_hospitals(name: str, publication: Publication, request: DatasetRequest) -> list[Picture]:
-    """Return the images below the folder of a data set, each with its hospital."""
-    hospital = f"${FOLDER_VARIABLE}/{name}/<hospital>"
-    expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
-    folder = data_root(name, request.folder, expected_path, publication) / name
-    if not folder.is_dir():
-        raise DataError.of(folder, f"hold {expected_path} of data set {name!r}", "no folder", publication.origin)
-    pictures = list_pictures(folder, request.label, request.client_column, request.limits)
-    if pictures[0].client is None:
-        raise DataError.of(f"data set {name!r}", f"have one folder per hospital, {expected_path}")
-    return pictures

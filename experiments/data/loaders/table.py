@@ -27,7 +27,6 @@ DATASETS: Mapping[str, DatasetLoader] = {
     "bearing_faults_all": bearing.load_bearing_faults_all,
     "bearing_raw": bearing.load_bearing_raw,
     "retinal": pictures.load_retinal,
-    "retinal_grades": pictures.load_retinal_grades,
     "unsw_nb15": tabular.load_unsw_nb15,
     "nf_unsw_nb15": tabular.load_nf_unsw_nb15,
     "heart": tabular.load_heart,

@@ -279,11 +279,6 @@ def test_rows_without_a_role_are_left_out(
     np.testing.assert_array_equal(dataset.labels, wanted.labels)
     np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
     assert len(caplog.records) == 1
-    key, names = (
-        f"column '{column}' of data set '{name}'",
-        ("'nothing' in 3 of 60", "federation.unlabelled_rows=drop"),
-    )
-    assert_refused(str(path), key=key, names=names, unlabelled_rows="fail", **roles)
 
 
 @pytest.mark.parametrize("word", ["NA", "?", "null", "", "  "])

@@ -16,7 +16,7 @@ import pytest
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.loaders.cifar import COARSE, FINE
-from fedscout.experiments.data.loaders.pictures import RETINAL, RETINAL_GRADES
+from fedscout.experiments.data.loaders.pictures import RETINAL
 from tests.experiments.data.image_files import idx_bytes, picture, random_images, write, write_idx
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
@@ -299,20 +299,7 @@ def test_what_a_label_must_say(tmp_path: Path, kinds: tuple[str, ...], key: str,
     assert_refused("retinal", folder=tmp_path, key=key, names=names)
 
 
-def test_grades_by_hospital(tmp_path: Path) -> None:
-    for number, name in enumerate(("aptos/0/a.png", "aptos/4/b.png", "messidor/0/c.jpg", "idrid/images/d.jpg")):
-        picture(tmp_path / "retinal_grades" / name, (51 * number, 0, 0))
-    (tmp_path / "retinal_grades/idrid/labels.csv").write_text("image,label\nimages/d.jpg,2\n")
-    dataset = load_dataset("retinal_grades", folder=tmp_path, image_size=4)
-    assert (dataset.features.shape, dataset.kind) == ((4, 3, 4, 4), "image")
-    assert dataset.class_names == ("0", "2", "4")
-    assert dataset.labels.tolist() == [0, 2, 1, 0]
-    assert clients_of(dataset) == ["aptos", "aptos", "idrid", "messidor"]
-    assert dataset.source == str(RETINAL_GRADES)
-
-
-@pytest.mark.parametrize("name", ["retinal", "retinal_grades"])
-def test_without_hospitals(tmp_path: Path, name: str) -> None:
-    picture(tmp_path / name / "0/a.png")
-    picture(tmp_path / name / "1/b.png")
-    assert_refused(name, folder=tmp_path, key=f"data set {name!r}")
+def test_without_hospitals(tmp_path: Path) -> None:
+    picture(tmp_path / "retinal/0/a.png")
+    picture(tmp_path / "retinal/1/b.png")
+    assert_refused("retinal", folder=tmp_path, key="data set 'retinal'")

@@ -379,10 +379,7 @@ def test_digits_keep_the_scale_of_pixels_and_state_their_unit() -> None:
 
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
-OF_COLUMNS = (
-    *("wine_quality", "wine_quality_red", "wine_quality_white", "retinal_grades"),
-    *("unsw_nb15", "nf_unsw_nb15"),
-)
+OF_COLUMNS = ("wine_quality", "wine_quality_red", "wine_quality_white", "unsw_nb15", "nf_unsw_nb15")
 """Data sets of which any column may be the label, or name the clients: their files are read first."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "datasets.md"
 

@@ -373,25 +373,6 @@ def test_counts_are_as_given(counts: np.ndarray) -> None:
     assert len(np.unique(partition.rows)) == counts.sum()
 
 
-def test_a_file_says_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "counts.csv"
-    file.write_text("\ufeff10, 0,5\n0,20,5\n\n")
-    from_file = deal("counts", COUNTED, 2, counts=file).partition
-    given_counts = deal("counts", COUNTED, None, counts=((10, 0, 5), (0, 20, 5))).partition
-    np.testing.assert_array_equal(from_file.rows, given_counts.rows)
-
-
-@pytest.mark.parametrize(
-    "content", [b"a,b,c\n1,2,3\n", b"1,2,3\n1,2\n", b"1,-2,3\n", b"1,2.5,3\n", b"1;2;3\n", b"\xff\xfe1", None]
-)
-def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "counts.csv"
-    if content is not None:
-        file.write_bytes(content)
-    with refused(ConfigurationError, key="federation.partition.counts"):
-        deal("counts", COUNTED, None, counts=file)
-
-
 @pytest.mark.parametrize(
     ("counts", "num_clients", "given", "names"),
     [
