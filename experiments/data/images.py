@@ -38,8 +38,15 @@ import numpy.typing as npt
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes, usual_facts
-from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.dataset import (
+    USUAL_LIMITS,
+    Dataset,
+    DatasetRequest,
+    ReadLimits,
+    TextArray,
+    present_classes,
+    usual_facts,
+)
 from fedscout.experiments.data.table_files import read_csv, require_columns
 
 if TYPE_CHECKING:

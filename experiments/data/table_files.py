@@ -32,12 +32,12 @@ import numpy as np
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
-from fedscout.experiments.data.dataset import SEPARATORS
-from fedscout.experiments.data.files import (
+from fedscout.experiments.data.dataset import (
     MAX_CELL_LENGTH,
     MAX_COLUMNS,
     MAX_NAME_LENGTH,
     NO_LIMITS,
+    SEPARATORS,
     USUAL_LIMITS,
     ReadLimits,
 )

@@ -32,11 +32,11 @@ import numpy.typing as npt
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import DatasetRequest
-from fedscout.experiments.data.files import (
+from fedscout.experiments.data.dataset import (
     MAX_CELL_LENGTH,
     MAX_QUERY_SECONDS,
     USUAL_LIMITS,
+    DatasetRequest,
     ReadLimits,
 )
 from fedscout.experiments.data.table_files import (

@@ -68,7 +68,7 @@ from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
-from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.effects import FeatureNoise
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,17 @@ from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import booleans_as_words, details, did_you_mean, shown
 from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
-from fedscout.experiments.partitions.others import iid
+from fedscout.experiments.partitions.table import iid
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
-from fedscout.experiments.scenarios.devices import DevicesEffect, DropoutEffect, LatencyEffect
-from fedscout.experiments.scenarios.features import (
+from fedscout.experiments.scenarios.effects import (
+    DevicesEffect,
+    DropoutEffect,
     FeatureDropEffect,
     FeatureNoiseEffect,
     FeatureScaleEffect,
     GaussianUpdateEffect,
     JpegEffect,
+    LatencyEffect,
     LittleIsEnoughEffect,
     ScaledUpdateEffect,
     SignFlipEffect,

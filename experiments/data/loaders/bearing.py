@@ -61,8 +61,15 @@ import numpy.typing as npt
 
 from fedscout.engine.errors import DataError, first_line
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
-from fedscout.experiments.data.files import FOLDER_VARIABLE, Publication, data_root, locate
+from fedscout.experiments.data.dataset import (
+    FOLDER_VARIABLE,
+    Dataset,
+    DatasetRequest,
+    Publication,
+    choose_label,
+    data_root,
+    locate,
+)
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
 

@@ -43,12 +43,14 @@ from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,
+    Layout,
+    Publication,
     choose_label,
     choose_parts,
+    locate_layout,
     present_classes,
     usual_facts,
 )
-from fedscout.experiments.data.files import Layout, Publication, locate_layout
 from fedscout.experiments.data.images import value_deviation
 from fedscout.experiments.data.table_files import read_csv
 from fedscout.experiments.data.texts import (

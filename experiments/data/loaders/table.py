@@ -8,11 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
-from fedscout.experiments.data.dataset import QUANTITIES, Dataset, DatasetLoader, DatasetRequest
-from fedscout.experiments.data.files import START_VARIABLE
-from fedscout.experiments.data.loaders import bearing, cifar, leaf, pictures, tabular
-from fedscout.experiments.data.loaders.hugging_face import is_hugging_face, load_hugging_face
-from fedscout.experiments.data.own import load_own_data
+from fedscout.experiments.data.dataset import QUANTITIES, START_VARIABLE, Dataset, DatasetLoader, DatasetRequest
+from fedscout.experiments.data.loaders import bearing, leaf, pictures, tabular
+from fedscout.experiments.data.own import is_hugging_face, load_hugging_face, load_own_data
 
 DATASETS: Mapping[str, DatasetLoader] = {
     "digits": tabular.load_digits,
@@ -30,8 +28,8 @@ DATASETS: Mapping[str, DatasetLoader] = {
     "unsw_nb15": tabular.load_unsw_nb15,
     "nf_unsw_nb15": tabular.load_nf_unsw_nb15,
     "heart": tabular.load_heart,
-    "cifar10": cifar.load_cifar10,
-    "cifar100": cifar.load_cifar100,
+    "cifar10": pictures.load_cifar10,
+    "cifar100": pictures.load_cifar100,
     "mnist": pictures.load_mnist,
     "fashion_mnist": pictures.load_fashion_mnist,
     "emnist": pictures.load_emnist,

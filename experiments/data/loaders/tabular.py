@@ -60,8 +60,15 @@ import numpy as np
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import ColumnRoles, as_numbers
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
-from fedscout.experiments.data.files import Layout, Publication, locate, locate_layout
+from fedscout.experiments.data.dataset import (
+    Dataset,
+    DatasetRequest,
+    Layout,
+    Publication,
+    choose_label,
+    locate,
+    locate_layout,
+)
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import (
     dataset_from_mixed_table,
@@ -73,7 +80,7 @@ from fedscout.experiments.data.tables import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedscout.experiments.data.files import ReadLimits
+    from fedscout.experiments.data.dataset import ReadLimits
 
 
 DIGITS = Publication(

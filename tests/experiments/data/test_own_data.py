@@ -15,7 +15,7 @@ import pytest
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import MOST_CLASSES
-from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
+from fedscout.experiments.data.dataset import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.data.own import client_names
 from fedscout.experiments.federation import build_federation

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.loaders.cifar import COARSE, FINE
-from fedscout.experiments.data.loaders.pictures import RETINAL
+from fedscout.experiments.data.loaders.pictures import COARSE, FINE, RETINAL
 from tests.experiments.data.image_files import idx_bytes, picture, random_images, write, write_idx
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError, UserError
-from fedscout.experiments.data.files import ReadLimits
+from fedscout.experiments.data.dataset import ReadLimits
 from fedscout.experiments.federation_config import FederationConfig
 from tests.experiments.data.awkward_tables import patients
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset

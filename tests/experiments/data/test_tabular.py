@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.data.files import FOLDER_VARIABLE
+from fedscout.experiments.data.dataset import FOLDER_VARIABLE
 from fedscout.experiments.data.loaders.table import DATASETS
 from fedscout.experiments.data.loaders.tabular import HOSPITALS, MEASUREMENTS
 from tests.experiments.data import image_files

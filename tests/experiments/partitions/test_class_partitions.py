@@ -23,7 +23,7 @@ from fedscout.experiments.partitions.labels import (
     wrapped_normal,
     wrapped_poisson,
 )
-from fedscout.experiments.partitions.others import LABEL, ROW, partition_with_flower
+from fedscout.experiments.partitions.table import LABEL, ROW, partition_with_flower
 from tests.experiments.partitions.requests import asked, class_counts, deal
 from tests.kits.refusals import refused
 

@@ -23,7 +23,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.partitions.base import PartitionRequest
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
-from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.effects import FeatureNoise
 from fedscout.experiments.scenarios.labels import LabelFlipEffect
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS, EFFECTS, parse_effects, stack_effects
 from tests.kits.refusals import refused

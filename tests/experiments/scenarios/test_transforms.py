@@ -30,7 +30,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.scenarios.features import (
+from fedscout.experiments.scenarios.effects import (
     FeatureDrop,
     FeatureNoise,
     GaussianUpdate,
