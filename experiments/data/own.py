@@ -42,7 +42,7 @@ from fedscout.experiments.data.dataset import (
     ReadLimits,
     distinct_texts,
 )
-from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture
+from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture, stacked
 from fedscout.experiments.data.own_table import dataset_from_own_table, labelled_rows
 from fedscout.experiments.data.table_files import concatenated, plain_table
 from fedscout.experiments.data.table_formats import (
@@ -423,9 +423,4 @@ def _pixels(name: str, rows: datasets.Dataset, column: str) -> PixelArray:
     sizes = sorted({plane.shape[:2] for plane in planes})
     if len(sizes) > 1:
         raise DataError.of(f"the images of data set {name!r}", "be of one size", f"{sizes[0]} and {sizes[-1]} pixels")
-    if all(plane.ndim == 2 for plane in planes):
-        return np.stack(planes)[:, None]
-    pixels = np.empty((len(planes), *sizes[0], 3), np.uint8)
-    for row, plane in zip(pixels, planes, strict=True):
-        row[:] = plane if plane.ndim == 3 else plane[..., None]
-    return pixels.transpose(0, 3, 1, 2)
+    return stacked(planes)

@@ -40,6 +40,7 @@ from fedscout.experiments.data.dataset import (
     ReadLimits,
 )
 from fedscout.experiments.data.table_files import (
+    UNREADABLE,
     column_of,
     concatenated,
     name_faults,
@@ -74,8 +75,13 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     return plain_table(path, pa.table({name: pa.array(cells) for name, cells in columns.items()}))
 
 
-def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
+def read_arrays(path: Path, limits: ReadLimits, label: str = LABEL) -> Arrays:
     """Return the arrays by name.
+
+    Args:
+        path: An `.npz` file.
+        limits: Maximum size, unpacked.
+        label: Name of the array of labels.
 
     Raises:
         DataError: If the file can't be read, holds other arrays or objects, or is too large.
@@ -85,17 +91,17 @@ def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             limits.check_bytes(path, sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in (ROWS, LABEL, CLIENT) if name in file.files}
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            arrays = {name: file[name] for name in (ROWS, label, CLIENT) if name in file.files}
+    except (*UNREADABLE, ValueError, KeyError) as error:
         raise DataError.of(path, problem=f"can't be read as NumPy arrays: {first_line(error)}") from None
-    are_right = {ROWS, LABEL} <= arrays.keys() and len({len(array) for array in arrays.values() if array.ndim}) == 1
+    are_right = {ROWS, label} <= arrays.keys() and len({len(array) for array in arrays.values() if array.ndim}) == 1
     for name, array in arrays.items():
         types, axes = ("fiub", (2, 3, 4)) if name == ROWS else ("fiubU", (1,))
         are_right = are_right and array.dtype.kind in types and array.ndim in axes and array.size > 0
     if not are_right:
         raise DataError.of(
             path,
-            f"hold in {ROWS} numbers in rows of 1 to 3 axes, in {LABEL}, and {CLIENT} if any, a number or text per row",
+            f"hold in {ROWS} numbers in rows of 1 to 3 axes, in {label}, and {CLIENT} if any, a number or text per row",
             listed(f"{name}: {array.dtype} of shape {array.shape}" for name, array in arrays.items()) or "neither",
         )
     limits.check_rows(path, len(arrays[ROWS]))

@@ -66,11 +66,8 @@ from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sf
 from fedscout.experiments.partitions.labels import (
     classes_per_client,
     dirichlet,
-    dominant_class,
-    gaussian,
     heterogeneity_index,
     inner_dirichlet,
-    poisson,
 )
 
 LABEL, ROW = "label", "row"
@@ -337,9 +334,6 @@ PARTITIONS: Mapping[str, PartitionKind] = {
     "heterogeneity_index": PartitionKind(heterogeneity_index, reads=("levels", "quantities", "min_size")),
     "shard": PartitionKind(shard, reads=("shards_per_client", "min_size")),
     "distribution": PartitionKind(distribution, reads=("classes_per_client", "lognormal_sigma", "min_size")),
-    "gaussian": PartitionKind(gaussian, reads=("class_sigma", "min_size")),
-    "poisson": PartitionKind(poisson, reads=("class_rate", "min_size")),
-    "dominant_class": PartitionKind(dominant_class, reads=("dominant_share", "dominant_fraction", "min_size")),
     "counts": PartitionKind(counts, reads=("counts",), fixes_num_clients=True),
     "quantity_skew": PartitionKind(quantity_skew, reads=("alpha", "min_size")),
     "linear": PartitionKind(linear, reads=("min_size",)),

@@ -27,8 +27,7 @@ binary label. Generalised:
 
 `class_skew`: on top of any partition, some clients exchange rows until most of theirs are of one class. In X. Chang et
 al. (above), 80 % of a skewed client's rows are of one class and the rest uniform, and a fraction sets the number of
-skewed clients. The partition `dominant_class` creates such clients from scratch; this effect preserves everything else
-about a partition:
+skewed clients. The effect preserves everything else about a partition:
 
 - Every client keeps its number of rows, and every row belongs to one client: a skewed client gives away rows and
   receives as many of its class, and the clients that gave those receive the rows given away.

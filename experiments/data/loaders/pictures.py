@@ -34,9 +34,8 @@ glaucoma are left out, and counted in the record.
 from __future__ import annotations
 
 import gzip
-import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -45,7 +44,7 @@ from string import ascii_lowercase, ascii_uppercase, digits
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError
 from fedscout.experiments.data.dataset import (
     FOLDER_VARIABLE,
     Dataset,
@@ -59,6 +58,7 @@ from fedscout.experiments.data.dataset import (
     locate_layout,
 )
 from fedscout.experiments.data.images import PixelArray, image_dataset, list_pictures, pictures_dataset
+from fedscout.experiments.data.table_formats import ROWS, read_arrays
 
 CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 SIDE = 32
@@ -85,21 +85,6 @@ Images = tuple[PixelArray, npt.NDArray[np.integer]]
 
 
 @dataclass(frozen=True)
-class CifarLabel:
-    """Location of a label in the files.
-
-    Attributes:
-        array: Array name in an archive.
-        byte: Byte in a record of a binary batch, counted from 0.
-        class_names: Class names in label order.
-    """
-
-    array: str
-    byte: int
-    class_names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class CifarFiles:
     """File layout of one of the two data sets.
 
@@ -107,29 +92,30 @@ class CifarFiles:
         publication: Publication of the data set.
         binary: Folder of binary batches, relative to the data folder.
         batches: Batches of each part.
-        labels: Labels, the default first; a binary batch has a byte for each before an image.
+        labels: Class names of each label, the default first, in label order.
+        arrays: Array of each label in an archive; binary batches hold a byte for each before an image, the last first.
     """
 
     publication: Publication
     binary: str
     batches: Mapping[str, tuple[str, ...]]
-    labels: Mapping[str, CifarLabel]
+    labels: Mapping[str, tuple[str, ...]]
+    arrays: tuple[str, ...]
 
 
 CIFAR10 = CifarFiles(
     Publication("Krizhevsky, CIFAR-10, 2009", CIFAR_PAGE, "unpack the binary version there"),
     binary="cifar10/cifar-10-batches-bin",
     batches={"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
-    labels={"class": CifarLabel(array="y", byte=0, class_names=CIFAR10_CLASSES)},
+    labels={"class": CIFAR10_CLASSES},
+    arrays=("y",),
 )
 CIFAR100 = CifarFiles(
     Publication("Krizhevsky, CIFAR-100, 2009", CIFAR_PAGE, "unpack the binary version there"),
     binary="cifar100/cifar-100-binary",
     batches={"train": ("train",), "test": ("test",)},
-    labels={
-        "fine_label": CifarLabel(array="y", byte=1, class_names=FINE),
-        "coarse_label": CifarLabel(array="y_coarse", byte=0, class_names=COARSE),
-    },
+    labels={"fine_label": FINE, "coarse_label": COARSE},
+    arrays=("y", "y_coarse"),
 )
 
 
@@ -144,70 +130,56 @@ def load_cifar100(request: DatasetRequest) -> Dataset:
 
 
 def _load_cifar(request: DatasetRequest, files: CifarFiles) -> Dataset:
-    name = choose_label(request, tuple(files.labels), client=None)
-    label = files.labels[name]
-    parts = choose_parts(request)
-    readers: dict[str, Callable[[Path], Images]] = {
-        "binary version": lambda path: _read_binary(path, label, len(files.labels)),
-        "npz archives": lambda path: _read_archive(path, label, request.limits),
-    }
-    file_names = (
-        [f"{files.binary}/{batch}.bin" for part in parts for batch in files.batches[part]],
-        [f"{files.binary.partition('/')[0]}/*{part}.npz" for part in parts],
+    label = choose_label(request, tuple(files.labels), client=None)
+    place = [*files.labels].index(label)
+    parts, folder = choose_parts(request), files.binary.partition("/")[0]
+    layouts = (
+        Layout("binary version", tuple(f"{files.binary}/{name}.bin" for part in parts for name in files.batches[part])),
+        Layout("npz archives", tuple(f"{folder}/*{part}.npz" for part in parts)),
     )
-    layouts = [Layout(form, tuple(paths)) for form, paths in zip(readers, file_names, strict=True)]
     layout, paths = locate_layout(request.name, layouts, files.publication, request.folder)
     contents = []
     for path in paths:
-        request.limits.check_file(path)
-        contents.append(_checked(path, readers[layout.name](path), len(label.class_names)))
+        if layout == layouts[0]:
+            pixels, labels = _read_binary(path, request.limits, len(files.labels), len(files.labels) - 1 - place)
+        else:
+            pixels, labels = _read_archive(path, request.limits, files.arrays[place])
+        _check_labels(path, labels, 0, len(files.labels[label]))
+        contents.append((pixels, labels))
     pixels, labels = contents[0] if len(contents) == 1 else map(np.concatenate, zip(*contents, strict=True))
-    return image_dataset(request.name, pixels, labels, label.class_names, name, str(files.publication))
+    return image_dataset(request.name, pixels, labels, files.labels[label], label, str(files.publication))
 
 
-def _checked(path: Path, batch: Images, num_classes: int) -> Images:
-    _, labels = batch
-    invalid_rows = np.flatnonzero((labels < 0) | (labels >= num_classes))
+def _check_labels(path: Path, labels: npt.NDArray[np.integer], first: int, num_classes: int) -> None:
+    invalid_rows = np.flatnonzero((labels < first) | (labels >= first + num_classes))
     if len(invalid_rows):
-        raise DataError.of(
-            f"the labels of {path}",
-            f"be between 0 and {num_classes - 1}",
-            f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
-        )
-    if not len(labels):
-        raise DataError.of(path, "hold images, but it has none")
-    return batch
+        must = f"be between {first} and {first + num_classes - 1}"
+        given = f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}"
+        raise DataError.of(f"the labels of {path}", must, given)
 
 
-def _read_binary(path: Path, label: CifarLabel, label_bytes: int) -> Images:
+def _read_binary(path: Path, limits: ReadLimits, num_labels: int, place: int) -> Images:
+    """Return the images of a batch, and the labels that stand at a place before each."""
+    limits.check_file(path)
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
         raise DataError.of(path, problem=f"can't be read: {error}") from None
-    record = label_bytes + IMAGE_BYTES
-    if len(content) % record:
+    record = num_labels + IMAGE_BYTES
+    if not len(content) or len(content) % record:
         raise DataError.of(path, f"hold whole records of {record} bytes", f"{len(content)} bytes")
     records = content.reshape(-1, record)
-    return records[:, label_bytes:].reshape(-1, CHANNELS, SIDE, SIDE), records[:, label.byte]
+    return records[:, num_labels:].reshape(-1, CHANNELS, SIDE, SIDE), records[:, place]
 
 
-def _read_archive(path: Path, label: CifarLabel, limits: ReadLimits) -> Images:
-    """Read arrays of an archive without unpickling."""
-    try:
-        with zipfile.ZipFile(path) as entries:
-            limits.check_bytes(path, sum(entry.file_size for entry in entries.infolist()))
-        with np.load(path, allow_pickle=False) as archive:
-            pixels, labels = archive["x"], archive[label.array]
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        must = f"be an .npz archive of the plain arrays x and {label.array}, but it can't be read"
-        raise DataError.of(path, f"{must}: {first_line(error)}") from None
-    is_usual = pixels.dtype == np.uint8 and pixels.ndim == 4 and pixels.shape[1:] == (SIDE, SIDE, CHANNELS)
-    if not is_usual or labels.dtype.kind not in "iu" or labels.shape != (len(pixels),):
+def _read_archive(path: Path, limits: ReadLimits, label: str) -> Images:
+    arrays = read_arrays(path, limits, label)
+    pixels, labels = arrays[ROWS], arrays[label]
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIDE, SIDE, CHANNELS) or labels.dtype.kind not in "iu":
         raise DataError.of(
             path,
-            f"hold in x unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS}), and in {label.array} one whole "
-            "number per row",
-            f"{pixels.dtype} of shape {pixels.shape}, and {labels.dtype} of shape {labels.shape}",
+            f"hold in {ROWS} unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS}), and whole numbers in {label}",
+            f"{pixels.dtype} of shape {pixels.shape}, and {labels.dtype}",
         )
     return pixels.transpose(0, 3, 1, 2), labels
 
@@ -368,13 +340,7 @@ def _read_pair(
         raise DataError.of(
             labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels)
         )
-    invalid_rows = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
-    if len(invalid_rows):
-        raise DataError.of(
-            f"the labels of {labels_path}",
-            f"be between {first_label} and {first_label + num_classes - 1}",
-            f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
-        )
+    _check_labels(labels_path, labels, first_label, num_classes)
     return images, labels - np.uint8(first_label)
 
 

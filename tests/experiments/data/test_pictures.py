@@ -96,7 +96,7 @@ MALFORMED_ARCHIVES: dict[str, tuple[dict[str, Any] | bytes, str, str]] = {
     "labels of text": ({"x": X, "y": list("abcdefghij")}, ARCHIVE, "<U1"),
     "label out of range": ({"x": X, "y": [*LABELS[:9], 11]}, OWN_LABELS, "9, got 11 in row 10"),
     "negative label": ({"x": X, "y": [*LABELS[:9], -1]}, OWN_LABELS, "9, got -1 in row 10"),
-    "no row": ({"x": X[:0], "y": np.empty(0, int)}, ARCHIVE, "none"),
+    "no row": ({"x": X[:0], "y": np.empty(0, int)}, ARCHIVE, "(0, 32, 32, 3)"),
 }
 
 

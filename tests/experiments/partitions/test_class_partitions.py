@@ -16,13 +16,7 @@ from scipy import stats
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionResult
-from fedscout.experiments.partitions.labels import (
-    MAX_DRAWS,
-    _mixtures,
-    owners_by_log_weights,
-    wrapped_normal,
-    wrapped_poisson,
-)
+from fedscout.experiments.partitions.labels import MAX_DRAWS, _mixtures
 from fedscout.experiments.partitions.table import LABEL, ROW, partition_with_flower
 from tests.experiments.partitions.requests import asked, class_counts, deal
 from tests.kits.refusals import refused
@@ -165,124 +159,6 @@ def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:
         dirichlet_deal(np.zeros(100, np.int64), 11, alpha=0.5, min_size=10)
 
 
-# Gaussian and Poisson classes: kernels with the moments of their distributions, and shares in proportion to them.
-
-
-def test_kernels_are_the_distributions_where_the_ring_is_long() -> None:
-    steps = np.arange(60)
-    poisson = np.exp(wrapped_poisson(60, 3.0))
-    np.testing.assert_allclose(poisson, stats.poisson.pmf(steps, 3.0), atol=1e-12)
-    normal = np.exp(wrapped_normal(60, 2.0))
-    around = np.minimum(steps, 60 - steps)
-    np.testing.assert_allclose(normal, np.exp(-(around**2) / 8), atol=1e-12)
-
-
-@pytest.mark.parametrize("rate", [0.2, 3.0, 40.0])
-def test_wrapped_poisson_by_its_characteristic_function(rate: float) -> None:
-    # The discrete Fourier transform of a wrapped Poisson(λ) over C classes is exp(λ(e^(−2πij/C) − 1)).
-    num_classes = 7
-    transform = np.fft.fft(np.exp(wrapped_poisson(num_classes, rate)))
-    roots = np.exp(-2j * np.pi * np.arange(num_classes) / num_classes)
-    np.testing.assert_allclose(transform, np.exp(rate * (roots - 1)), atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "poisson"])
-@pytest.mark.parametrize("num_classes", [2, 10])
-def test_mixtures_are_the_kernel_around_each_own_class(kind: str, num_classes: int) -> None:
-    rows_of_class = 1000
-    labels = np.arange(num_classes * rows_of_class) % num_classes
-    knob = {"gaussian": {"class_sigma": 0.7}, "poisson": {"class_rate": 0.7}}[kind]
-    kernel = np.exp(wrapped_normal(num_classes, 0.7) if kind == "gaussian" else wrapped_poisson(num_classes, 0.7))
-    counts = class_counts(labels, deal(kind, labels, 2 * num_classes, **knob).partition)
-    # Each class is the own one of two clients, so a client has half the kernel's share of it, rounded up or down.
-    expected = {tuple(np.roll(kernel / kernel.sum(), own) * rows_of_class / 2) for own in range(num_classes)}
-    for row in counts:
-        assert sum(np.abs(row - np.array(shares)).max() < 1 + 1e-9 for shares in expected) == 1
-
-
-def test_weights_too_small_for_floating_point_still_say_who_wants_a_class_most() -> None:
-    labels = np.repeat(np.arange(2), 50)
-    log_weights = np.array([[0.0, -2000.0], [-1000.0, -5000.0]])
-    owners = owners_by_log_weights(labels, log_weights, np.random.default_rng(0))
-    assert (owners == 0).all()
-
-
-def test_a_client_without_weight_gets_nothing() -> None:
-    labels = np.zeros(1000, np.int64)
-    log_weights = np.log(
-        np.array([[3.0], [0.0], [1.0]]), where=np.array([[True], [False], [True]]), out=np.full((3, 1), -np.inf)
-    )
-    sizes = np.bincount(owners_by_log_weights(labels, log_weights, np.random.default_rng(0)), minlength=3)
-    assert sizes[1] == 0
-    assert abs(sizes[0] - 750) <= 1
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "poisson"])
-def test_clients_that_rounding_leaves_short_are_filled_up(kind: str) -> None:
-    # Forty clients for three classes of 70 rows: about five each, and five asked.
-    labels = np.arange(210) % 3
-    dealt = deal(kind, labels, 40, min_size=5)
-    assert dealt.partition.sizes.min() == 5
-    assert dealt.facts["num_rows_moved"] >= 0
-
-
-# Dominant class: equal sizes, the dominant share to the row, and the overall mixture for everyone else.
-
-
-@pytest.mark.slow
-@given(
-    st.lists(st.integers(60, 400), min_size=2, max_size=6),
-    st.integers(2, 12),
-    st.floats(0.5, 1),
-    st.floats(0, 1),
-    st.integers(0, 999),
-)
-def test_shares_and_sizes_are_as_asked(
-    rows_of_class: list[int], num_clients: int, share: float, fraction: float, seed: int
-) -> None:
-    labels = np.repeat(np.arange(len(rows_of_class)), rows_of_class)
-    settings = {"dominant_share": share, "dominant_fraction": fraction, "min_size": 1}
-    dealt = deal("dominant_class", labels, num_clients, seed, **settings)
-    counts = class_counts(labels, dealt.partition)
-    sizes = counts.sum(axis=1)
-    assert len(set(sizes)) == 1
-    num_dominated = round(fraction * num_clients)
-    assert dealt.facts["num_dominated_clients"] == num_dominated
-    num_dominant = round(share * sizes[0])
-    # No other class of the client reaches the dominant one unless half the rows are its own and one class has the rest.
-    assert (counts[:num_dominated].max(axis=1) >= num_dominant).all()
-    assert ((counts[:num_dominated] == num_dominant).sum(axis=1) >= 1).all()
-
-
-def test_balanced_classes_lose_no_rows_when_all_are_dominated() -> None:
-    # Ten clients, ten classes of 100 rows: 80 of one class, and 20/9 of each other one, 80 + 9 · 20/9 = 100 of a class.
-    labels = np.arange(1000) % 10
-    counts = class_counts(labels, deal("dominant_class", labels, 10, dominant_fraction=1.0).partition)
-    assert (counts.sum(axis=1) == 100).all()
-    assert (counts.max(axis=1) == 80).all()
-    assert len(set(counts.argmax(axis=1))) == 10
-    assert np.sort(counts, axis=1)[:, :-1].max() <= 4  # 20/9 rounded up or down, or once more where a class ran out
-
-
-def test_clients_without_a_dominant_class_have_the_overall_mixture() -> None:
-    labels = np.repeat(np.arange(3), [600, 300, 100])
-    counts = class_counts(labels, deal("dominant_class", labels, 10, dominant_fraction=0.0).partition)
-    assert counts.sum() == 1000
-    assert np.abs(counts - [60, 30, 10]).max() <= 1
-
-
-def test_classes_dominate_in_proportion_to_their_frequency() -> None:
-    labels = np.repeat(np.arange(3), [600, 300, 100])
-    partition = deal("dominant_class", labels, 10, dominant_fraction=1.0).partition
-    assert np.bincount(class_counts(labels, partition).argmax(axis=1)).tolist() == [6, 3, 1]
-
-
-def test_too_few_rows() -> None:
-    labels = np.array([0] * 500 + [1] * 3)
-    with refused(DataError, key="federation.partition.min_size"):
-        deal("dominant_class", labels, 2, dominant_fraction=0.5, dominant_share=0.5, min_size=200)
-
-
 # Clients of given classes: as many as asked, each one held, and sizes as equal as class counts allow.
 
 
@@ -363,10 +239,9 @@ def test_quantities_beyond_a_class() -> None:
         deal("heterogeneity_index", np.arange(240) % 3, 4, levels=(1.0,), quantities=(60,))
 
 
-@pytest.mark.parametrize("kind", ["heterogeneity_index", "dominant_class"])
-def test_one_class_has_no_skew(kind: str) -> None:
+def test_one_class_has_no_skew() -> None:
     with refused(DataError, key="federation.partition.kind", given="one"):
-        deal(kind, np.zeros(100, np.int64), 4)
+        deal("heterogeneity_index", np.zeros(100, np.int64), 4)
 
 
 @given(st.lists(st.integers(6, 200), min_size=2, max_size=6), st.integers(1, 6), st.integers(0, 999))

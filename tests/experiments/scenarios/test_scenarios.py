@@ -421,7 +421,6 @@ def test_the_digest_depends_on_every_key_and_on_the_order_of_effects_but_not_of_
         ("{kind: label_flip, rate: 0.1, beta: 1}", ".0", "rate, or alpha and beta"),
         ("{kind: label_flip, rate: 0.1, rat: 1}", ".0", "kind, clients, num_clients, rate, alpha, beta, got 'rat'"),
         ("{kind: dropout, probability: 1}", ".0.probability", "than 1, got 1"),
-        ("{kind: feature_drop, share: 0.1, value: max}", ".0.value", "'zero' or 'mean', got"),
         ("{kind: concept_shift, permutation: [0, 0]}", ".0.permutation", "each class"),
         ("{kind: concept_shift, permutation: [1, 0], share: 0.5}", ".0", "shared and share"),
         *(
