@@ -522,11 +522,6 @@ class DatasetRequest(BaseModel):
     )
 
     @property
-    def name(self) -> str:
-        """Value of `federation.dataset`: a registered name, a path, or `hf:owner/name`."""
-        return self.dataset
-
-    @property
     def predicts_quantity(self) -> bool:
         """Whether the task is regression rather than classification."""
         return self.task == "regression" or (self.task is None and self.dataset in QUANTITIES)
@@ -540,11 +535,6 @@ class DatasetRequest(BaseModel):
     def split_kind(self) -> SplitKind:
         """How each client's test rows are chosen."""
         return "last" if self.split == LAST_ROWS else "random"
-
-    @property
-    def has_file_a_client(self) -> bool:
-        """Whether `federation.dataset` is a pattern for several files, one per client."""
-        return names_files_of_clients(self.dataset)
 
     @property
     def limits(self) -> ReadLimits:
@@ -574,25 +564,15 @@ def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str |
     Raises:
         DataError: If another label, or another client column, is requested.
     """
-    faults = []
+    faults, of_data_set = [], f"of data set {request.dataset!r}"
     if request.label not in {None, *labels}:
-        allowed = ", ".join(map(repr, labels))
-        expected = f"one of {allowed}" if len(labels) > 1 else allowed
+        must = f"be one of {', '.join(map(repr, labels))}"
         suggestion = did_you_mean(request.label, labels)
-        faults.append(
-            Fault(f"federation.label of data set {request.name!r}", f"be {expected}", f"{request.label!r}{suggestion}")
-        )
+        faults.append(Fault(f"federation.label {of_data_set}", must, f"{request.label!r}{suggestion}"))
     if request.client_column not in {None, client}:
-        expected = (
-            f"{client!r} or left out"
-            if client
-            else "left out, as its files have no column of natural clients and no other is known"
-        )
-        faults.append(
-            Fault(
-                f"federation.client_column of data set {request.name!r}", f"be {expected}", repr(request.client_column)
-            )
-        )
+        missing = "left out, as its files have no column of natural clients and no other is known"
+        must = f"be {f'{client!r} or left out' if client else missing}"
+        faults.append(Fault(f"federation.client_column {of_data_set}", must, repr(request.client_column)))
     if faults:
         raise DataError(faults)
     return request.label or labels[0]
@@ -607,6 +587,6 @@ def choose_parts(request: DatasetRequest) -> tuple[str, ...]:
     split = request.part or "train"
     if split not in SPLITS:
         raise DataError.of(
-            f"federation.split of data set {request.name!r}", f"be one of {', '.join(SPLITS)}", repr(split)
+            f"federation.split of data set {request.dataset!r}", f"be one of {', '.join(SPLITS)}", repr(split)
         )
     return ("train", "test") if split == "all" else (split,)

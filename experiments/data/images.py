@@ -174,11 +174,23 @@ def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
     Raises:
         DataError: If it is unsupported.
     """
-    from PIL import ImageOps
+    from PIL import Image, ImageOps
 
-    _require_usable(source, picture)
+    if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
+        must = "have 8 bits per channel, or 16 if it is grey, as other formats have no known scale"
+        raise DataError.of(source, must, f"Pillow's mode {picture.mode!r}")
+    num_frames = getattr(picture, "n_frames", 1)
+    if num_frames != 1:
+        raise DataError.of(source, "hold a single picture", num_frames)
     mode = "L" if picture.mode in GREY_MODES else "RGB"
-    return _on_black(_eight_bits(ImageOps.exif_transpose(picture))).convert(mode)
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode.startswith("I;16"):  # Pillow's own conversion would clip all values above 255
+        values = np.asarray(upright).astype(np.float64) * (255 / LARGEST_16_BIT)
+        upright = Image.fromarray(np.rint(values).astype(np.uint8))
+    if upright.has_transparency_data:
+        black = Image.new("RGBA", upright.size, (0, 0, 0, 255))
+        upright = Image.alpha_composite(black, upright.convert("RGBA"))
+    return upright.convert(mode)
 
 
 @contextmanager
@@ -192,7 +204,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.simplefilter("ignore", UserWarning)  # of odd metadata, which do not matter here
             with Image.open(path, formats=FORMATS) as picture:
-                _require_usable(path, picture)
                 yield picture
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise DataError.of(
@@ -207,39 +218,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         raise DataError.of(path, problem=f"is damaged or can't be read: {reason}") from None
-
-
-def _require_usable(path: Path | str, picture: Image.Image) -> None:
-    if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
-        raise DataError.of(
-            path,
-            "have 8 bits per channel, or 16 if it is grey, as other formats have no known scale",
-            f"Pillow's mode {picture.mode!r}",
-        )
-    num_frames = getattr(picture, "n_frames", 1)
-    if num_frames != 1:
-        raise DataError.of(path, "hold a single picture", num_frames)
-
-
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return 16-bit grey in 8 bits; Pillow's own conversion would clip all values above 255."""
-    from PIL import Image
-
-    if not picture.mode.startswith("I;16"):
-        return picture
-    values = np.asarray(picture).astype(np.float64) * (255 / LARGEST_16_BIT)
-    return Image.fromarray(np.rint(values).astype(np.uint8))
-
-
-def _on_black(picture: Image.Image) -> Image.Image:
-    from PIL import Image
-
-    if not picture.has_transparency_data:
-        return picture
-    grey = picture.mode in GREY_MODES
-    opaque = picture.convert("RGBA")
-    black = Image.new("RGBA", opaque.size, (0, 0, 0, 255))
-    return Image.alpha_composite(black, opaque).convert("L" if grey else "RGB")
 
 
 LABELS_FILE = "labels.csv"
@@ -392,7 +370,7 @@ def _ignored(name: str) -> bool:
 
 
 def load_image_folder(request: DatasetRequest) -> Dataset:
-    """Load the folder given by `request.name`.
+    """Load the folder given by `request.dataset`.
 
     `federation.label` and `federation.client_column` are columns of a `labels.csv`. If folders define the class and the
     client, they may be omitted, or be `class` and `client`.
@@ -401,11 +379,11 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
         DataError: If the folder is missing, has no supported layout, or holds unusable files, of which several are
             listed.
     """
-    folder = Path(request.name).expanduser()
+    folder = Path(request.dataset).expanduser()
     if not folder.is_dir():
-        raise DataError.of("federation.dataset", "name a folder that exists", repr(request.name))
+        raise DataError.of("federation.dataset", "name a folder that exists", repr(request.dataset))
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
-    return pictures_dataset(folder.name or request.name, pictures, f"own pictures in {folder}", request)
+    return pictures_dataset(folder.name or request.dataset, pictures, f"own pictures in {folder}", request)
 
 
 def pictures_dataset(

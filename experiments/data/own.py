@@ -41,6 +41,7 @@ from fedscout.experiments.data.dataset import (
     DatasetRequest,
     ReadLimits,
     distinct_texts,
+    names_files_of_clients,
 )
 from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture, stacked
 from fedscout.experiments.data.own_table import dataset_from_own_table, labelled_rows
@@ -122,25 +123,26 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
         ConfigurationError: If a package for an address is missing.
         DataError: If nothing exists there, or it can't be fetched.
     """
-    name = request.name
+    name = request.dataset
     for start in FILES_OF_DATABASES:
         name = name.removeprefix(start)
     if ADDRESS.match(name):
         return _fetched(name, request.limits) if name.partition(":")[0] in STORES else name
     path, folder = Path(name).expanduser(), request.folder or os.environ.get(FOLDER_VARIABLE)
+    are_files_of_clients = names_files_of_clients(request.dataset)
     candidates = [Path(os.environ.get(START_VARIABLE, "")) / path]
     if folder and not path.is_absolute():
         candidates.append(Path(folder).expanduser() / path)
     for candidate in candidates:
         with suppress(OSError):  # a name that no file system takes
-            if not request.has_file_a_client and candidate.exists():
+            if not are_files_of_clients and candidate.exists():
                 return candidate
-            if request.has_file_a_client and (paths := _files(candidate)):
+            if are_files_of_clients and (paths := _files(candidate)):
                 return paths
     must = "be the name of a data set, or the path of an existing file or folder"
     raise DataError.of(
         "federation.dataset",
-        "match one file per client" if request.has_file_a_client else must,
+        "match one file per client" if are_files_of_clients else must,
         repr(name),
         f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
     )
@@ -213,8 +215,8 @@ def load_own_data(request: DatasetRequest) -> Dataset:
         rows, request = _files_of_clients(place, request)
     else:
         rows = read_table(place, request)
-    name = place.name if isinstance(place, Path) else request.name
-    source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
+    name = place.name if isinstance(place, Path) else request.dataset
+    source = str(place) if isinstance(place, Path) and "://" not in request.dataset else request.dataset
     return dataset_from_own_table(name, rows, request, label, source)
 
 
@@ -259,15 +261,15 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[pa.Ta
         if differing:
             must = f"have the columns of {paths[0]}, but they differ in {', '.join(sorted(differing)[:5])}"
             raise DataError.of(path, must)
-        limits.check_rows(request.name, sum(map(len, tables)) + len(rows))
-        limits.check_bytes(request.name, sum(table.nbytes for table in tables) + rows.nbytes)
+        limits.check_rows(request.dataset, sum(map(len, tables)) + len(rows))
+        limits.check_bytes(request.dataset, sum(table.nbytes for table in tables) + rows.nbytes)
         tables.append(rows)
     column = request.client_column
     if column is None or column not in tables[0].column_names:
         column = column or CLIENT_OF_FILE
         if any(column in table.column_names for table in tables):
             raise DataError.of(
-                f"the files of {request.name}",
+                f"the files of {request.dataset}",
                 f"not have a column {column!r}, as the file names are the clients",
                 hint="federation.client_column names one of their columns, or the new column",
             )
@@ -307,13 +309,13 @@ def load_hugging_face(request: DatasetRequest) -> Dataset:
     Raises:
         DataError: If the address is invalid or unreachable, or the columns do not form a data set.
     """
-    owner_and_name, _, subset = request.name.removeprefix(PREFIX).partition(":")
+    owner_and_name, _, subset = request.dataset.removeprefix(PREFIX).partition(":")
     owner, _, name = owner_and_name.partition("/")
     if not owner or not name or "/" in name or owner.startswith("."):
-        raise DataError.of("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.name))
+        raise DataError.of("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.dataset))
     rows = _fetch(request, owner_and_name, subset or None)
     source = f"Hugging Face hub, https://huggingface.co/datasets/{owner_and_name}"
-    return dataset_of_rows(request.name, rows, request, source)
+    return dataset_of_rows(request.dataset, rows, request, source)
 
 
 def _fetch(request: DatasetRequest, address: str, subset: str | None) -> datasets.Dataset:
@@ -325,7 +327,7 @@ def _fetch(request: DatasetRequest, address: str, subset: str | None) -> dataset
     import datasets
 
     split = request.part or USUAL_SPLIT
-    key = f"data set {request.name!r}, split {split!r},"
+    key = f"data set {request.dataset!r}, split {split!r},"
     try:
         with _quiet_hub_client():
             rows = datasets.load_dataset(address, subset, split=split)

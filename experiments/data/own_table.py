@@ -1,8 +1,7 @@
 """Conversion of the user's table to a data set, as numbers and categories or as texts.
 
-A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature. The kinds of other columns
-are inferred (`own_columns.py`). With `federation.text_column`, or if the only usable column besides dates is a text, a
-row is the text alone, as numbered words; other columns are ignored.
+The kinds of columns are inferred (`own_columns.py`). With `federation.text_column`, or if the only usable column
+besides dates is a text, a row is the text alone, as numbered words; other columns are ignored.
 
 Rows without a label, a client or a group cannot be used for training; they are dropped, with a warning.
 """
@@ -117,9 +116,6 @@ def _with_task(request: DatasetRequest, table: pa.Table, label: str) -> DatasetR
     return request.model_copy(update={"task": "regression"})
 
 
-ROW_NAMES = ("id", "index", "row", "row_id", "uuid", "unnamed: 0")
-
-
 def dataset_from_own_table(
     name: str, table: pa.Table, request: DatasetRequest, label: str | None, source: str
 ) -> Dataset:
@@ -143,15 +139,9 @@ def dataset_from_own_table(
             f"its columns are: {listed(table.column_names)}",
         )
     request = _with_task(request, table, label)
-    columns_in_use = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
-    columns_in_use |= request.columns.keys()
-    row_name_columns = tuple(
-        column for column in table.column_names if column.lower() in ROW_NAMES and column not in columns_in_use
-    )
     roles = ColumnRoles(
         label,
         request.client_column,
-        never_features=row_name_columns,
         dropped=request.drop_columns,
         group=request.group_column,
         quantity=request.predicts_quantity,
@@ -169,7 +159,7 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     clients = None if client_ids is None else distinct_texts(client_ids)[1]
-    uses = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request, clients)
+    uses = own_columns(name, table, roles.features(name, table), roles, request, clients)
     columns = [column for use in uses for column in use.columns]
     if columns:
         statistics = merged_statistics(name, columns, client_ids, request.min_release)
@@ -183,7 +173,7 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     if not columns:
         refuse_table(name, all_uses(table, roles, uses, predicted.class_names))
     unused = [use.name for use in uses if not use.columns]
-    facts = {"columns_left_out": tuple(dict.fromkeys([*roles.never_features, *roles.dropped, *unused]))}
+    facts = {"columns_left_out": (*roles.dropped, *unused)}
     dataset = dataset_of_columns(name, table, roles, columns, predicted, client_ids, statistics, source, facts)
     features = dataset.facts["features_of_columns"]
     uses = [replace(use, num_features=sum(features[column.name] for column in use.columns)) for use in uses]

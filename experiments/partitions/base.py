@@ -65,13 +65,6 @@ class PartitionSettings(BaseModel):
         default=(),
         description="heterogeneity_index: numbers of rows assigned to clients in turn; by default all rows, equally",
     )
-    tail_rule: Literal["any", "all"] = Field(
-        default="any",
-        description="fds_wgc: number of columns of its cluster that must be in a tail to assign a row to a client",
-    )
-    num_clusters: int | None = Field(
-        default=None, ge=1, le=100, description="sfdl: number of clusters of rows; chosen by two indices by default"
-    )
     counts: Annotated[tuple[Counts, ...], Field(min_length=1)] | None = Field(
         default=None, description="counts: rows of each client by class"
     )

@@ -149,13 +149,6 @@ def _partition_sized_sets(
     """
     available = request.class_counts
     parts = -(-sizes // set_sizes)
-    num_missing = int(sizes.sum()) - len(request.labels)
-    if num_missing > 0:
-        raise DataError.of(
-            "federation.partition.quantities",
-            f"not sum over all clients to more than the number of rows, {len(request.labels)}",
-            f"{sizes.sum()} for {len(sizes)} clients",
-        )
     is_held = _choose_class_sets(
         available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator
     )

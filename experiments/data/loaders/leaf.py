@@ -111,9 +111,9 @@ def load_leaf_femnist(request: DatasetRequest) -> Dataset:
         labels += samples.y
         writers += [writer] * len(samples.y)
     features = np.concatenate(images)
-    numbers, class_names = present_classes(request.name, np.array(labels, np.int64), CHARACTERS)
+    numbers, class_names = present_classes(request.dataset, np.array(labels, np.int64), CHARACTERS)
     return Dataset(
-        name=request.name,
+        name=request.dataset,
         features=features,
         labels=numbers,
         class_names=class_names,
@@ -131,7 +131,7 @@ def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     choose_label(request, (LABEL,), client="role")
     if (request.text.length, request.text.stride) != (None, None):
         raise DataError.of(
-            f"federation.text.length and federation.text.stride of data set {request.name!r}",
+            f"federation.text.length and federation.text.stride of data set {request.dataset!r}",
             "be left out, as its files already hold windows",
             f"{request.text.length} and {request.text.stride}",
         )
@@ -154,10 +154,10 @@ def _users(
     A user may occur once per file.
     """
     parts = choose_parts(request)
-    layouts = [Layout("divided files", tuple(f"{request.name}/{part}/*.json" for part in parts))]
+    layouts = [Layout("divided files", tuple(f"{request.dataset}/{part}/*.json" for part in parts))]
     if parts == ("train", "test"):
-        layouts.append(Layout("files not divided", (f"{request.name}/all_data/*.json",)))
-    _, paths = locate_layout(request.name, layouts, publication, request.folder)
+        layouts.append(Layout("files not divided", (f"{request.dataset}/all_data/*.json",)))
+    _, paths = locate_layout(request.dataset, layouts, publication, request.folder)
     for path in paths:
         request.limits.check_file(path)
         try:
@@ -195,7 +195,7 @@ BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 def load_shakespeare(request: DatasetRequest) -> Dataset:
     """Load the windows; the label is the next character, the natural client `speaker`."""
     choose_label(request, (LABEL,), client="speaker")
-    _, (path,) = locate_layout(request.name, SHAKESPEARE_LAYOUTS, TINY_SHAKESPEARE, request.folder)
+    _, (path,) = locate_layout(request.dataset, SHAKESPEARE_LAYOUTS, TINY_SHAKESPEARE, request.folder)
     speakers = read_speakers(path, request.limits)
     length = request.text.length or USUAL_CHARACTERS
     stride = request.text.stride or length
@@ -203,7 +203,7 @@ def load_shakespeare(request: DatasetRequest) -> Dataset:
     if not clients:
         longest = max(map(len, speakers.values()))
         raise DataError.of(
-            f"federation.text.length of data set {request.name!r}",
+            f"federation.text.length of data set {request.dataset!r}",
             f"be below the {longest} characters of the longest speaker",
             length,
         )
@@ -249,10 +249,10 @@ CLASS_NAMES = ("negative", "neutral", "positive")
 def load_sentiment140(request: DatasetRequest) -> Dataset:
     """Load the tweets; the label is `polarity`, the natural client `user`."""
     label = choose_label(request, ("polarity",), client="user")
-    _, paths = locate_layout(request.name, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
+    _, paths = locate_layout(request.dataset, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise DataError.of(f"data set {request.name!r}", "have one file training*.csv", f"{len(paths)}: {names}")
+        raise DataError.of(f"data set {request.dataset!r}", "have one file training*.csv", f"{len(paths)}: {names}")
     path = paths[0]
     request.limits.check_file(path)  # before its encoding is looked at
     rows = read_csv(path, ",", COLUMNS, request.limits, _encoding(path))
@@ -265,10 +265,10 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
             must = f"hold a polarity of {', '.join(POLARITIES)} and a user in every row"
             raise DataError.of(path, must, f"{shown(f'{polarity}, {user}')} in row {row}")
     labels, class_names = present_classes(
-        request.name, np.array([POLARITIES[polarity] for polarity in polarities]), CLASS_NAMES
+        request.dataset, np.array([POLARITIES[polarity] for polarity in polarities]), CLASS_NAMES
     )
     texts = text_rows((text or "" for text in rows["text"].to_pylist()), request)
-    return text_dataset(request.name, texts, labels, class_names, label, str(SENTIMENT140), np.array(users))
+    return text_dataset(request.dataset, texts, labels, class_names, label, str(SENTIMENT140), np.array(users))
 
 
 def _encoding(path: Path) -> str:

@@ -137,7 +137,7 @@ def _load_cifar(request: DatasetRequest, files: CifarFiles) -> Dataset:
         Layout("binary version", tuple(f"{files.binary}/{name}.bin" for part in parts for name in files.batches[part])),
         Layout("npz archives", tuple(f"{folder}/*{part}.npz" for part in parts)),
     )
-    layout, paths = locate_layout(request.name, layouts, files.publication, request.folder)
+    layout, paths = locate_layout(request.dataset, layouts, files.publication, request.folder)
     contents = []
     for path in paths:
         if layout == layouts[0]:
@@ -147,7 +147,7 @@ def _load_cifar(request: DatasetRequest, files: CifarFiles) -> Dataset:
         _check_labels(path, labels, 0, len(files.labels[label]))
         contents.append((pixels, labels))
     pixels, labels = contents[0] if len(contents) == 1 else map(np.concatenate, zip(*contents, strict=True))
-    return image_dataset(request.name, pixels, labels, files.labels[label], label, str(files.publication))
+    return image_dataset(request.dataset, pixels, labels, files.labels[label], label, str(files.publication))
 
 
 def _check_labels(path: Path, labels: npt.NDArray[np.integer], first: int, num_classes: int) -> None:
@@ -267,25 +267,25 @@ def load_emnist(request: DatasetRequest) -> Dataset:
     The name `emnist` means `emnist_balanced`; `emnist_letters` and so on name the others.
     """
     choose_label(request, ("character",), client=None)
-    variant = request.name.removeprefix("emnist").removeprefix("_") or USUAL
+    variant = request.dataset.removeprefix("emnist").removeprefix("_") or USUAL
     stems = [
         (f" in {folder}", f"{folder}/emnist-{variant}-{{part}}-{{kind}}-idx") for folder in ("emnist", "emnist/gzip")
     ]
     parts = choose_parts(request)
     images, labels = _read_parts(request, stems, parts, EMNIST, len(CLASSES[variant]), FIRST_LABELS.get(variant, 0))
     upright = images.transpose(0, 2, 1)[:, None]
-    return image_dataset(request.name, upright, labels, CLASSES[variant], "character", str(EMNIST))
+    return image_dataset(request.dataset, upright, labels, CLASSES[variant], "character", str(EMNIST))
 
 
 def _mnist_like(request: DatasetRequest, publication: Publication, label: str, class_names: Sequence[str]) -> Dataset:
     choose_label(request, (label,), client=None)
     stems = [
-        (variant, f"{request.name}/{{part}}-{{kind}}{separator}idx")
+        (variant, f"{request.dataset}/{{part}}-{{kind}}{separator}idx")
         for variant, separator in (("", "-"), (" with a dot in their names", "."))
     ]
     parts = tuple(NAMES_OF_PARTS[part] for part in choose_parts(request))
     images, labels = _read_parts(request, stems, parts, publication, len(class_names))
-    return image_dataset(request.name, images[:, None], labels, class_names, label, str(publication))
+    return image_dataset(request.dataset, images[:, None], labels, class_names, label, str(publication))
 
 
 def _read_parts(
@@ -319,14 +319,14 @@ def _read_parts(
         )
         for variant, stem in stems
     ]
-    _, paths = locate_layout(request.name, layouts, publication, request.folder)
+    _, paths = locate_layout(request.dataset, layouts, publication, request.folder)
     pairs = [
         _read_pair(images, labels, num_classes, first_label, request.limits)
         for images, labels in zip(paths[::2], paths[1::2], strict=True)
     ]
     if len({images.shape[1:] for images, _ in pairs}) > 1:
         shapes = " and ".join(str(images.shape[1:]) for images, _ in pairs)
-        raise DataError.of(f"the images of data set {request.name!r}", "be of one size", shapes)
+        raise DataError.of(f"the images of data set {request.dataset!r}", "be of one size", shapes)
     if len(pairs) == 1:
         return pairs[0]
     return np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs])

@@ -68,7 +68,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
         DataError: If its files are missing, malformed or too large, or do not fit into memory, or it has no such
             column.
     """
-    name = request.name
+    name = request.dataset
     loader = load_hugging_face if is_hugging_face(name) else DATASETS.get(name)
     if loader is None and is_own_data(name):
         loader = load_own_data
@@ -87,7 +87,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
 
 def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
     """Yield a fault for each setting that the data set does not read."""
-    name, is_hub = request.name, is_hugging_face(request.name)
+    name, is_hub = request.dataset, is_hugging_face(request.dataset)
     is_own, own_tables = is_own_data(name), "your own tables"
     for key, value, applies, readers in (
         ("split", request.part, is_hub, (*DIVIDED, "hf:owner/name")),

@@ -65,7 +65,6 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
     groups = load_dataset("cifar100", label="coarse_label", folder=tmp_path)
     assert groups.class_names == ("fruit_and_vegetables", "large_carnivores", "people", "vehicles_2")
     np.testing.assert_array_equal(groups.features, dataset.features)
-    assert_refused("cifar100", label="colour", folder=tmp_path, key="federation.label", given="'colour'")
 
 
 def test_the_classes_are_as_many_as_published() -> None:
@@ -241,11 +240,6 @@ def test_malformed_files(tmp_path: Path, images: bytes, labels: bytes, key: str,
     write(tmp_path / "mnist" / NAME, images)
     write(tmp_path / "mnist" / IDX_LABELS, labels)
     assert_refused("mnist", folder=tmp_path, key=key, names=names)
-
-
-def test_what_is_missing_of_a_pair_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "mnist" / NAME, GOOD_IMAGES)
-    assert_refused("mnist", folder=tmp_path, names=f"mnist/{IDX_LABELS}")
 
 
 def test_parts_of_different_sizes_do_not_go_together(tmp_path: Path) -> None:

@@ -195,12 +195,6 @@ def test_malformed(tmp_path: Path, rows: list[str], key: str | None, names: str 
     assert_refused("heart", folder=write_heart(tmp_path, cleveland=rows), key=key, names=names)
 
 
-def test_missing_files_and_other_columns(tmp_path: Path) -> None:
-    assert_refused("heart", folder=tmp_path, key=tmp_path.name, names=HEART_FILE)
-    with refused(DataError, key="federation.label"):
-        load_dataset("heart", folder=tmp_path, label="age", client_column="sex")
-
-
 @pytest.mark.data
 def test_published_files_of_heart(data_folder: Path) -> None:
     dataset = load_dataset("heart", folder=data_folder)

@@ -310,12 +310,6 @@ def test_two_parts_are_one_too_many(tmp_path: Path) -> None:
     assert load_dataset("sentiment140", folder=tmp_path).num_rows == 12
 
 
-def test_other_columns_are_refused(tmp_path: Path) -> None:
-    write_tweets(tmp_path, GOOD)
-    assert load_dataset("sentiment140", label="polarity", client_column="user", folder=tmp_path).num_rows == 12
-    assert_refused("sentiment140", client_column="id", folder=tmp_path, key="federation.client_column", given="'id'")
-
-
 @pytest.mark.data
 def test_part_of_the_published_file(data_folder: Path) -> None:
     dataset = load_dataset("sentiment140", folder=data_folder)
@@ -397,8 +391,6 @@ def test_what_the_files_fix_cannot_be_set(tmp_path: Path) -> None:
     write_leaf(tmp_path, "leaf_shakespeare", leaf({"A": (["ab"] * 3, ["a", "b", "a"])}))
     with refused(DataError, key="federation.text.length", given="None and 3", names="federation.text.stride"):
         load_dataset("leaf_shakespeare", folder=tmp_path, text=TextSettings(stride=3))
-    with refused(DataError, key="federation.client_column", given="'play'"):
-        load_dataset("leaf_shakespeare", folder=tmp_path, client_column="play")
 
 
 GOOD_FEMNIST = femnist()
