@@ -1,21 +1,14 @@
-"""Table of partitions, and those by flwr-datasets, by given clients or counts, and at random.
+"""Table of partitions, and those by classes and sizes that are given, by natural clients, and at random.
 
 To add a partition, write its function and add one line to `PARTITIONS`.
 
-Partitions of flwr-datasets run on a table of row numbers and labels. The rows are shuffled first, so that partitioners
-that assign rows in order assign them at random, and the partitioner's seed is drawn from the request's generator:
-nothing depends on global random state. Errors of a partitioner become data errors, and so does a client below
-`min_size`. For 10,000 clients the public `load_partition` takes thirteen seconds, nearly all of them for data sets
-that are not needed. The index lists behind it, `_partition_id_to_indices`, are private in some partitioners, and are
-read nevertheless; the version is pinned.
-
 - `pathological`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental
-  Study", ICDE 2022 (arXiv:2102.02079), `#C = k`: every client has rows of a fixed number of classes. Each
-  client's classes are chosen, and the clients that have a class share its rows equally. `class_assignment`
-  defines the choice: `first-deterministic`, as in the paper, assigns the first class in turn and draws the
-  others; `deterministic` gives client k the classes k, k + 1, …; `random` draws all, and may leave a class, and
-  its rows, unused. A random assignment can leave a class with more clients than rows, or a client with fewer than
-  `min_size`; then another is drawn, up to twenty times.
+  Study", ICDE 2022 (arXiv:2102.02079), `#C = k`: every client has rows of a fixed number of classes. Each client's
+  classes are chosen, and the clients that have a class share its rows equally. `class_assignment` defines the
+  choice: `first-deterministic`, as in the paper, assigns the first class in turn and draws the others;
+  `deterministic` gives client k the classes k, k + 1, …; `random` draws all, and may leave a class, and its rows,
+  unused, as in flwr-datasets' `PathologicalPartitioner`. A random assignment can leave a class with more clients
+  than rows, or a client with fewer than `min_size`; then another is drawn, up to twenty times.
 - `shard`: B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-Efficient Learning of
   Deep Networks from Decentralized Data", AISTATS 2017: rows are sorted by label and cut into equal shards, and
   each client gets some, two in the paper, at random. All clients have the same size; the remaining rows, fewer
@@ -26,6 +19,7 @@ read nevertheless; the version is pinned.
   the clients of a class share the rest in proportion to log-normal numbers with σ = `lognormal_sigma` (2 in the
   paper). All rows are used. The initial rows give each client `min_size` rows from all its classes together. The
   number of clients must be a multiple of the number of classes.
+
 `natural`: each client holds its own rows according to the data. All rows are used.
 
 `counts`: client k gets `counts[k][y]` random rows of class y. Rows beyond the counts are not used.
@@ -44,9 +38,7 @@ proportions.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -62,7 +54,7 @@ from fedscout.experiments.partitions.base import (
     dirichlet_shares,
     whole_rows,
 )
-from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf
+from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf, sorted_rows
 from fedscout.experiments.partitions.labels import (
     classes_per_client,
     dirichlet,
@@ -70,56 +62,7 @@ from fedscout.experiments.partitions.labels import (
     inner_dirichlet,
 )
 
-LABEL, ROW = "label", "row"
 MAX_DRAWS = 20
-MakePartitioner = Callable[[Any, int], Any]
-"""From the module of partitioners and a seed to one of them, which finds the labels in column `LABEL`."""
-
-
-def partition_with_flower(request: PartitionRequest, make: MakePartitioner, **facts: Any) -> PartitionResult:
-    """Partition rows with a partitioner of flwr-datasets.
-
-    Args:
-        request: The rows. The caller must reject shapes and sizes that the partitioner cannot handle.
-        make: Creates the partitioner.
-        facts: Facts to record.
-
-    Raises:
-        DataError: If the partitioner raises an error.
-    """
-    import flwr_datasets.partitioner
-    from datasets import Dataset
-
-    shuffled = request.generator.permutation(len(request.labels))
-    partitioner = make(flwr_datasets.partitioner, int(request.generator.integers(2**63)))
-    with warnings.catch_warnings():
-        # Classes and rows that stay unused, which are counted here, and notices about arguments within the libraries.
-        warnings.simplefilter("ignore")
-        partitioner.dataset = Dataset.from_dict({ROW: shuffled, LABEL: request.labels[shuffled]})
-        try:
-            partitioner.load_partition(0)
-        except ValueError as error:
-            reason = " ".join(str(error).split())
-            raise DataError.of(
-                f"federation.partition.kind={request.settings.kind}",
-                f"suit the data, but flwr-datasets refuses {request.num_clients} clients: {reason}",
-            ) from error
-        rows = np.asarray(partitioner.dataset.with_format("numpy")[:][ROW])  # some partitioners sort the table
-    owners = np.full(len(rows), -1, dtype=np.int64)
-    num_clients = request.require_num_clients()
-    for client in range(num_clients):
-        positions = np.asarray(partitioner._partition_id_to_indices[client], dtype=np.int64)
-        owners[rows[positions]] = client
-    result = request.by_owners(owners, **facts)
-    smallest = int(result.partition.sizes.min())
-    if smallest < request.settings.min_size:
-        raise DataError.of(
-            "federation.partition.min_size",
-            f"be at most {smallest}, the rows of the smallest client",
-            request.settings.min_size,
-            "use fewer clients",
-        )
-    return result
 
 
 def _require_at_most(request: PartitionRequest, key: str, most: int) -> None:
@@ -133,28 +76,45 @@ def _require_at_most(request: PartitionRequest, key: str, most: int) -> None:
 
 
 def pathological(request: PartitionRequest) -> PartitionResult:
-    """Partition rows so that each client has a fixed number of classes.
+    """Partition rows so that each client has a fixed number of classes, whose clients share its rows equally.
 
     Raises:
         DataError: If no assignment gives every client enough rows of each of its classes.
     """
     num_clients, settings = request.require_num_clients(), request.settings
-    request.require_min_size()
-    _require_at_most(request, "classes_per_client", int(np.count_nonzero(request.class_counts)))
-    arguments = (num_clients, LABEL, settings.classes_per_client, settings.class_assignment)
+    min_size, counts = request.require_min_size(), request.class_counts
+    present = np.flatnonzero(counts)
+    _require_at_most(request, "classes_per_client", len(present))
     num_draws = 1 if settings.class_assignment == "deterministic" else MAX_DRAWS
-    reason = Fault("")
     for draw in range(1, num_draws + 1):
-        try:
-            return partition_with_flower(
-                request,
-                lambda kinds, seed: kinds.PathologicalPartitioner(*arguments, seed=seed),
-                pathological_draws=draw,
-            )
-        except DataError as error:
-            reason = error.faults[0]
+        matrix = np.zeros((num_clients, len(counts)), np.int64)
+        matrix[np.arange(num_clients)[:, None], present[_classes_in_turn(request, len(present))]] = 1
+        num_holders = matrix.sum(axis=0)
+        ranks = np.cumsum(matrix, axis=0) - 1
+        quotient, num_more = np.divmod(counts, np.maximum(num_holders, 1))
+        matrix *= quotient + (ranks < num_more)
+        smallest = int(matrix.sum(axis=1).min())
+        if (num_holders <= counts).all() and smallest >= min_size:
+            return request.by_class_counts(matrix, pathological_draws=draw)
     hint = f"{num_draws} assignments were tried; use fewer clients or fewer classes per client"
-    raise DataError(reason.with_hint(hint))
+    if smallest < min_size:
+        must = f"be at most {smallest}, the rows of the smallest client"
+        raise DataError.of("federation.partition.min_size", must, min_size, hint)
+    few = int(np.argmax(num_holders - counts))
+    given = f"{counts[few]} of class {few} for {num_holders[few]} clients"
+    raise DataError.of("federation.partition.kind=pathological", "have a row of a class for each client", given, hint)
+
+
+def _classes_in_turn(request: PartitionRequest, num_classes: int) -> IntArray:
+    """Return the classes of each client, numbered among those that have rows, shape `(num_clients, classes_each)`."""
+    num_clients, num_each = request.require_num_clients(), request.settings.classes_per_client
+    first = np.arange(num_clients) % num_classes
+    if request.settings.class_assignment == "deterministic":
+        return (first[:, None] + np.arange(num_each)) % num_classes
+    ranks = request.generator.random((num_clients, num_classes))
+    if request.settings.class_assignment == "first-deterministic":
+        ranks[np.arange(num_clients), first] = -1
+    return np.argsort(ranks, axis=1)[:, :num_each]
 
 
 def shard(request: PartitionRequest) -> PartitionResult:
@@ -163,15 +123,18 @@ def shard(request: PartitionRequest) -> PartitionResult:
     Raises:
         DataError: If there are fewer rows than shards, or clients would have fewer than `min_size` rows.
     """
-    num_clients, num_shards = request.require_num_clients(), request.settings.shards_per_client
-    request.require_min_size()
-    _require_at_most(request, "shards_per_client", len(request.labels) // num_clients)
-    arguments = {"num_partitions": num_clients, "partition_by": LABEL, "num_shards_per_partition": num_shards}
-    return partition_with_flower(
-        request,
-        lambda kinds, seed: kinds.ShardPartitioner(**arguments, seed=seed),
-        shard_size=len(request.labels) // (num_clients * num_shards),
-    )
+    num_clients, num_each = request.require_num_clients(), request.settings.shards_per_client
+    num_rows, min_size = len(request.labels), request.require_min_size()
+    _require_at_most(request, "shards_per_client", num_rows // num_clients)
+    size = num_rows // (num_clients * num_each)
+    if size * num_each < min_size:
+        must = f"be at most {size * num_each}, the rows of the smallest client"
+        raise DataError.of("federation.partition.min_size", must, min_size, "use fewer clients")
+    owners = np.full(num_rows, -1)
+    rows = sorted_rows(np.arange(num_rows), request.labels, request.generator)
+    clients = request.generator.permutation(np.repeat(np.arange(num_clients), num_each))
+    owners[rows[: size * len(clients)]] = np.repeat(clients, size)
+    return request.by_owners(owners, shard_size=size)
 
 
 def distribution(request: PartitionRequest) -> PartitionResult:
@@ -181,9 +144,9 @@ def distribution(request: PartitionRequest) -> PartitionResult:
         DataError: If the number of clients is not a multiple of the number of classes, there are fewer classes than a
             client needs, or a class has too few rows.
     """
-    num_clients, num_classes_per_client = request.require_num_clients(), request.settings.classes_per_client
-    available = request.class_counts[request.class_counts > 0]
-    num_classes = len(available)
+    num_clients, num_each = request.require_num_clients(), request.settings.classes_per_client
+    present = np.flatnonzero(request.class_counts)
+    num_classes = len(present)
     _require_at_most(request, "classes_per_client", num_classes)
     if num_clients % num_classes:
         raise DataError.of(
@@ -191,23 +154,23 @@ def distribution(request: PartitionRequest) -> PartitionResult:
             f"be a multiple of the number of classes, {num_classes}, where federation.partition.kind=distribution",
             num_clients,
         )
-    num_holders = num_classes_per_client * num_clients // num_classes
-    num_initial_rows = -(-request.settings.min_size // num_classes_per_client)
-    if available.min() < (num_initial_rows + 1) * num_holders:
+    num_holders = num_each * num_clients // num_classes
+    num_first = -(-request.settings.min_size // num_each)
+    if request.class_counts[present].min() < (num_first + 1) * num_holders:
         raise DataError.of(
             "every class",
-            f"have {num_initial_rows + 1} rows for each of its {num_holders} clients, "
-            f"{(num_initial_rows + 1) * num_holders} in all",
-            available.min(),
+            f"have {num_first + 1} rows for each of its {num_holders} clients, {(num_first + 1) * num_holders} in all",
+            request.class_counts[present].min(),
             f"use fewer clients, or a federation.partition.min_size below {request.settings.min_size}",
         )
-    shares = request.generator.lognormal(0.0, request.settings.lognormal_sigma, (num_classes, num_holders))
-    arguments = (shares, num_clients, num_classes_per_client, LABEL, num_initial_rows)
-    return partition_with_flower(
-        request,
-        lambda kinds, seed: kinds.DistributionPartitioner(*arguments, seed=seed),
-        num_rows_first=num_initial_rows,
-    )
+    matrix = np.zeros((num_clients, len(request.class_counts)), np.int64)
+    first = np.arange(num_clients) % num_classes
+    for place, label in enumerate(present):
+        holders = np.flatnonzero((place - first) % num_classes < num_each)
+        weights = request.generator.lognormal(0.0, request.settings.lognormal_sigma, num_holders)
+        num_shared = int(request.class_counts[label]) - num_first * num_holders
+        matrix[holders, label] = num_first + whole_rows(weights / weights.sum(), num_shared, request.generator)
+    return request.by_class_counts(matrix, num_rows_first=num_first)
 
 
 def linear(request: PartitionRequest) -> PartitionResult:

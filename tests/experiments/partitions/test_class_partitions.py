@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Dataset
-from flwr_datasets.partitioner import DirichletPartitioner
+from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,8 +16,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionResult
 from fedscout.experiments.partitions.labels import MAX_DRAWS, _mixtures
-from fedscout.experiments.partitions.table import LABEL, ROW, partition_with_flower
-from tests.experiments.partitions.requests import asked, class_counts, deal
+from tests.experiments.partitions.requests import class_counts, deal
 from tests.kits.refusals import refused
 
 
@@ -254,50 +252,16 @@ def test_no_class_is_left_over_however_rare(rows_of_class: list[int], num_client
     assert len(partition.rows) == len(labels) or num_places < len(rows_of_class)
 
 
-# flwr-datasets: its lists of positions are what it deals, and its refusals are told in one line.
+# Pathological classes, shards and log-normal shares: those of flwr-datasets where it draws none.
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("PathologicalPartitioner", {"num_partitions": 5, "partition_by": LABEL, "num_classes_per_partition": 2}),
-        ("ShardPartitioner", {"num_partitions": 5, "partition_by": LABEL, "num_shards_per_partition": 2}),
-        (
-            "DistributionPartitioner",
-            {
-                "distribution_array": np.arange(1.0, 11.0).reshape(5, 2),
-                "num_partitions": 5,
-                "num_unique_labels_per_partition": 2,
-                "partition_by": LABEL,
-                "preassigned_num_samples_per_label": 3,
-            },
-        ),
-    ],
-)
-def test_rows_are_those_of_the_public_way(name: str, arguments: dict[str, Any]) -> None:
-    labels = np.arange(300) % 5
-    kept: list[Any] = []
-
-    def make(kinds: Any, seed: int) -> Any:
-        seeded = {"seed": seed} if "partition_by" in arguments else {}
-        kept.append(getattr(kinds, name)(**arguments, **seeded))
-        return kept[-1]
-
-    partition = partition_with_flower(asked("iid", labels, 5, min_size=1), make).partition
-    for client in range(5):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            table = kept[0].load_partition(client)
-        assert sorted(table[ROW]) == sorted(partition.client(client).tolist())
-        assert table[LABEL] == labels[table[ROW]].tolist()
-
-
-def test_a_refusal_is_one_line() -> None:
-    with refused(DataError, key="federation.partition.kind") as caught:
-        partition_with_flower(
-            asked("iid", np.arange(300) % 5, 5), lambda kinds, _: kinds.PathologicalPartitioner(5, LABEL, 9)
-        )
-    assert "\n" not in str(caught.value)
+def test_deterministic_classes_are_flower_s() -> None:
+    labels = np.repeat(np.arange(4), [90, 61, 37, 120])
+    ours = deal("pathological", labels, 7, class_assignment="deterministic", classes_per_client=3).partition
+    theirs = PathologicalPartitioner(7, "label", 3, "deterministic")
+    theirs.dataset = Dataset.from_dict({"label": labels})
+    expected = [np.bincount(theirs.load_partition(client)["label"], minlength=4) for client in range(7)]
+    np.testing.assert_array_equal(class_counts(labels, ours), expected)
 
 
 @pytest.mark.parametrize("assignment", ["first-deterministic", "deterministic", "random"])
