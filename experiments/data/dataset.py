@@ -73,13 +73,11 @@ class Layout:
 
     def find(self, root: Path) -> list[list[Path]]:
         """Return the paths of each file in a data folder, in alphabetical order; empty if it is missing."""
-        return [self._find(root, file) for file in self.files]
-
-    def _find(self, root: Path, file: str) -> list[Path]:
-        if "*" in file:
-            return sorted(path for path in root.glob(file) if path.is_file())
-        candidates = (root / (file + suffix) for suffix in (("", ".gz") if self.packed else ("",)))
-        return [path for path in candidates if path.is_file()][:1]
+        return [
+            sorted(path for path in root.glob(file) if path.is_file())
+            or [path for path in [root / f"{file}.gz"] if self.packed and path.is_file()]
+            for file in self.files
+        ]
 
 
 def data_root(dataset: str, folder: Path | None, wanted: str, publication: Publication) -> Path:

@@ -168,7 +168,8 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     uses = suspected(uses, predicted)
     text = next((use.name for use in uses if use.kind == "text"), None)
     used = [use for use in uses if use.columns]
-    if text is not None and not roles.quantity and _are_only_inferred_dates(used, request):
+    are_found_dates = all(use.kind == "date" and use.name not in request.columns for use in used)
+    if text is not None and not roles.quantity and are_found_dates:  # a text is preferred to dates nobody asked for
         return _texts(name, table, request.model_copy(update={"text_column": text}), roles, source, uses)
     if not columns:
         refuse_table(name, all_uses(table, roles, uses, predicted.class_names))
@@ -181,11 +182,6 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     documents = tuple(use.document() for use in all_uses(table, roles, uses, predicted.class_names))
     encoding = {**(dataset.encoding or {}), **({"agreed": readings} if readings else {})}
     return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents})
-
-
-def _are_only_inferred_dates(uses: Sequence[ColumnUse], request: DatasetRequest) -> bool:
-    """Return whether all columns are dates not requested by the user, so that a text is preferred to them."""
-    return all(use.kind == "date" and use.name not in request.columns for use in uses)
 
 
 def _without_unusable(

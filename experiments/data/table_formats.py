@@ -349,7 +349,10 @@ def read_table(place: Path | str, request: DatasetRequest) -> pa.Table:
     name, limits = place.name.lower() if isinstance(place, Path) else "", request.limits
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
         return read_database(place, request.query, request.dropped, limits, request.max_query_seconds)
-    _reject_unused_settings(request, name)
+    if unread := _unread(place, request):
+        must = "only be given for text files, and query for databases"
+        faults = [Fault(f"federation.{key}", must, f"{value!r} for {name}") for key, value in unread.items()]
+        raise ConfigurationError(faults)
     if name.endswith(TEXT_SUFFIXES):
         return read_csv(place, request.separator, None, limits, request.encoding, request.header)
     if is_array_file(place):
@@ -365,18 +368,20 @@ def read_table(place: Path | str, request: DatasetRequest) -> pa.Table:
     raise DataError.of("the file of a table", f"end in {endings} or similar", place, hint)
 
 
-def _reject_unused_settings(request: DatasetRequest, name: str) -> None:
-    """Reject settings of databases, and those of text files for other files.
-
-    Raises:
-        ConfigurationError: Lists each of these keys.
-    """
+def _unread(place: Path | str, request: DatasetRequest) -> dict[str, Any]:
+    """Return the settings of databases and of text files that are set although a place does not read them."""
+    name = place.name.lower() if isinstance(place, Path) else ""
     is_text = name.endswith(TEXT_SUFFIXES)
-    is_read = {"encoding": is_text or name.endswith(JSON_SUFFIXES), "separator": is_text, "header": is_text}
-    faults = [
-        Fault(f"federation.{key}", "only be given for text files, and query for databases", f"{value!r} for {name}")
-        for key in ("query", "encoding", "separator", "header")
-        if (value := getattr(request, key)) is not None and not is_read.get(key)
-    ]
-    if faults:
-        raise ConfigurationError(faults)
+    reads = {
+        "query": isinstance(place, str) or name.endswith(DATABASE_SUFFIXES),
+        "encoding": is_text or name.endswith(JSON_SUFFIXES),
+        "separator": is_text,
+        "header": is_text,
+    }
+    settings = {key: getattr(request, key) for key, is_read in reads.items() if not is_read}
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def for_place(place: Path | str, request: DatasetRequest) -> DatasetRequest:
+    """Return the request of a training for rows at another place, whose format may not read all of its settings."""
+    return request.model_copy(update=dict.fromkeys(_unread(place, request)))

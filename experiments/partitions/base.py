@@ -151,6 +151,16 @@ class PartitionRequest:
             )
         return min_size
 
+    def check_sizes(self, sizes: IntArray) -> None:
+        """Check the numbers of rows of clients.
+
+        Raises:
+            DataError: If one is below `min_size`.
+        """
+        if sizes.min() < self.settings.min_size:
+            must = f"be at most {sizes.min()}, the rows of client {sizes.argmin()}"
+            raise DataError.of("federation.partition.min_size", must, self.settings.min_size, "use fewer clients")
+
     def by_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> PartitionResult:
         """Return the partition that assigns each row to its owner, with each client's rows in random order.
 

@@ -129,7 +129,7 @@ def _partition_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any
         spare = np.maximum(weights / weights.sum() * available[label] - 1, 0)
         shares = spare / spare.sum() if spare.sum() > 0 else weights / weights.sum()
         matrix[holders, label] = 1 + whole_rows(shares, int(available[label]) - len(holders), request.generator)
-    _require_min_size(request, matrix)
+    request.check_sizes(matrix.sum(axis=1))
     return request.by_class_counts(matrix, **facts)
 
 
@@ -208,17 +208,6 @@ def _choose_class_sets(
         num_rows_free[chosen] -= 1
         unheld[chosen] = False
     return is_held
-
-
-def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
-    sizes = matrix.sum(axis=1)
-    if sizes.min() < request.settings.min_size:
-        raise DataError.of(
-            "federation.partition.min_size",
-            f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes",
-            request.settings.min_size,
-            "fewer clients allow a larger value",
-        )
 
 
 MAX_DRAWS = 20

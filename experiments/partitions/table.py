@@ -124,17 +124,17 @@ def shard(request: PartitionRequest) -> PartitionResult:
         DataError: If there are fewer rows than shards, or clients would have fewer than `min_size` rows.
     """
     num_clients, num_each = request.require_num_clients(), request.settings.shards_per_client
-    num_rows, min_size = len(request.labels), request.require_min_size()
+    num_rows = len(request.labels)
+    request.require_min_size()
     _require_at_most(request, "shards_per_client", num_rows // num_clients)
     size = num_rows // (num_clients * num_each)
-    if size * num_each < min_size:
-        must = f"be at most {size * num_each}, the rows of the smallest client"
-        raise DataError.of("federation.partition.min_size", must, min_size, "use fewer clients")
     owners = np.full(num_rows, -1)
     rows = sorted_rows(np.arange(num_rows), request.labels, request.generator)
     clients = request.generator.permutation(np.repeat(np.arange(num_clients), num_each))
     owners[rows[: size * len(clients)]] = np.repeat(clients, size)
-    return request.by_owners(owners, shard_size=size)
+    dealt = request.by_owners(owners, shard_size=size)
+    request.check_sizes(dealt.partition.sizes)
+    return dealt
 
 
 def distribution(request: PartitionRequest) -> PartitionResult:

@@ -161,7 +161,7 @@ class CorruptedEffect(ScenarioEffect):
     needs_classes: ClassVar[bool] = True
 
     kind: Literal["corrupted"] = "corrupted"
-    mean: float = Field(default=1.0, description="standard deviation of the noise, in standard deviations of a feature")
+    mean: float = Field(default=1.0, description="mean of the noise in standard deviations of a feature")
     std: float = Field(default=0.5, ge=0, description="standard deviation of the noise, in the same unit")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
