@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
+from fedscout.engine.data.devices import Device
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import StudyConfig, load_config
@@ -239,15 +239,6 @@ def test_the_source_s_heterogeneities(name: str) -> None:
         c: Device(shift_seconds=float(n), mean_seconds=10.0 * n)
         for c, n in enumerate(federation.partition.sizes.tolist())
     }
-
-
-def test_latency_is_n_and_an_exponential_time_of_mean_lambda_n_in_each_round() -> None:
-    """The source's lat(t) = α n + Exp(mean λ n), α = 1, λ = 10 and n = 7: mean 77, standard deviation 70."""
-    device, work = Device(shift_seconds=7.0, mean_seconds=70.0), RoundWork(1, 0, 0)
-    seconds = np.array([simulated_seconds(device, work, 0, server_round, 3) for server_round in range(2000)])
-    assert seconds.min() >= 7
-    assert seconds.mean() == pytest.approx(77, abs=4 * 70 / np.sqrt(2000))
-    assert len(set(seconds.tolist())) == 2000
 
 
 def test_where_there_are_no_classes_it_is_refused() -> None:
