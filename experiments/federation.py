@@ -111,16 +111,15 @@ def build_reinforcement_federation(federation: FederationConfig, model: ModelCon
 
 def _check_no_row_settings(federation: FederationConfig) -> None:
     """Check that no setting about rows is given."""
-    rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows", "server_dataset")
+    usual = FederationConfig(dataset=federation.dataset)
+    of_rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows")
     given_settings = [
-        f"federation.{name}={getattr(federation, name)}" for name in rows if getattr(federation, name) is not None
+        f"federation.{name}"
+        for name in (*of_rows, "server_dataset", "partition", "small_clients")
+        if getattr(federation, name) != getattr(usual, name)
     ]
     if isinstance(federation.scenario, str):
         given_settings.append(f"federation.scenario={federation.scenario}")
-    if federation.partition != FederationConfig(dataset=federation.dataset).partition:
-        given_settings.append("federation.partition")
-    if federation.small_clients != "train":
-        given_settings.append(f"federation.small_clients={federation.small_clients}")
     if given_settings:
         raise ConfigurationError.of(
             f"federation.dataset={federation.dataset} has no rows, so these",
@@ -337,6 +336,4 @@ def data_digest(federation: Federation) -> str:
         if array is not None:
             digest.update(f"{array.dtype} {array.shape} ".encode())
             digest.update(np.ascontiguousarray(array).data)
-    for effect in federation.facts.get("effects", ()):
-        digest.update(effect.get("sha256", "").encode())  # of a file that the configuration only names
     return digest.hexdigest()

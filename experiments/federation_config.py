@@ -28,20 +28,18 @@ GIVEN = "given"
 DEFAULT_NUM_CLIENTS = 10
 
 
-def _one_of(names: Collection[str]) -> AfterValidator:
-    def check(name: str) -> str:
-        if name not in names:
-            raise ValueError(f"must be one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
-        return name
-
-    return AfterValidator(check)
+def _partition(name: str) -> str:
+    if name not in PARTITIONS:
+        raise ValueError(f"must be one of {', '.join(PARTITIONS)}, got {name!r}{did_you_mean(name, PARTITIONS)}")
+    return name
 
 
-def _data_set(name: str) -> str:
-    if name != GIVEN and name not in DATASETS and name not in ENVIRONMENTS and not is_own_data(name):
+def _data_set(name: str, others: Collection[str] = (*ENVIRONMENTS, GIVEN)) -> str:
+    known = [*DATASETS, *(other for other in others if other != GIVEN)]
+    if name not in {*known, *others} and not is_own_data(name):
         raise ValueError(
-            f"must be one of {', '.join([*DATASETS, *ENVIRONMENTS])}, or a path to your own data, or hf:owner/name, "
-            f"got {name!r}{did_you_mean(name, [*DATASETS, *ENVIRONMENTS])}"
+            f"must be one of {', '.join(known)}, or a path to your own data, or hf:owner/name, "
+            f"got {name!r}{did_you_mean(name, known)}"
         )
     return name
 
@@ -73,7 +71,7 @@ def _count_or_share(given: Any) -> Any:
 DatasetName = Annotated[
     str, AfterValidator(_data_set), Field(json_schema_extra={"examples": [*DATASETS, *ENVIRONMENTS]})
 ]
-PartitionName = Annotated[str, _one_of(PARTITIONS), Field(json_schema_extra={"enum": list(PARTITIONS)})]
+PartitionName = Annotated[str, AfterValidator(_partition), Field(json_schema_extra={"enum": list(PARTITIONS)})]
 ScenarioName = Annotated[str, Field(json_schema_extra={"enum": list(SCENARIOS)})]
 ScenarioChoice = Annotated[ScenarioName | tuple[EffectChoice, ...] | None, BeforeValidator(_scenario)]
 ServerRows = Annotated[int | float | None, BeforeValidator(_count_or_share)]
@@ -184,11 +182,6 @@ class FederationConfig(DatasetRequest):
         """Whether clients' rounds take simulated time."""
         return any(effect.takes_time for effect in self.effects)
 
-    @property
-    def row_seed(self) -> int:
-        """Seed of the sample of rows of a table that is too large."""
-        return self.seed
-
     @field_validator("partition")
     @classmethod
     def _complete_partition(cls, partition: PartitionConfig, info: ValidationInfo) -> PartitionConfig:
@@ -226,11 +219,7 @@ class FederationConfig(DatasetRequest):
     def _another_data_set(cls, server_dataset: str | None, info: ValidationInfo) -> str | None:
         if server_dataset is None:
             return None
-        if server_dataset not in DATASETS and not is_own_data(server_dataset):
-            raise ValueError(
-                f"must be one of {', '.join(DATASETS)}, or a path to your own data, or hf:owner/name, "
-                f"got {server_dataset!r}{did_you_mean(server_dataset, DATASETS)}"
-            )
+        _data_set(server_dataset, others=())
         if server_dataset == info.data.get("dataset"):
             raise ValueError(
                 f"must differ from federation.dataset={server_dataset}, whose rows clients hold; "

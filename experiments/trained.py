@@ -41,7 +41,7 @@ from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import pictures_alone
 from fedscout.experiments.data.own import ADDRESS, own_place
 from fedscout.experiments.data.table_files import read_frame
-from fedscout.experiments.data.table_formats import DATABASE_SUFFIXES, read_table
+from fedscout.experiments.data.table_formats import for_place, read_table
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model
 from fedscout.search.ledger import trainings_of
@@ -206,13 +206,12 @@ class TrainedModel:
             raise DataError.of("the rows", "be the path of a table or of a folder of images", shown(str(rows)))
         if path.is_dir():
             return self._pictures(path)
-        query = self.description.rows.query if str(rows).lower().endswith(DATABASE_SUFFIXES) else None
         name = str(rows) if ADDRESS.match(str(rows)) else str(path.absolute())
-        request = self.description.rows.model_copy(update={"dataset": name, "max_rows": None, "query": query})
+        request = self.description.rows.model_copy(update={"dataset": name})
         location = own_place(request)
         if isinstance(location, list):
             raise DataError.of("the rows", "be from one table", shown(str(rows)))
-        return self._encoded(str(rows), read_table(location, request).rows), {}
+        return self._encoded(str(rows), read_table(location, for_place(location, request))), {}
 
     def _encoded(self, name: str, table: Any) -> FloatArray:
         if self.description.encoding is None:

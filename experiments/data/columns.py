@@ -571,7 +571,6 @@ def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[s
             f"column {column!r} of data set {name!r}",
             f"name a class, client or group in every row, in at most {MAX_DISCRETE_LENGTH} characters",
             cells_named(table[column], is_refused),
-            "federation.unlabelled_rows=drop leaves out rows without a name",
         )
     return positions, values
 

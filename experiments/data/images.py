@@ -26,20 +26,26 @@ from __future__ import annotations
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
-from fedscout.engine.text import listed
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes, usual_facts
-from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.dataset import (
+    USUAL_LIMITS,
+    Dataset,
+    DatasetRequest,
+    ReadLimits,
+    TextArray,
+    present_classes,
+    usual_facts,
+)
 from fedscout.experiments.data.table_files import read_csv, require_columns
 
 if TYPE_CHECKING:
@@ -126,26 +132,13 @@ COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 LARGEST_16_BIT = 65_535
 
 
-def is_grey(path: Path) -> bool:
-    """Return whether an image format stores one brightness per pixel; colour images that look grey do not count.
-
-    Args:
-        path: An existing file, of which only the header is read.
-
-    Raises:
-        DataError: If it is not an image, or an unsupported one.
-    """
-    with _opened(path) as picture:
-        return picture.mode in GREY_MODES
-
-
-def read_pixels(path: Path, size: int, grey: bool) -> PixelArray:
-    """Return the pixels of an image, shape `(channels, size, size)`, with one channel if grey, else three.
+def read_pixels(path: Path, size: int, mode: str | None = None) -> PixelArray:
+    """Return the pixels of an image as a square, shape `(size, size)` if it is grey, else `(size, size, 3)`.
 
     Args:
         path: An existing file.
         size: Width and height of the result.
-        grey: Whether to return brightness only; valid for greyscale images only.
+        mode: `L` for brightness only, `RGB` for three channels; None for what the file stores.
 
     Raises:
         DataError: If it is not an image, damaged, or unsupported.
@@ -153,9 +146,22 @@ def read_pixels(path: Path, size: int, grey: bool) -> PixelArray:
     from PIL import Image
 
     with _opened(path) as picture:
-        small = plain_picture(path, picture).convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BOX)
-        pixels: PixelArray = np.asarray(small, dtype=np.uint8).reshape(size, size, -1)
-    return np.moveaxis(pixels, -1, 0)
+        plain = plain_picture(path, picture)
+        return np.asarray(plain.convert(mode or plain.mode).resize((size, size), Image.Resampling.BOX), dtype=np.uint8)
+
+
+def stacked(pictures: Sequence[PixelArray]) -> PixelArray:
+    """Return images of one size, shape `(num_rows, channels, height, width)`: one channel if all are grey, else three.
+
+    Args:
+        pictures: Each of shape `(height, width)` if it is grey, else `(height, width, 3)`.
+    """
+    if all(picture.ndim == 2 for picture in pictures):
+        return np.stack(pictures)[:, None]
+    pixels = np.empty((len(pictures), *pictures[0].shape[:2], 3), np.uint8)
+    for row, picture in zip(pixels, pictures, strict=True):
+        row[:] = picture if picture.ndim == 3 else picture[..., None]
+    return pixels.transpose(0, 3, 1, 2)
 
 
 def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
@@ -168,11 +174,23 @@ def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
     Raises:
         DataError: If it is unsupported.
     """
-    from PIL import ImageOps
+    from PIL import Image, ImageOps
 
-    _require_usable(source, picture)
+    if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
+        must = "have 8 bits per channel, or 16 if it is grey, as other formats have no known scale"
+        raise DataError.of(source, must, f"Pillow's mode {picture.mode!r}")
+    num_frames = getattr(picture, "n_frames", 1)
+    if num_frames != 1:
+        raise DataError.of(source, "hold a single picture", num_frames)
     mode = "L" if picture.mode in GREY_MODES else "RGB"
-    return _on_black(_eight_bits(ImageOps.exif_transpose(picture))).convert(mode)
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode.startswith("I;16"):  # Pillow's own conversion would clip all values above 255
+        values = np.asarray(upright).astype(np.float64) * (255 / LARGEST_16_BIT)
+        upright = Image.fromarray(np.rint(values).astype(np.uint8))
+    if upright.has_transparency_data:
+        black = Image.new("RGBA", upright.size, (0, 0, 0, 255))
+        upright = Image.alpha_composite(black, upright.convert("RGBA"))
+    return upright.convert(mode)
 
 
 @contextmanager
@@ -186,7 +204,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.simplefilter("ignore", UserWarning)  # of odd metadata, which do not matter here
             with Image.open(path, formats=FORMATS) as picture:
-                _require_usable(path, picture)
                 yield picture
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise DataError.of(
@@ -201,39 +218,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         raise DataError.of(path, problem=f"is damaged or can't be read: {reason}") from None
-
-
-def _require_usable(path: Path | str, picture: Image.Image) -> None:
-    if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
-        raise DataError.of(
-            path,
-            "have 8 bits per channel, or 16 if it is grey, as other formats have no known scale",
-            f"Pillow's mode {picture.mode!r}",
-        )
-    num_frames = getattr(picture, "n_frames", 1)
-    if num_frames != 1:
-        raise DataError.of(path, "hold a single picture", num_frames)
-
-
-def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Return 16-bit grey in 8 bits; Pillow's own conversion would clip all values above 255."""
-    from PIL import Image
-
-    if not picture.mode.startswith("I;16"):
-        return picture
-    values = np.asarray(picture).astype(np.float64) * (255 / LARGEST_16_BIT)
-    return Image.fromarray(np.rint(values).astype(np.uint8))
-
-
-def _on_black(picture: Image.Image) -> Image.Image:
-    from PIL import Image
-
-    if not picture.has_transparency_data:
-        return picture
-    grey = picture.mode in GREY_MODES
-    opaque = picture.convert("RGBA")
-    black = Image.new("RGBA", opaque.size, (0, 0, 0, 255))
-    return Image.alpha_composite(black, opaque).convert("L" if grey else "RGB")
 
 
 LABELS_FILE = "labels.csv"
@@ -279,26 +263,14 @@ def list_pictures(
     """
     if (folder / LABELS_FILE).is_file():
         return _read_labels(folder, label or LABEL_COLUMN, client_column, limits)
-    with_labels = {path for path in _entries(folder) if (path / LABELS_FILE).is_file()}
-    if with_labels:
-        pictures = _from_clients(folder, with_labels, label or LABEL_COLUMN, limits)
+    entries = _entries(folder)
+    if any((path / LABELS_FILE).is_file() for path in entries):
+        pictures = _from_clients(folder, entries, label, limits)
     else:
         pictures = _from_folders(folder)
         _require(folder, "label", label, CLASS_FOLDER)
     _require(folder, "client_column", client_column, None if pictures[0].client is None else CLIENT_FOLDER)
     return pictures
-
-
-def every_picture(folder: Path) -> list[Path]:
-    """Return the paths of all images in a folder and its subfolders, in order.
-
-    Raises:
-        DataError: If there is none.
-    """
-    paths = [path for _, path in _walk(folder, (), (folder.resolve(),))]
-    if not paths:
-        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}), but it holds none")
-    return paths
 
 
 def _require(folder: Path, key: str, given: str | None, allowed: str | None) -> None:
@@ -324,23 +296,17 @@ def _from_folders(folder: Path) -> list[Picture]:
     return [Picture(path, parts[-1], parts[0] if len(parts) > 1 else None) for parts, path in pictures]
 
 
-def _from_clients(folder: Path, with_labels: set[Path], label: str, limits: ReadLimits) -> list[Picture]:
+def _from_clients(folder: Path, entries: list[Path], label: str | None, limits: ReadLimits) -> list[Picture]:
     """Return the images of natural clients, each with a label file or class folders."""
     pictures: list[Picture] = []
-    for client in _entries(folder):
+    for client in entries:
         if not client.is_dir():
             raise DataError.of(folder, f"hold only folders of clients, as some have a {LABELS_FILE}", repr(client.name))
-        if client in with_labels:
-            pictures += [replace(picture, client=client.name) for picture in _read_labels(client, label, None, limits)]
-            continue
-        client_images = _from_folders(client)
-        if client_images[0].client is not None:
-            raise DataError.of(
-                client,
-                f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but "
-                f"{client_images[0].path} lies one folder deeper",
-            )
-        pictures += [replace(picture, client=client.name) for picture in client_images]
+        own = list_pictures(client, label if (client / LABELS_FILE).is_file() else None, limits=limits)
+        if own[0].client is not None:
+            must = f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but {own[0].path} lies deeper"
+            raise DataError.of(client, must)
+        pictures += [replace(picture, client=client.name) for picture in own]
     return pictures
 
 
@@ -403,13 +369,8 @@ def _ignored(name: str) -> bool:
     return name.startswith(".") or name in IGNORED or name.partition(".")[0] in IGNORED_STEMS
 
 
-NUM_NAMES_SHOWN = 4
-
-Value = TypeVar("Value")
-
-
 def load_image_folder(request: DatasetRequest) -> Dataset:
-    """Load the folder given by `request.name`.
+    """Load the folder given by `request.dataset`.
 
     `federation.label` and `federation.client_column` are columns of a `labels.csv`. If folders define the class and the
     client, they may be omitted, or be `class` and `client`.
@@ -418,11 +379,11 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
         DataError: If the folder is missing, has no supported layout, or holds unusable files, of which several are
             listed.
     """
-    folder = Path(request.name).expanduser()
+    folder = Path(request.dataset).expanduser()
     if not folder.is_dir():
-        raise DataError.of("federation.dataset", "name a folder that exists", repr(request.name))
+        raise DataError.of("federation.dataset", "name a folder that exists", repr(request.dataset))
     pictures = list_pictures(folder, request.label, request.client_column, request.limits)
-    return pictures_dataset(folder.name or request.name, pictures, f"own pictures in {folder}", request)
+    return pictures_dataset(folder.name or request.dataset, pictures, f"own pictures in {folder}", request)
 
 
 def pictures_dataset(
@@ -440,8 +401,7 @@ def pictures_dataset(
     Raises:
         DataError: If a file is not a valid image, or there are fewer than two classes.
     """
-    grey = all(_read_each(pictures, lambda picture: is_grey(picture.path)))
-    pixels = _pixels(pictures, request.image_size, grey)
+    pixels = _pixels([picture.path for picture in pictures], request.image_size)
     class_names = classes or _in_order({picture.label for picture in pictures})
     label_index = {label: index for index, label in enumerate(class_names)}
     clients = [picture.client for picture in pictures if picture.client is not None]
@@ -469,7 +429,8 @@ def client_pictures(folder: Path, request: DatasetRequest, grey: bool) -> tuple[
         DataError: If the folder has no supported layout, or a file is not a valid image.
     """
     pictures = list_pictures(folder, request.label, None, request.limits)
-    return unit_pixels(_pixels(pictures, request.image_size, grey)), [picture.label for picture in pictures]
+    pixels = _pixels([picture.path for picture in pictures], request.image_size, "L" if grey else "RGB")
+    return unit_pixels(pixels), [picture.label for picture in pictures]
 
 
 def pictures_alone(folder: Path, request: DatasetRequest, grey: bool) -> tuple[FloatArray, list[str]]:
@@ -483,34 +444,27 @@ def pictures_alone(folder: Path, request: DatasetRequest, grey: bool) -> tuple[F
     Raises:
         DataError: If there is none, or a file is not a valid image.
     """
-    paths = every_picture(folder)
-    pixels = _pixels([Picture(path, "") for path in paths], request.image_size, grey)
+    paths = [path for _, path in _walk(folder, (), (folder.resolve(),))]
+    if not paths:
+        raise DataError.of(folder, f"hold pictures ({', '.join(SUFFIXES)}), but it holds none")
+    pixels = _pixels(paths, request.image_size, "L" if grey else "RGB")
     return unit_pixels(pixels), [str(path.relative_to(folder)) for path in paths]
 
 
-def _pixels(pictures: list[Picture], size: int, grey: bool) -> PixelArray:
-    return np.stack(_read_each(pictures, lambda picture: read_pixels(picture.path, size, grey)), dtype=np.uint8)
-
-
-def _read_each(pictures: list[Picture], read: Callable[[Picture], Value]) -> list[Value]:
-    """Apply a reader to every image; failures are summarised by count, first reason and some names."""
-    values: list[Value] = []
+def _pixels(paths: list[Path], size: int, mode: str | None = None) -> PixelArray:
+    """Read every image; failures are summarised by their number and the first one."""
+    pictures: list[PixelArray] = []
     faults: list[str] = []
-    failed: list[str] = []
-    for picture in pictures:
+    for path in paths:
         try:
-            values.append(read(picture))
+            pictures.append(read_pixels(path, size, mode))
         except DataError as error:
             faults += error.faults
-            failed.append(picture.path.name)
-    if len(failed) > 1:
-        other_names = listed(failed[1:], most=NUM_NAMES_SHOWN)
-        raise DataError.of(
-            f"{len(failed)} of {len(pictures)} pictures", problem=f"can't be used: {faults[0]}; nor can {other_names}"
-        )
+    if len(faults) > 1:
+        raise DataError.of(f"{len(faults)} of {len(paths)} pictures", problem=f"can't be used, such as: {faults[0]}")
     if faults:
         raise DataError(faults)
-    return values
+    return stacked(pictures)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

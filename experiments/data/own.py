@@ -1,4 +1,4 @@
-"""Loading of the user's own data, by path or address: a table, arrays, or images in a folder.
+"""Loading of the user's own data, by path or address, or of the Hugging Face hub: a table, arrays, or images.
 
 The data may be a path relative to the working directory or the data folder, several files with one client each, or the
 address of a file or database. Files on the web or in an object store are downloaded through fsspec
@@ -6,16 +6,22 @@ address of a file or database. Files on the web or in an object store are downlo
 ends.
 
 Images in array files (`table_formats.py`) have their channels first or last, and are bytes or numbers from 0 to 1.
+
+The hub: `hf:owner/name`, or `hf:owner/name:subset` (Q. Lhoest et al., "Datasets: a community library for natural
+language processing", EMNLP (system demonstrations), 2021). The first load needs a network; later ones use the local
+cache. Only data are loaded: no code from the hub is run. Rows with a column of images are images, of one size, decoded
+as those of a folder (`images.py`). All other rows are read like the user's own table (`own_table.py`), with class names
+as values; the hub marks a hidden label by -1.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from glob import glob
 from pathlib import Path, PurePath, PurePosixPath
@@ -27,11 +33,19 @@ import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import did_you_mean
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
-from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE, ReadLimits
-from fedscout.experiments.data.images import image_dataset, load_image_folder
-from fedscout.experiments.data.own_table import dataset_from_own_table
-from fedscout.experiments.data.table_files import TableRows, concatenated
+from fedscout.experiments.data.columns import ColumnRoles, check_roles, classes, discrete
+from fedscout.experiments.data.dataset import (
+    FOLDER_VARIABLE,
+    START_VARIABLE,
+    Dataset,
+    DatasetRequest,
+    ReadLimits,
+    distinct_texts,
+    names_files_of_clients,
+)
+from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture, stacked
+from fedscout.experiments.data.own_table import dataset_from_own_table, labelled_rows
+from fedscout.experiments.data.table_files import concatenated, plain_table
 from fedscout.experiments.data.table_formats import (
     CLIENT,
     LABEL,
@@ -43,6 +57,7 @@ from fedscout.experiments.data.table_formats import (
 )
 
 if TYPE_CHECKING:
+    import datasets
     import pyarrow as pa
 
 
@@ -108,25 +123,26 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
         ConfigurationError: If a package for an address is missing.
         DataError: If nothing exists there, or it can't be fetched.
     """
-    name = request.name
+    name = request.dataset
     for start in FILES_OF_DATABASES:
         name = name.removeprefix(start)
     if ADDRESS.match(name):
         return _fetched(name, request.limits) if name.partition(":")[0] in STORES else name
     path, folder = Path(name).expanduser(), request.folder or os.environ.get(FOLDER_VARIABLE)
+    are_files_of_clients = names_files_of_clients(request.dataset)
     candidates = [Path(os.environ.get(START_VARIABLE, "")) / path]
     if folder and not path.is_absolute():
         candidates.append(Path(folder).expanduser() / path)
     for candidate in candidates:
         with suppress(OSError):  # a name that no file system takes
-            if not request.has_file_a_client and candidate.exists():
+            if not are_files_of_clients and candidate.exists():
                 return candidate
-            if request.has_file_a_client and (paths := _files(candidate)):
+            if are_files_of_clients and (paths := _files(candidate)):
                 return paths
     must = "be the name of a data set, or the path of an existing file or folder"
     raise DataError.of(
         "federation.dataset",
-        "match one file per client" if request.has_file_a_client else must,
+        "match one file per client" if are_files_of_clients else must,
         repr(name),
         f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
     )
@@ -196,13 +212,12 @@ def load_own_data(request: DatasetRequest) -> Dataset:
             return pictures
         label = label or LABEL
     if isinstance(place, list):
-        read_rows, request = _files_of_clients(place, request)
+        rows, request = _files_of_clients(place, request)
     else:
-        read_rows = read_table(place, request)
-    name = place.name if isinstance(place, Path) else request.name
-    source = str(place) if isinstance(place, Path) and "://" not in request.name else request.name
-    dataset = dataset_from_own_table(name, read_rows.rows, request, label, source)
-    return replace(dataset, facts={**dataset.facts, **read_rows.facts})
+        rows = read_table(place, request)
+    name = place.name if isinstance(place, Path) else request.dataset
+    source = str(place) if isinstance(place, Path) and "://" not in request.dataset else request.dataset
+    return dataset_from_own_table(name, rows, request, label, source)
 
 
 def client_names(paths: Sequence[Path]) -> list[str]:
@@ -227,7 +242,7 @@ def _stem(name: str) -> str:
     return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
 
-def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[TableRows, DatasetRequest]:
+def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[pa.Table, DatasetRequest]:
     """Return the rows of all files, and the request with their client column.
 
     The client column is the requested one, or a new one with the names of the files.
@@ -241,20 +256,20 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[Table
     limits = request.limits
     tables: list[pa.Table] = []
     for path in paths:
-        rows = read_table(path, request.model_copy(update={"max_rows": None})).rows
+        rows = read_table(path, request)
         differing = {*rows.column_names} ^ {*(tables[0] if tables else rows).column_names}
         if differing:
             must = f"have the columns of {paths[0]}, but they differ in {', '.join(sorted(differing)[:5])}"
             raise DataError.of(path, must)
-        limits.check_rows(request.name, sum(map(len, tables)) + len(rows))
-        limits.check_bytes(request.name, sum(table.nbytes for table in tables) + rows.nbytes)
+        limits.check_rows(request.dataset, sum(map(len, tables)) + len(rows))
+        limits.check_bytes(request.dataset, sum(table.nbytes for table in tables) + rows.nbytes)
         tables.append(rows)
     column = request.client_column
     if column is None or column not in tables[0].column_names:
         column = column or CLIENT_OF_FILE
         if any(column in table.column_names for table in tables):
             raise DataError.of(
-                f"the files of {request.name}",
+                f"the files of {request.dataset}",
                 f"not have a column {column!r}, as the file names are the clients",
                 hint="federation.client_column names one of their columns, or the new column",
             )
@@ -262,7 +277,7 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[Table
             table.append_column(column, pa.array([name] * len(table), pa.string()))
             for name, table in zip(names, tables, strict=True)
         ]
-    return TableRows(concatenated(tables)), request.model_copy(update={"client_column": column})
+    return concatenated(tables), request.model_copy(update={"client_column": column})
 
 
 def reject_table_settings(request: DatasetRequest) -> None:
@@ -276,3 +291,138 @@ def reject_table_settings(request: DatasetRequest) -> None:
     faults = [Fault(f"federation.{key}", must, repr(value)) for key in keys if (value := getattr(request, key))]
     if faults:
         raise DataError(faults)
+
+
+PREFIX = "hf:"
+LABEL_NAMES = ("label", "labels", "target", "class", "fine_label")
+USUAL_SPLIT = "train"
+
+
+def is_hugging_face(name: str) -> bool:
+    """Return whether `federation.dataset` is an address on the hub."""
+    return name.startswith(PREFIX)
+
+
+def load_hugging_face(request: DatasetRequest) -> Dataset:
+    """Load one split, `train` or the one in `federation.split`, such as `test` or `train+test`.
+
+    Raises:
+        DataError: If the address is invalid or unreachable, or the columns do not form a data set.
+    """
+    owner_and_name, _, subset = request.dataset.removeprefix(PREFIX).partition(":")
+    owner, _, name = owner_and_name.partition("/")
+    if not owner or not name or "/" in name or owner.startswith("."):
+        raise DataError.of("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.dataset))
+    rows = _fetch(request, owner_and_name, subset or None)
+    source = f"Hugging Face hub, https://huggingface.co/datasets/{owner_and_name}"
+    return dataset_of_rows(request.dataset, rows, request, source)
+
+
+def _fetch(request: DatasetRequest, address: str, subset: str | None) -> datasets.Dataset:
+    """Return the rows from the hub or the cache.
+
+    Raises:
+        DataError: If they are unavailable.
+    """
+    import datasets
+
+    split = request.part or USUAL_SPLIT
+    key = f"data set {request.dataset!r}, split {split!r},"
+    try:
+        with _quiet_hub_client():
+            rows = datasets.load_dataset(address, subset, split=split)
+    except Exception as error:  # the library passes on errors of its network, its file formats and its own
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        advice = "download it once with a network, or set federation.dataset to your own file"
+        hint = advice if isinstance(error, ConnectionError) else None
+        problem = f"can't be loaded from the Hugging Face hub or the local cache: {reason}"
+        raise DataError.of(key, problem=problem, hint=hint) from None
+    if not len(rows):
+        raise DataError.of(key, "hold rows, but it has none")
+    return rows
+
+
+@contextmanager
+def _quiet_hub_client() -> Iterator[None]:
+    """Suppress the hub client's messages for each retry: the final error includes the reason."""
+    from huggingface_hub.utils import logging as hub_logging
+
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        hub_logging.set_verbosity(verbosity)
+
+
+def dataset_of_rows(name: str, rows: datasets.Dataset, request: DatasetRequest, source: str) -> Dataset:
+    """Return rows of the `datasets` library as a data set.
+
+    Args:
+        name: Name of the data set.
+        rows: One split.
+        request: Roles of the columns; without a label, the only column of classes or of a usual name is it.
+        source: Citation.
+
+    Raises:
+        DataError: If the columns do not form a data set.
+    """
+    import datasets
+
+    images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image)]
+    label = request.label or _usual_label(rows)
+    if len(images) != 1 or label is None:
+        return dataset_from_own_table(name, _cells(rows, {*request.dropped, *images}), request, label, source)
+    reject_table_settings(request)
+    roles = ColumnRoles(label, request.client_column, classes=True)
+    check_roles(name, rows.data.table, roles)
+    cells = _cells(rows.select_columns([column for column in (label, request.client_column) if column]))
+    labelled, kept = labelled_rows(name, cells, roles)
+    labels, class_names = classes(name, labelled, roles)
+    clients = None if roles.client is None else discrete(name, labelled, roles.client)
+    pixels = _pixels(name, rows if len(kept) == len(rows) else rows.select(kept), images[0])
+    facts = {"num_rows_unlabelled": len(rows) - len(kept)}
+    return image_dataset(name, pixels, labels, class_names, label, source, facts, clients)
+
+
+def _usual_label(rows: datasets.Dataset) -> str | None:
+    """Return the only column of classes, or else the first usual name of a label, or None."""
+    import datasets
+
+    of_classes = [name for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)]
+    named = [name for name in LABEL_NAMES if name in rows.features]
+    return next(iter(of_classes if len(of_classes) == 1 else named), None)
+
+
+def _cells(rows: datasets.Dataset, dropped: Collection[str] = ()) -> pa.Table:
+    """Return rows as a table of plain cells, with class names as values.
+
+    Args:
+        rows: One split.
+        dropped: Columns that may be of any type; they are returned empty.
+
+    Raises:
+        DataError: If a column holds other values than plain cells.
+    """
+    import datasets
+    import pyarrow as pa
+
+    table = rows.with_format("arrow")[:]
+    for index, name in enumerate(table.column_names):
+        kind = rows.features[name]
+        if isinstance(kind, datasets.ClassLabel):
+            numbers = table[name].to_pylist()
+            names = [None if number is None or number < 0 else kind.int2str(number) for number in numbers]
+            table = table.set_column(index, name, pa.array(names, pa.string()))
+    return plain_table("the Dataset", table, dropped)
+
+
+def _pixels(name: str, rows: datasets.Dataset, column: str) -> PixelArray:
+    """Return images, shape `(num_rows, channels, height, width)`: one channel if all are grey, else three."""
+    if rows.data[column].null_count:
+        raise DataError.of(f"column {column!r} of data set {name!r}", "hold an image in every row")
+    planes = [np.asarray(plain_picture(f"an image of data set {name!r}", image), np.uint8) for image in rows[column]]
+    sizes = sorted({plane.shape[:2] for plane in planes})
+    if len(sizes) > 1:
+        raise DataError.of(f"the images of data set {name!r}", "be of one size", f"{sizes[0]} and {sizes[-1]} pixels")
+    return stacked(planes)

@@ -18,8 +18,8 @@ rejected with the cell. The report on each column includes the key that override
 Identifiers lead to memorization: the value itself may carry little information, but the entity that it names does. A
 column is an identifier
 
-- by its name (`patient_id`, `key`) if nearly all values differ, or, for `id` and the like, if there are 20 rows
-  or fewer per value; a column called `subject` or `patient` regardless of the number of rows;
+- by its name (`patient_id`, `key`) if nearly all values differ, or, for `…_id` and the like, if there are 20 rows
+  or fewer per value; a column called `id`, `uuid`, `subject` or `patient` regardless of the number of rows;
 - if it holds distinct whole numbers without a gap, over all rows or within each client (a running hour), except
   columns named as years, months, days, hours or ages within clients;
 - if nearly all of its values differ and are whole numbers of eight digits or more, all of the same length;
@@ -230,17 +230,19 @@ def identifier_reason(name: str, column: Column, num_different: int, is_whole: b
         is_whole: Whether its numbers are written as integers.
         clients: Client of each row, >= 0, or None.
     """
-    is_present = ~column.missing
-    is_number = isinstance(column, NumberColumn)
+    is_number, is_present = isinstance(column, NumberColumn), ~column.missing
     values = (column.numbers if isinstance(column, NumberColumn) else column.codes)[is_present].astype(np.float64)
     num_rows = len(values)
+    words = {word.lower() for word in WORDS_OF_NAME.findall(name)}
+    reason = f"{num_different:,} different {'numbers' if is_number else 'names'} in {num_rows:,} rows"
+    if words and words <= IDENTIFIER_WORDS:
+        return reason
     if num_different < FEWEST_DIFFERENT or (is_number and not (values == np.rint(values)).all()):
         return ""
     is_unique = num_different >= ALMOST_ALL * num_rows
     is_counted = is_number and is_whole
     if is_counted and is_present.all() and _is_running(values):
         return RUNNING
-    words = {word.lower() for word in WORDS_OF_NAME.findall(name)}
     is_named = bool(words & NAMES_ROWS) and is_unique
     is_named |= bool(words & IDENTIFIER_WORDS) and num_different * MOST_ROWS_EACH >= num_rows
     is_named |= bool(words) and words <= PERSON_WORDS | IDENTIFIER_WORDS
@@ -248,7 +250,7 @@ def identifier_reason(name: str, column: Column, num_different: int, is_whole: b
     is_long = is_long and len(str(int(values.min()))) == len(str(int(values.max())))
     is_rounded = is_counted and is_unique and np.abs(values).max() > LARGEST_WHOLE
     if is_named or is_long or is_rounded:
-        return f"{num_different:,} different {'numbers' if is_number else 'names'} in {num_rows:,} rows"
+        return reason
     if is_counted and clients is not None and not words & TIMES:
         return f"{RUNNING} of each client" if _are_running_by_client(values, clients[is_present]) else ""
     return ""
@@ -314,8 +316,8 @@ def own_columns(
     Args:
         name: Name of the data set, for messages.
         table: Plain cells.
-        columns: Columns without another role, and columns that name rows.
-        roles: Roles of the columns; `never_features` are those that name rows.
+        columns: Columns without another role.
+        roles: Roles of the columns.
         request: Kinds set by the user.
         clients: Natural client of each row, >= 0, or None.
 
@@ -327,9 +329,7 @@ def own_columns(
     for column in columns:
         kind = request.columns.get(column)
         try:
-            if column in roles.never_features:
-                uses.append(_row_name_column(column, table[column]))
-            elif kind == "drop":
+            if kind == "drop":
                 uses.append(ColumnUse(column, "dropped", "left out as requested"))
             else:
                 is_category = bool(table.schema.field(column).metadata)
@@ -416,17 +416,6 @@ def as_text_or_identifier(use: ColumnUse) -> ColumnUse:
         return use.left_out("identifier", reason, text_argument("group_column", use.name))
     reason = f"{num_different:,} different texts, of {num_words:.0f} words each"
     return use.left_out("text", reason, text_argument("text_column", use.name))
-
-
-def _row_name_column(name: str, cells: pa.ChunkedArray) -> ColumnUse:
-    """Return a column whose name marks it as naming rows."""
-    numbers = as_numbers(present_cells(cells))
-    num_different = len(distinct_cells(cells)[1])
-    reason, key = f"{num_different:,} different names in {len(cells):,} rows", text_argument("group_column", name)
-    if num_different == len(cells):
-        reason, key = "identifies rows", column_key(name, "number")
-    unused = () if np.isnan(numbers).all() else (NumberColumn(name, numbers),)
-    return ColumnUse(name, "identifier", f"left out: {reason}", key, unused=unused)
 
 
 def _use(

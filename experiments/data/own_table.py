@@ -1,8 +1,7 @@
 """Conversion of the user's table to a data set, as numbers and categories or as texts.
 
-A column called `id`, `index`, `row`, `row_id` or `uuid` names rows: it is never a feature. The kinds of other columns
-are inferred (`own_columns.py`). With `federation.text_column`, or if the only usable column besides dates is a text, a
-row is the text alone, as numbered words; other columns are ignored.
+The kinds of columns are inferred (`own_columns.py`). With `federation.text_column`, or if the only usable column
+besides dates is a text, a row is the text alone, as numbered words; other columns are ignored.
 
 Rows without a label, a client or a group cannot be used for training; they are dropped, with a warning.
 """
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
@@ -38,7 +38,6 @@ from fedscout.experiments.data.columns import (
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, distinct_texts
 from fedscout.experiments.data.encoding import TableStatistics
 from fedscout.experiments.data.own_columns import as_text_or_identifier, own_columns, suspected
-from fedscout.experiments.data.table_files import TableRows
 from fedscout.experiments.data.tables import (
     dataset_of_columns,
     merged_statistics,
@@ -57,8 +56,8 @@ MOST_NAMED = 5
 logger = logging.getLogger(__name__)
 
 
-def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
-    """Return the rows with a value in the label, client and group columns.
+def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[pa.Table, IntArray]:
+    """Return the rows with a value in the label, client and group columns, and their positions in the table.
 
     Args:
         name: Name of the data set, for messages.
@@ -77,7 +76,7 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
     }
     is_removed = np.logical_or.reduce([*is_lacking.values()])
     if not is_removed.any():
-        return TableRows(table)
+        return table, np.arange(len(table))
     if is_removed.all():
         raise DataError.of(
             f"data set {name!r}",
@@ -91,10 +90,9 @@ def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> TableRows:
         clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
         if lost := {*clients[is_removed]} - {*clients[kept], None}:
             reasons += f"; no rows are left of {listed(sorted(lost), MOST_NAMED)}"
-    text = "%s: %s of %s rows are left out: %s; federation.unlabelled_rows=fail rejects them"
     num_removed = len(table) - len(kept)
-    logger.warning(text, name, f"{num_removed:,}", f"{len(table):,}", reasons)
-    return TableRows(table.take(kept), kept, {"num_rows_unlabelled": num_removed})
+    logger.warning("%s: %s of %s rows are left out: %s", name, f"{num_removed:,}", f"{len(table):,}", reasons)
+    return table.take(kept), kept
 
 
 NUM_ROWS_EXAMINED = 10_000
@@ -116,9 +114,6 @@ def _with_task(request: DatasetRequest, table: pa.Table, label: str) -> DatasetR
     if (is_whole and len(table) >= NUM_ROWS_EXAMINED) or not are_quantities(numbers, len(present)):
         return request
     return request.model_copy(update={"task": "regression"})
-
-
-ROW_NAMES = ("id", "index", "row", "row_id", "uuid", "unnamed: 0")
 
 
 def dataset_from_own_table(
@@ -144,15 +139,9 @@ def dataset_from_own_table(
             f"its columns are: {listed(table.column_names)}",
         )
     request = _with_task(request, table, label)
-    columns_in_use = {label, request.client_column, request.group_column, request.text_column, *request.drop_columns}
-    columns_in_use |= request.columns.keys()
-    row_name_columns = tuple(
-        column for column in table.column_names if column.lower() in ROW_NAMES and column not in columns_in_use
-    )
     roles = ColumnRoles(
         label,
         request.client_column,
-        never_features=row_name_columns,
         dropped=request.drop_columns,
         group=request.group_column,
         quantity=request.predicts_quantity,
@@ -160,10 +149,9 @@ def dataset_from_own_table(
     )
     check_roles(name, table, roles, request.text_column, request.columns)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
-    labelled = labelled_rows(name, table, roles) if request.unlabelled_rows == "drop" else TableRows(table)
-    read = _mixed if request.text_column is None else _texts
-    dataset = read(name, labelled.rows, request, roles, source)
-    return replace(dataset, facts={**dataset.facts, **labelled.facts})
+    rows, _ = labelled_rows(name, table, roles)
+    dataset = (_mixed if request.text_column is None else _texts)(name, rows, request, roles, source)
+    return replace(dataset, facts={**dataset.facts, "num_rows_unlabelled": len(table) - len(rows)})
 
 
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
@@ -171,7 +159,7 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     predicted = predicted_of(name, table, roles)
     client_ids = None if roles.client is None else discrete(name, table, roles.client)
     clients = None if client_ids is None else distinct_texts(client_ids)[1]
-    uses = own_columns(name, table, [*roles.never_features, *roles.features(name, table)], roles, request, clients)
+    uses = own_columns(name, table, roles.features(name, table), roles, request, clients)
     columns = [column for use in uses for column in use.columns]
     if columns:
         statistics = merged_statistics(name, columns, client_ids, request.min_release)
@@ -180,12 +168,13 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     uses = suspected(uses, predicted)
     text = next((use.name for use in uses if use.kind == "text"), None)
     used = [use for use in uses if use.columns]
-    if text is not None and not roles.quantity and _are_only_inferred_dates(used, request):
+    are_found_dates = all(use.kind == "date" and use.name not in request.columns for use in used)
+    if text is not None and not roles.quantity and are_found_dates:  # a text is preferred to dates nobody asked for
         return _texts(name, table, request.model_copy(update={"text_column": text}), roles, source, uses)
     if not columns:
         refuse_table(name, all_uses(table, roles, uses, predicted.class_names))
     unused = [use.name for use in uses if not use.columns]
-    facts = {"columns_left_out": tuple(dict.fromkeys([*roles.never_features, *roles.dropped, *unused]))}
+    facts = {"columns_left_out": (*roles.dropped, *unused)}
     dataset = dataset_of_columns(name, table, roles, columns, predicted, client_ids, statistics, source, facts)
     features = dataset.facts["features_of_columns"]
     uses = [replace(use, num_features=sum(features[column.name] for column in use.columns)) for use in uses]
@@ -193,11 +182,6 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     documents = tuple(use.document() for use in all_uses(table, roles, uses, predicted.class_names))
     encoding = {**(dataset.encoding or {}), **({"agreed": readings} if readings else {})}
     return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents})
-
-
-def _are_only_inferred_dates(uses: Sequence[ColumnUse], request: DatasetRequest) -> bool:
-    """Return whether all columns are dates not requested by the user, so that a text is preferred to them."""
-    return all(use.kind == "date" and use.name not in request.columns for use in uses)
 
 
 def _without_unusable(

@@ -34,6 +34,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import ServerData
 from fedscout.engine.data.split import spread_over_classes
 from fedscout.engine.errors import DataError, UserError
+from fedscout.engine.text import listed
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetLoader,
@@ -155,7 +156,7 @@ def without_server_rows(
     """
     if asked is None:
         return dataset, None
-    num_rows = max(1, round(asked * dataset.num_rows)) if asked < 1 else int(asked)
+    num_rows = _number(asked, dataset)
     max_server_rows = dataset.num_rows - dataset.num_classes
     if num_rows > max_server_rows:
         raise DataError.of(
@@ -174,6 +175,10 @@ def without_server_rows(
     facts = {"num_server_rows": server.num_rows, "server_labels": labelled}
     clients = taken(dataset, np.flatnonzero(~is_server))
     return replace(clients, facts={**clients.facts, **facts}), server
+
+
+def _number(asked: float, dataset: Dataset) -> int:
+    return max(1, round(asked * dataset.num_rows)) if asked < 1 else int(asked)
 
 
 def stratified(labels: IntArray, num_rows: int, generator: np.random.Generator) -> IntArray:
@@ -223,8 +228,6 @@ OF_THE_CLIENTS: dict[str, object] = {
 }
 """Settings that apply only to the clients' data, at their defaults."""
 
-NAMES_SHOWN = 4
-
 
 def load_server_dataset(request: DatasetRequest, name: str, load: DatasetLoader) -> Dataset:
     """Return the server's data set.
@@ -260,7 +263,7 @@ def rows_of_another(
     """
     _check_rows(clients, other)
     labels = _labels_by_client_class(clients, other) if labelled else None
-    num_rows = other.num_rows if asked is None else max(1, round(asked * other.num_rows)) if asked < 1 else int(asked)
+    num_rows = other.num_rows if asked is None else _number(asked, other)
     if num_rows > other.num_rows:
         raise DataError.of(
             "federation.server_rows", f"be at most the {other.num_rows} rows of {DATASET_KEY}={other.name}", num_rows
@@ -294,10 +297,6 @@ def _labels_by_client_class(clients: Dataset, other: Dataset) -> IntArray:
     """Return the labels of the server's rows, numbered by the clients' classes."""
     numbers = {name: number for number, name in enumerate(clients.class_names)}
     if unknown := [name for name in other.class_names if name not in numbers]:
-        remainder = f" and {len(unknown) - NAMES_SHOWN} more" if len(unknown) > NAMES_SHOWN else ""
-        raise DataError.of(
-            DATASET_KEY,
-            f"hold no other classes than data set {clients.name!r} where federation.server_labels=true",
-            f"{', '.join(unknown[:NAMES_SHOWN])}{remainder} of {other.name!r}",
-        )
+        must = f"hold no other classes than data set {clients.name!r} where federation.server_labels=true"
+        raise DataError.of(DATASET_KEY, must, f"{listed(unknown)} of {other.name!r}")
     return np.array([numbers[name] for name in other.class_names], np.int64)[other.labels]

@@ -21,25 +21,23 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
-from fedscout.experiments.data.dataset import SEPARATORS
-from fedscout.experiments.data.files import (
+from fedscout.experiments.data.dataset import (
     MAX_CELL_LENGTH,
     MAX_COLUMNS,
     MAX_NAME_LENGTH,
     NO_LIMITS,
+    SEPARATORS,
     USUAL_LIMITS,
     ReadLimits,
 )
@@ -70,21 +68,6 @@ UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, N
 """The last two are raised for zip archives with a password, or packed in a way that Python does not support."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """Rows of a table.
-
-    Attributes:
-        rows: Plain cells.
-        kept: Their positions in the whole table; None if no row was left out, or for a sample.
-        facts: Numbers of rows that were left out.
-    """
-
-    rows: pa.Table
-    kept: IntArray | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = USUAL_LIMITS) -> str:

@@ -15,7 +15,6 @@ holds it, or a variable of the database driver, such as `PGPASSWORD`.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sqlite3
@@ -31,20 +30,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
-from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import DatasetRequest
-from fedscout.experiments.data.files import (
+from fedscout.experiments.data.dataset import (
     MAX_CELL_LENGTH,
     MAX_QUERY_SECONDS,
-    NO_LIMITS,
     USUAL_LIMITS,
+    DatasetRequest,
     ReadLimits,
-    TooLargeError,
 )
 from fedscout.experiments.data.table_files import (
-    TableRows,
+    UNREADABLE,
     column_of,
     concatenated,
     name_faults,
@@ -79,8 +75,13 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     return plain_table(path, pa.table({name: pa.array(cells) for name, cells in columns.items()}))
 
 
-def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
+def read_arrays(path: Path, limits: ReadLimits, label: str = LABEL) -> Arrays:
     """Return the arrays by name.
+
+    Args:
+        path: An `.npz` file.
+        limits: Maximum size, unpacked.
+        label: Name of the array of labels.
 
     Raises:
         DataError: If the file can't be read, holds other arrays or objects, or is too large.
@@ -90,17 +91,17 @@ def read_arrays(path: Path, limits: ReadLimits) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             limits.check_bytes(path, sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in (ROWS, LABEL, CLIENT) if name in file.files}
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+            arrays = {name: file[name] for name in (ROWS, label, CLIENT) if name in file.files}
+    except (*UNREADABLE, ValueError, KeyError) as error:
         raise DataError.of(path, problem=f"can't be read as NumPy arrays: {first_line(error)}") from None
-    are_right = {ROWS, LABEL} <= arrays.keys() and len({len(array) for array in arrays.values() if array.ndim}) == 1
+    are_right = {ROWS, label} <= arrays.keys() and len({len(array) for array in arrays.values() if array.ndim}) == 1
     for name, array in arrays.items():
         types, axes = ("fiub", (2, 3, 4)) if name == ROWS else ("fiubU", (1,))
         are_right = are_right and array.dtype.kind in types and array.ndim in axes and array.size > 0
     if not are_right:
         raise DataError.of(
             path,
-            f"hold in {ROWS} numbers in rows of 1 to 3 axes, in {LABEL}, and {CLIENT} if any, a number or text per row",
+            f"hold in {ROWS} numbers in rows of 1 to 3 axes, in {label}, and {CLIENT} if any, a number or text per row",
             listed(f"{name}: {array.dtype} of shape {array.shape}" for name, array in arrays.items()) or "neither",
         )
     limits.check_rows(path, len(arrays[ROWS]))
@@ -328,11 +329,14 @@ EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 DATABASE_SUFFIXES = (*SQLITE_SUFFIXES, *DUCKDB_SUFFIXES)
 SUFFIXES = (*PARQUET_SUFFIXES, *TEXT_SUFFIXES, *JSON_SUFFIXES, *ARROW_SUFFIXES, *EXCEL_SUFFIXES, *DATABASE_SUFFIXES)
 
-logger = logging.getLogger(__name__)
+
+def is_array_file(place: Path | str) -> bool:
+    """Return whether a file holds NumPy arrays, which may be images."""
+    return isinstance(place, Path) and place.name.lower().endswith(ARRAY_SUFFIX)
 
 
-def read_table(place: Path | str, request: DatasetRequest) -> TableRows:
-    """Read a table of the user.
+def read_table(place: Path | str, request: DatasetRequest) -> pa.Table:
+    """Read a table of the user, as plain cells.
 
     Args:
         place: A file, or the address of a database.
@@ -342,29 +346,13 @@ def read_table(place: Path | str, request: DatasetRequest) -> TableRows:
         ConfigurationError: If a library for it is missing, or `federation.query` does not apply.
         DataError: If it can't be read, is too large, or has an unsupported format.
     """
-    try:
-        return TableRows(_read(place, request, request.limits))
-    except TooLargeError as error:
-        if request.max_rows is None or is_array_file(place):
-            raise
-        table = _read(place, request, NO_LIMITS)
-        draws = stream(request.row_seed, "rows-read").random(len(table))
-        rows = table.take(np.sort(np.argsort(draws, kind="stable")[: request.max_rows]))
-        reason = str(error).partition(" must ")[2]
-        logger.warning("%s must %s: a random sample of %s of its %s rows is read", place, reason, len(rows), len(table))
-        return TableRows(rows, facts={"num_rows_not_sampled": len(table) - len(rows)})
-
-
-def is_array_file(place: Path | str) -> bool:
-    """Return whether a file holds NumPy arrays, which may be images."""
-    return isinstance(place, Path) and place.name.lower().endswith(ARRAY_SUFFIX)
-
-
-def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits) -> pa.Table:
-    name = place.name.lower() if isinstance(place, Path) else ""
+    name, limits = place.name.lower() if isinstance(place, Path) else "", request.limits
     if isinstance(place, str) or name.endswith(DATABASE_SUFFIXES):
         return read_database(place, request.query, request.dropped, limits, request.max_query_seconds)
-    _reject_unused_settings(request, name)
+    if unread := _unread(place, request):
+        must = "only be given for text files, and query for databases"
+        faults = [Fault(f"federation.{key}", must, f"{value!r} for {name}") for key, value in unread.items()]
+        raise ConfigurationError(faults)
     if name.endswith(TEXT_SUFFIXES):
         return read_csv(place, request.separator, None, limits, request.encoding, request.header)
     if is_array_file(place):
@@ -380,18 +368,20 @@ def _read(place: Path | str, request: DatasetRequest, limits: ReadLimits) -> pa.
     raise DataError.of("the file of a table", f"end in {endings} or similar", place, hint)
 
 
-def _reject_unused_settings(request: DatasetRequest, name: str) -> None:
-    """Reject settings of databases, and those of text files for other files.
-
-    Raises:
-        ConfigurationError: Lists each of these keys.
-    """
+def _unread(place: Path | str, request: DatasetRequest) -> dict[str, Any]:
+    """Return the settings of databases and of text files that are set although a place does not read them."""
+    name = place.name.lower() if isinstance(place, Path) else ""
     is_text = name.endswith(TEXT_SUFFIXES)
-    is_read = {"encoding": is_text or name.endswith(JSON_SUFFIXES), "separator": is_text, "header": is_text}
-    faults = [
-        Fault(f"federation.{key}", "only be given for text files, and query for databases", f"{value!r} for {name}")
-        for key in ("query", "encoding", "separator", "header")
-        if (value := getattr(request, key)) is not None and not is_read.get(key)
-    ]
-    if faults:
-        raise ConfigurationError(faults)
+    reads = {
+        "query": isinstance(place, str) or name.endswith(DATABASE_SUFFIXES),
+        "encoding": is_text or name.endswith(JSON_SUFFIXES),
+        "separator": is_text,
+        "header": is_text,
+    }
+    settings = {key: getattr(request, key) for key, is_read in reads.items() if not is_read}
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def for_place(place: Path | str, request: DatasetRequest) -> DatasetRequest:
+    """Return the request of a training for rows at another place, whose format may not read all of its settings."""
+    return request.model_copy(update=dict.fromkeys(_unread(place, request)))

@@ -122,15 +122,15 @@ def next_character_dataset(
     sizes = np.array([np.count_nonzero(numbers[part[:, -1]] != UNKNOWN) for part in clients.values()], np.int64)
     if not sizes.sum():
         raise DataError.of(
-            f"data set {request.name!r}",
+            f"data set {request.dataset!r}",
             f"hold windows followed by a character that at least {request.min_release} windows hold",
             "none",
         )
     features, following = _rows_with_class(list(clients.values()), numbers, int(sizes.sum()))
     class_of_number, class_names = _classes(characters)
-    labels, names = present_classes(request.name, class_of_number[following], class_names)
+    labels, names = present_classes(request.dataset, class_of_number[following], class_names)
     return Dataset(
-        name=request.name,
+        name=request.dataset,
         features=features,
         labels=labels,
         class_names=names,

@@ -56,7 +56,7 @@ from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import client_pictures
 from fedscout.experiments.data.own_table import labelled_rows
-from fedscout.experiments.data.table_formats import read_table
+from fedscout.experiments.data.table_formats import for_place, read_table
 from fedscout.experiments.models.request import ModelSettings
 from fedscout.experiments.models.table import embedding_source
 from fedscout.experiments.trained import ModelDescription, shared_fields
@@ -297,7 +297,8 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             f"the table {name}",
             f"the study's data set {request.dataset!r} does not define how columns become features",
         )
-    table = read_table(Path(name), request).rows if name != "DataFrame" else read_frame(rows, ())
+    place = Path(name)
+    table = read_table(place, for_place(place, request)) if name != "DataFrame" else read_frame(rows, ())
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
     label = str(node.get("label", request.label))
     if label not in table.column_names:
@@ -305,8 +306,7 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             "label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}"
         )
     group = request.group_column if request.group_column in table.column_names else None
-    if request.unlabelled_rows == "drop":
-        table = labelled_rows(name, table, ColumnRoles(label, group=group)).rows
+    table, _ = labelled_rows(name, table, ColumnRoles(label, group=group))
     labels = _class_numbers(agreement, discrete(name, table, label).tolist())
     groups = groups_of(name, table, group)
     return encoded_rows(name, table, agreement.encoding), labels, groups

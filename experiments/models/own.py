@@ -8,7 +8,6 @@ that builds the model searches the working directory last, so that a user's file
 
 The network is built and tried on two dummy rows before anything starts. A module is used as one float32 parameter
 vector, on a CPU, and may draw random numbers only from PyTorch's generator; it maps rows to one number per class.
-Errors are reported with the layer in which they occur.
 """
 
 from __future__ import annotations
@@ -85,11 +84,8 @@ def _module_of(path: str, subject: str) -> ModuleType:
     try:
         return imported(path, (os.getcwd(),))
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigurationError.of(
-            subject,
-            "be importable from the Python path or the working directory",
-            f"{type(error).__name__}: {' '.join(str(error).split())}",
-        ) from error
+        must = "be importable from the Python path or the working directory"
+        raise ConfigurationError.of(subject, must, _in_a_line(error)) from error
 
 
 def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., Any]:
@@ -97,18 +93,13 @@ def _factory_in(module: ModuleType, path: str, subject: str) -> Callable[..., An
     factory = named_object
     while isinstance(factory, partial):
         factory = factory.func
-    if inspect.isclass(factory) and issubclass(factory, nn.Module):
-        return named_object  # type: ignore[no-any-return]
     if inspect.isfunction(factory):
         _check_returned(factory, subject)
+    if inspect.isfunction(factory) or (inspect.isclass(factory) and issubclass(factory, nn.Module)):
         return named_object  # type: ignore[no-any-return]
-    where = getattr(module, "__file__", None) or "a package without a file"
-    description = (
-        f"a ready {type(named_object).__name__}"
-        if hasattr(named_object, "state_dict")
-        else f"{type(named_object).__name__} {named_object!r}"
-    )
-    got = f"nothing of that name in {where}" if named_object is None else description
+    got = f"an object of type {type(named_object).__name__}"
+    if named_object is None:
+        got = f"nothing of that name in {getattr(module, '__file__', None) or 'a package without a file'}"
     raise ConfigurationError.of(subject, "name a subclass of torch.nn.Module or a function that returns a module", got)
 
 
@@ -168,37 +159,34 @@ def _folders(module: ModuleType) -> tuple[str, ...]:
 
 def _check_model(factory: ImportedModel, request: ModelRequest, subject: str) -> None:
     """Check that a module can be built, trained for a step and evaluated."""
-    module, watch = _module(factory, subject)
+    module = _module(factory, subject)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigurationError.of(subject, "have trainable parameters", "none")
     module.train()
     rows = _empty_rows(request)
-    with _named_failure(subject, rows, watch):
+    with _named_failure(subject, rows):
         outputs = module(rows)
-    _check_logits(subject, outputs, (NUM_ROWS, request.num_classes), watch)
+    _check_logits(subject, outputs, (NUM_ROWS, request.num_classes))
     if not outputs.requires_grad:
         raise ConfigurationError.of(subject, "have outputs that depend on its parameters", "outputs without a gradient")
     labels = torch.zeros(NUM_ROWS, dtype=torch.int64)
-    with _named_failure(subject, rows, watch):
+    with _named_failure(subject, rows):
         nn.functional.cross_entropy(outputs, labels).backward()  # type: ignore[no-untyped-call]
-    _check_logits(subject, _evaluated(module, rows[:1], watch, subject), (1, request.num_classes), watch)
+    _check_logits(subject, _evaluated(module, rows[:1], subject), (1, request.num_classes))
 
 
 def _check_extractor(factory: ImportedModel, request: ModelRequest, subject: str) -> None:
     """Check that a network that maps rows to vectors can be built and evaluated."""
-    module, watch = _module(factory, subject)
+    module = _module(factory, subject)
     for num_rows in (NUM_ROWS, 1):
-        outputs = _evaluated(module, _empty_rows(request)[:num_rows], watch, subject)
+        outputs = _evaluated(module, _empty_rows(request)[:num_rows], subject)
         if not isinstance(outputs, Tensor) or outputs.dim() < 2 or len(outputs) != num_rows or not outputs.numel():
-            raise ConfigurationError.of(
-                subject,
-                f"return one vector per row, shape ({num_rows}, length)",
-                f"{_output_text(outputs)}{watch.last_layer()}",
-            )
+            must = f"return one vector per row, shape ({num_rows}, length)"
+            raise ConfigurationError.of(subject, must, _output_text(outputs))
 
 
-def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatch]:
-    """Return the module in the form that the engine uses, with a watch on its layers."""
+def _module(factory: ImportedModel, subject: str) -> nn.Module:
+    """Return the module in the form that the engine uses."""
     module = _built(factory, subject)
     _check_tensors(module, subject)
     vector = FlatModel(module).vector
@@ -208,12 +196,12 @@ def _module(factory: ImportedModel, subject: str) -> tuple[nn.Module, _LayerWatc
             "draw its parameters only from torch's random numbers, so that studies are reproducible",
             "different parameters with the same seed",
         )
-    return module, _LayerWatch(module)
+    return module
 
 
-def _evaluated(module: nn.Module, rows: Tensor, watch: _LayerWatch, subject: str) -> Any:
+def _evaluated(module: nn.Module, rows: Tensor, subject: str) -> Any:
     module.eval()
-    with torch.no_grad(), _named_failure(subject, rows, watch):
+    with torch.no_grad(), _named_failure(subject, rows):
         return module(rows)
 
 
@@ -261,14 +249,10 @@ def _empty_rows(request: ModelRequest) -> Tensor:
     return rows
 
 
-def _check_logits(subject: str, outputs: Any, expected: tuple[int, int], watch: _LayerWatch) -> None:
-    if isinstance(outputs, Tensor) and outputs.shape == expected and outputs.dtype == torch.float32:
-        return
-    raise ConfigurationError.of(
-        subject,
-        f"return one float32 number per row and class, shape {expected}",
-        f"{_output_text(outputs)}{watch.last_layer()}",
-    )
+def _check_logits(subject: str, outputs: Any, expected: tuple[int, int]) -> None:
+    if not isinstance(outputs, Tensor) or outputs.shape != expected or outputs.dtype != torch.float32:
+        must = f"return one float32 number per row and class, shape {expected}"
+        raise ConfigurationError.of(subject, must, _output_text(outputs))
 
 
 def _output_text(outputs: Any) -> str:
@@ -277,55 +261,13 @@ def _output_text(outputs: Any) -> str:
     return type(outputs).__name__
 
 
-class _LayerWatch:
-    """Tracks which layer is running.
-
-    Args:
-        module: Module whose layers are tracked.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._running: list[tuple[str, tuple[Any, ...]]] = []
-        self._last = ""
-        for name, layer in module.named_modules():
-            label = f"{f'its layer {name!r}' if name else 'the module itself'} ({type(layer).__name__})"
-            leaf = not any(True for _ in layer.children())
-            layer.register_forward_pre_hook(self._begins(label))
-            layer.register_forward_hook(self._ends(label if leaf and name else ""))
-
-    def _begins(self, label: str) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            self._running.append((label, inputs))
-
-        return hook
-
-    def _ends(self, label: str) -> Any:
-        def hook(*_: Any) -> None:
-            self._running.pop()
-            self._last = label or self._last
-
-        return hook
-
-    def where(self) -> str:
-        """Return the running layer with its input shapes, or an empty string."""
-        if not self._running:
-            return ""
-        label, inputs = self._running[-1]
-        shapes = [str(tuple(value.shape)) for value in inputs if isinstance(value, Tensor)]
-        return f"{label}, given {' and '.join(shapes) or 'no tensor'}, raises "
-
-    def last_layer(self) -> str:
-        """Return the layer that ended last, as the end of a sentence, or an empty string."""
-        return f"; {self._last} ran last" if self._last else ""
-
-
 @contextmanager
-def _named_failure(subject: str, rows: Tensor, watch: _LayerWatch) -> Iterator[None]:
+def _named_failure(subject: str, rows: Tensor) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:  # a user's layer may raise anything
         rows_text = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of shape {tuple(rows.shape[1:])}"
-        raise ConfigurationError.of(subject, f"work on {rows_text}", f"{watch.where()}{_in_a_line(error)}") from error
+        raise ConfigurationError.of(subject, f"work on {rows_text}", _in_a_line(error)) from error
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -115,20 +115,14 @@ class ModelRequest:
             ConfigurationError: If an unsupported setting is set.
             DataError: If rows are of another kind.
         """
-        unsupported = {
-            name: value for name, value in self.settings if name not in {"kind", *reads} and value is not None
-        }
-        if unsupported:
-            raise ConfigurationError(
-                [
-                    Fault(
-                        f"model.{name}",
-                        f"be left out with model.kind={kind}, which does not use it",
-                        list(value) if isinstance(value, tuple) else value,
-                    )
-                    for name, value in unsupported.items()
-                ]
-            )
+        must = f"be left out with model.kind={kind}, which does not use it"
+        faults = [
+            Fault(f"model.{name}", must, list(value) if isinstance(value, tuple) else value)
+            for name, value in self.settings
+            if name not in {"kind", *reads} and value is not None
+        ]
+        if faults:
+            raise ConfigurationError(faults)
         if self.data_kind not in data_kinds:
             advice = "; texts are for embedding_bag, textcnn and char_lstm" if self.data_kind == "tokens" else ""
             raise DataError.of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from fedscout.experiments.data.dataset import DataKind, TextArray
 
 Level = Annotated[float, Field(ge=0, le=1)]
 Quantity = Annotated[int, Field(ge=1)]
+Counts = Annotated[tuple[Annotated[int, Field(strict=True, ge=0, lt=2**31)], ...], Field(min_length=1)]
 
 
 class PartitionSettings(BaseModel):
@@ -42,10 +42,6 @@ class PartitionSettings(BaseModel):
         ge=1,
         description="smallest number of rows per client, for kinds whose sizes are random or follow from the data",
     )
-    self_balancing: bool = Field(
-        default=False,
-        description="dirichlet: a client with more rows than average gets no rows of further classes",
-    )
     classes_per_client: int = Field(default=2, ge=1, description="pathological, distribution: classes per client")
     class_assignment: Literal["first-deterministic", "deterministic", "random"] = Field(
         default="first-deterministic", description="pathological: whether classes are drawn or assigned in turn"
@@ -60,12 +56,6 @@ class PartitionSettings(BaseModel):
         le=10,
         description="distribution: spread of a class's rows over its clients; 0 is equal shares",
     )
-    class_sigma: float = Field(
-        default=1.0, ge=1e-3, le=1e4, description="gaussian: standard deviation in classes; smaller means more skew"
-    )
-    class_rate: float = Field(
-        default=1.0, ge=1e-6, le=1e4, description="poisson: mean distance in classes; smaller means more skew"
-    )
     levels: tuple[Level, ...] = Field(
         default=(0.2, 0.4, 0.6, 0.8),
         min_length=1,
@@ -75,40 +65,16 @@ class PartitionSettings(BaseModel):
         default=(),
         description="heterogeneity_index: numbers of rows assigned to clients in turn; by default all rows, equally",
     )
-    dominant_share: float = Field(
-        default=0.8, gt=0, le=1, description="dominant_class: the dominant class's share of a client's rows"
-    )
-    dominant_fraction: float = Field(
-        default=0.5, ge=0, le=1, description="dominant_class: fraction of the clients that have a dominant class"
-    )
-    tail_rule: Literal["any", "all"] = Field(
-        default="any",
-        description="fds_wgc: number of columns of its cluster that must be in a tail to assign a row to a client",
-    )
-    num_clusters: int | None = Field(
-        default=None, ge=1, le=100, description="sfdl: number of clusters of rows; chosen by two indices by default"
-    )
-    counts: tuple[tuple[int, ...], ...] | Path | None = Field(
-        default=None, description="counts: rows of each client by class, or a CSV file of them"
+    counts: Annotated[tuple[Counts, ...], Field(min_length=1)] | None = Field(
+        default=None, description="counts: rows of each client by class"
     )
 
-    @field_validator("counts", mode="before")
+    @field_validator("counts")
     @classmethod
-    def _is_matrix(cls, given: Any) -> Any:
-        if given is None or (isinstance(given, str | Path) and str(given)):
-            return given
-        rows = given if isinstance(given, list | tuple) else []
-        lengths = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
-        if len(lengths) != 1 or lengths == {0} or not all(_is_count(cell) for row in rows for cell in row):
-            raise ValueError(
-                "must be a list of equally long rows of whole numbers >= 0, a row per client and a number per class, "
-                f"or the path of a CSV file of them, got {str(given)[:80]}"
-            )
+    def _is_matrix(cls, given: tuple[tuple[int, ...], ...] | None) -> tuple[tuple[int, ...], ...] | None:
+        if given is not None and len({len(row) for row in given}) > 1:
+            raise ValueError(f"must hold a row per client with a number per class, got {str(given)[:80]}")
         return given
-
-
-def _is_count(cell: Any) -> bool:
-    return isinstance(cell, int) and not isinstance(cell, bool) and 0 <= cell < 2**31
 
 
 @dataclass(frozen=True)
@@ -184,6 +150,16 @@ class PartitionRequest:
                 f"the largest minimum that {num_clients} clients allow is {num_rows // num_clients}",
             )
         return min_size
+
+    def check_sizes(self, sizes: IntArray) -> None:
+        """Check the numbers of rows of clients.
+
+        Raises:
+            DataError: If one is below `min_size`.
+        """
+        if sizes.min() < self.settings.min_size:
+            must = f"be at most {sizes.min()}, the rows of client {sizes.argmin()}"
+            raise DataError.of("federation.partition.min_size", must, self.settings.min_size, "use fewer clients")
 
     def by_owners(self, owners: IntArray, num_clients: int | None = None, **facts: Any) -> PartitionResult:
         """Return the partition that assigns each row to its owner, with each client's rows in random order.

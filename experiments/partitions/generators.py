@@ -5,13 +5,13 @@
 1. Columns are standardised, and the pairwise 1-Wasserstein distances between their distributions are computed.
 2. Agglomerative clustering groups the columns into as many clusters as there are clients.
 3. Client k gets the rows whose values lie below the 25th or above the 75th percentile of their column, in any column of
-cluster k (`tail_rule: all`: in all of them).
+cluster k.
 
 So a row may be assigned to several clients, or to none: both numbers are on record (`num_rows_repeated` counts the rows
 of several clients, `num_rows_dropped` those of none). There must be at least as many columns as clients. A column with
 fewer than `min_size` rows in its tails, such as a constant or an even split into two values, cannot define a client: it
 is excluded from the clustering, and counted (`num_columns_without_tails`). Reconstructions: "normalised" means zero
-mean and unit variance; average linkage; `any` is the default; clients are numbered by the first column of their
+mean and unit variance; average linkage; any column, not all of them; clients are numbered by the first column of their
 cluster. Beyond 1,000 rows the distance is computed from 1,000 equally spaced quantiles of each column instead of all
 values.
 
@@ -64,15 +64,12 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
     """Partition rows by the tails of clusters of columns.
 
     Raises:
-        DataError: If there are fewer columns than clients, no features, or a cluster gives a client fewer than
-            `min_size` rows.
+        DataError: If there are no features, or fewer columns with `min_size` rows in their tails than clients.
     """
     num_clients, columns = request.require_num_clients(), feature_columns(request)
     min_size = request.require_min_size()
     quantiles, tails = _quantiles(columns)
-    usable = np.array(
-        [_in_tails(columns, tails, [column], False).sum() >= min_size for column in range(len(quantiles))]
-    )
+    usable = np.array([_in_tails(columns, tails, [column]).sum() >= min_size for column in range(len(quantiles))])
     if np.count_nonzero(usable) < num_clients:
         raise DataError.of(
             "federation.num_clients",
@@ -84,19 +81,7 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
     usable_columns = np.flatnonzero(usable)
     clusters = _column_clusters(quantiles[usable_columns], num_clients)
     columns_by_client = [usable_columns[clusters == cluster] for cluster in range(num_clients)]
-    is_assigned = np.stack(
-        [_in_tails(columns, tails, member, request.settings.tail_rule == "all") for member in columns_by_client]
-    )
-    sizes = is_assigned.sum(axis=1)
-    if sizes.min() < min_size:
-        client = int(sizes.argmin())
-        raise DataError.of(
-            "federation.partition.min_size",
-            f"be at most {sizes[client]}, the rows in the tails of all columns of client "
-            f"{client}, {_named(columns_by_client[client])}",
-            min_size,
-            "federation.partition.tail_rule=any may work",
-        )
+    is_assigned = np.stack([_in_tails(columns, tails, member) for member in columns_by_client])
     num_owners = is_assigned.sum(axis=0)
     partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in is_assigned])
     return PartitionResult(
@@ -151,19 +136,13 @@ def _column_clusters(quantiles: FloatVector, num_clusters: int) -> IntArray:
     return np.argsort(np.argsort(first))[inverse]
 
 
-def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int], in_all: bool) -> BoolArray:
-    """Return which rows lie in the tails of any, or all, of the given columns."""
-    result = np.full(len(columns), in_all)
+def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int]) -> BoolArray:
+    """Return which rows lie in the tails of any of the given columns."""
+    result = np.zeros(len(columns), np.bool_)
     for column in member:
         values = columns[:, column]
-        in_tail = (values < tails[0, column]) | (values > tails[1, column])
-        result = result & in_tail if in_all else result | in_tail
+        result |= (values < tails[0, column]) | (values > tails[1, column])
     return result
-
-
-def _named(member: IntArray) -> str:
-    shown = ", ".join(str(column) for column in member[:5])
-    return f"numbers {shown}" + (f" and {len(member) - 5} more" if len(member) > 5 else "")
 
 
 def lds(request: PartitionRequest) -> PartitionResult:
@@ -256,10 +235,7 @@ def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
     sample = columns[np.sort(generator.permutation(len(columns))[:MAX_ROWS_CLUSTERED])] * scale
     num_distinct = len(np.unique(sample, axis=0))
     seed = int(generator.integers(2**31))
-    if request.settings.num_clusters is not None:
-        centres, _ = _k_means(sample, min(request.settings.num_clusters, num_distinct), seed)
-    else:
-        centres = _best_centres(sample, min(MAX_CLUSTERS, num_distinct, len(sample) - 1), seed)
+    centres = _best_centres(sample, min(MAX_CLUSTERS, num_distinct, len(sample) - 1), seed)
     clusters = np.empty(len(columns), dtype=np.int64)
     for start in range(0, len(columns), CHUNK_ROWS):
         rows = columns[start : start + CHUNK_ROWS] * scale

@@ -1,4 +1,4 @@
-"""Partitions by label: sets of classes, class weights, Dirichlet proportions and dominant classes.
+"""Partitions by label: sets of classes, and Dirichlet proportions.
 
 `classes_per_client` and `heterogeneity_index` give each client a set of classes and no row of any other class. Sets are
 assigned greedily: clients with the largest demand per class choose first, and each draws at random among the classes
@@ -18,22 +18,6 @@ the number of classes allows; the realised ones are on record. With `quantities`
 equal parts from each of its classes, and the remaining rows are not used; without, all rows are used and clients are as
 equal in size as the class counts allow.
 
-`gaussian` and `poisson`: clients share the rows of each class in proportion to their weights for it. All rows are used.
-With equal class counts and equal total weights per class, all clients have the same size and a client's label
-distribution is its normalised row of weights. Otherwise a client's share of a class also depends on the class
-frequency, as in a Dirichlet partition. The number of rows moved to clients below `min_size` is on record. The FedCust
-method matches clients to proxies whose classes are sampled from Gaussian, Poisson and Dirichlet distributions, but the
-sampling is not published. This is a reconstruction: client k has a central class c_k, cycling through all classes, and
-a weight for each class by its distance from c_k on the ring of classes (so that the first class has two neighbours like
-any other):
-
-- `gaussian`: the normal density with standard deviation σ (`class_sigma`, in classes) at y − c_k, wrapped around
-  the ring. With σ → 0 a client has one class, with σ → ∞ the partition is IID.
-- `poisson`: for the class j positions after c_k, the Poisson probability of j with mean λ (`class_rate`),
-  wrapped. With λ → 0 a client has one class. A wrapped Poisson distribution with mean λ + λ' is the one with mean
-  λ convolved on the ring with another, so larger λ never increases the skew, and λ → ∞ is IID; λ above the number
-  of classes comes close.
-
 `dirichlet` and `inner_dirichlet`: label skew of adjustable strength by Dirichlet(α): small α is strong skew, large α
 tends to IID. All rows are used.
 
@@ -42,9 +26,7 @@ Greenewald, N. Hoang and Y. Khazaeni, "Bayesian Nonparametric Federated Learning
 Dir_K(α) for each class c, and client k gets the share p_c,k of its rows. Both sizes and labels are skewed. T.-M. H.
 Hsu, H. Qi and M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 arXiv:1909.06335, 2019, instead draw a mixture of classes per client and keep sizes equal. This is flwr-datasets'
-`DirichletPartitioner` with `self_balancing=False`, its default. `self_balancing` enables the variant in the code, but
-not the text, of Yurochkin et al.: a client that holds more than the average number of rows gets nothing of the
-following classes. Sizes then differ less, and labels more than α implies.
+`DirichletPartitioner` with `self_balancing=False`, its default.
 
 Deviation for clients below `min_size` rows: others, including flwr-datasets, redraw until there are none, which may not
 terminate (many clients, small α). Here at most 20 draws are made; if all fail, the draw with the fewest missing rows is
@@ -62,17 +44,6 @@ class, and as many slots as the class has rows are filled, in random order; a pa
 class, so there are no more passes than classes. A client whose mixture has only exhausted classes left, where the
 original divides zero by zero, draws from the remaining rows; the number of such draws is on record. As all rows are
 used, the last ones do not follow the mixtures closely.
-
-`dominant_class`: for a fraction of the clients, most rows come from one class. H. Wang, Z. Kaplan, D. Niu and B. Li,
-"Optimizing Federated Learning on Non-IID Data with Reinforcement Learning", INFOCOM 2020: at level σ = 0.8, 80 % of a
-client's rows belong to one class and the rest to the others. Here:
-
-- The first `dominant_fraction` of the clients, rounded, have a dominant class; the others have the overall label
-  distribution. Classes dominate in proportion to their frequency, as closely as whole clients allow.
-- A dominant class has `dominant_share` of the client's rows, rounded; the rest follows the overall distribution
-  of the other classes.
-- All clients have the same size, the largest for which each class has enough rows; the remaining rows are not
-  used.
 """
 
 from __future__ import annotations
@@ -158,7 +129,7 @@ def _partition_sets(request: PartitionRequest, set_sizes: IntArray, **facts: Any
         spare = np.maximum(weights / weights.sum() * available[label] - 1, 0)
         shares = spare / spare.sum() if spare.sum() > 0 else weights / weights.sum()
         matrix[holders, label] = 1 + whole_rows(shares, int(available[label]) - len(holders), request.generator)
-    _require_min_size(request, matrix)
+    request.check_sizes(matrix.sum(axis=1))
     return request.by_class_counts(matrix, **facts)
 
 
@@ -178,13 +149,6 @@ def _partition_sized_sets(
     """
     available = request.class_counts
     parts = -(-sizes // set_sizes)
-    num_missing = int(sizes.sum()) - len(request.labels)
-    if num_missing > 0:
-        raise DataError.of(
-            "federation.partition.quantities",
-            f"not sum over all clients to more than the number of rows, {len(request.labels)}",
-            f"{sizes.sum()} for {len(sizes)} clients",
-        )
     is_held = _choose_class_sets(
         available.astype(np.float64), parts.astype(np.float64), set_sizes, available, request.generator
     )
@@ -246,90 +210,6 @@ def _choose_class_sets(
     return is_held
 
 
-def _require_min_size(request: PartitionRequest, matrix: IntArray) -> None:
-    sizes = matrix.sum(axis=1)
-    if sizes.min() < request.settings.min_size:
-        raise DataError.of(
-            "federation.partition.min_size",
-            f"be at most {sizes.min()}, the rows that client {sizes.argmin()} gets of its classes",
-            request.settings.min_size,
-            "fewer clients allow a larger value",
-        )
-
-
-def gaussian(request: PartitionRequest) -> PartitionResult:
-    """Partition rows by wrapped normal class weights."""
-    request.require_min_size()
-    return _partition_by_kernel(request, wrapped_normal(len(request.class_counts), request.settings.class_sigma))
-
-
-def poisson(request: PartitionRequest) -> PartitionResult:
-    """Partition rows by wrapped Poisson class weights."""
-    request.require_min_size()
-    return _partition_by_kernel(request, wrapped_poisson(len(request.class_counts), request.settings.class_rate))
-
-
-def wrapped_normal(num_classes: int, sigma: float) -> FloatVector:
-    """Return the log normal density at 0, 1, …, wrapped around the ring of classes, up to a constant."""
-    reach = int(10 * sigma / num_classes) + 1
-    turns = np.arange(-reach, reach + 1)[:, None] * num_classes
-    exponents = -((np.arange(num_classes)[None, :] + turns) ** 2) / (2 * sigma**2)
-    return np.asarray(np.logaddexp.reduce(exponents, axis=0), dtype=np.float64)
-
-
-def wrapped_poisson(num_classes: int, rate: float) -> FloatVector:
-    """Return the log Poisson probabilities of 0, 1, …, wrapped around the ring of classes."""
-    from scipy.special import gammaln
-
-    num_turns = int((rate + 12 * np.sqrt(rate) + 50) / num_classes) + 1
-    counts = np.arange(num_turns * num_classes)
-    exponents = (counts * np.log(rate) - rate - gammaln(counts + 1)).reshape(num_turns, num_classes)
-    return np.asarray(np.logaddexp.reduce(exponents, axis=0), dtype=np.float64)
-
-
-def owners_by_log_weights(labels: IntArray, log_weights: FloatVector, generator: np.random.Generator) -> IntArray:
-    """Return the client of each row, shape `(num_rows,)`.
-
-    Logarithms keep a class whose weights are all tiny with the clients of the largest weights.
-
-    Args:
-        labels: In `[0, num_classes)`, shape `(num_rows,)`.
-        log_weights: Natural logarithms, shape `(num_clients, num_classes)`; each class has at least one finite weight.
-        generator: Draws the rows, and the clients for which rounding is up.
-    """
-    owners = np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        weights = np.exp(log_weights[:, label] - log_weights[:, label].max())
-        # In an order of their own for each class, or rounding would favour the same clients in all of them.
-        clients = generator.permutation(len(weights))
-        edges = np.cumsum(weights[clients])
-        # Equally spaced points, shifted at random: a client gets its expected number of rows, rounded up or down.
-        points = (np.arange(len(rows)) + generator.random()) / len(rows) * edges[-1]
-        last = np.nextafter(edges[-1], 0)  # where rounding has carried a point to the very end
-        owners[rows] = clients[np.searchsorted(edges, np.minimum(points, last), side="right")]
-    return owners
-
-
-def _partition_by_kernel(request: PartitionRequest, kernel: FloatVector) -> PartitionResult:
-    """Partition by a kernel centred on each client's own class on the ring; fill up clients below `min_size`.
-
-    The clients' own classes cycle through all classes in random order, so that each class is the own class of equally
-    many clients, up to one.
-
-    Args:
-        request: Provides the clients and the random generator.
-        kernel: Log weight of the class j positions after a client's own, shape `(num_classes,)`.
-    """
-    num_clients, num_classes = request.require_num_clients(), len(kernel)
-    order = request.generator.permutation(num_classes)
-    own_classes = order[np.arange(num_clients) % num_classes]
-    steps = (np.arange(num_classes)[None, :] - own_classes[:, None]) % num_classes
-    owners = owners_by_log_weights(request.labels, kernel[steps], request.generator)
-    num_moved = fill_up(owners, num_clients, request.settings.min_size, request.generator)
-    return request.by_owners(owners, num_rows_moved=num_moved)
-
-
 MAX_DRAWS = 20
 CHUNK_PLACES = 65_536
 
@@ -361,28 +241,15 @@ def _draw_owners(request: PartitionRequest, num_clients: int) -> tuple[IntArray,
 def _owners(request: PartitionRequest, num_clients: int) -> IntArray:
     """Return the client of each row, shape `(num_rows,)`."""
     owners = np.empty(len(request.labels), dtype=np.int64)
-    sizes = np.zeros(num_clients, dtype=np.int64)
     for label in np.unique(request.labels):
         rows = request.generator.permutation(np.flatnonzero(request.labels == label))
         # In an order of their own for each class, or rounding would favour the same clients in all of them.
         shares = dirichlet_shares(request.settings.alpha, num_clients, request.generator)
         order = request.generator.permutation(num_clients)
-        if request.settings.self_balancing:
-            shares = _without(shares, sizes[order] > len(request.labels) / num_clients)
         cuts = np.floor(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
         counts = np.diff(np.concatenate([[0], np.minimum(cuts, len(rows)), [len(rows)]]))
         owners[rows] = np.repeat(order, counts)
-        sizes[order] += counts
     return owners
-
-
-def _without(shares: FloatVector, left_out: BoolArray) -> FloatVector:
-    """Return the shares renormalised over those not left out; equal shares if all of theirs are zero."""
-    remaining = np.where(left_out, 0.0, shares)
-    if remaining.sum() == 0:
-        remaining = np.where(left_out, 0.0, 1.0)
-    remaining /= remaining.sum()
-    return remaining
 
 
 def inner_dirichlet(request: PartitionRequest) -> PartitionResult:
@@ -438,94 +305,3 @@ def _served(drawn: IntArray, left: IntArray) -> BoolArray:
     ranks = np.empty(len(drawn), dtype=np.int64)
     ranks[order] = np.arange(len(drawn)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.asarray(ranks < left[drawn])
-
-
-def dominant_class(request: PartitionRequest) -> PartitionResult:
-    """Partition rows among clients with and without a dominant class.
-
-    Raises:
-        DataError: If clients would have fewer than `min_size` rows, or there is one class only.
-    """
-    num_clients, settings, available = request.require_num_clients(), request.settings, request.class_counts
-    request.require_min_size()
-    if np.count_nonzero(available) < 2:
-        raise DataError.of("federation.partition.kind=dominant_class", "have two classes or more", "one")
-    num_dominated = round(settings.dominant_fraction * num_clients)
-    dominants = np.repeat(
-        np.arange(len(available)), whole_rows(available / available.sum(), num_dominated, request.generator)
-    )
-    request.generator.shuffle(dominants)
-    size = len(request.labels) // num_clients
-    while size >= settings.min_size:
-        matrix = _dominated_counts(request, dominants, size)
-        if matrix is not None:
-            return request.by_class_counts(matrix, num_dominated_clients=num_dominated)
-        size -= 1
-    raise DataError.of(
-        "federation.partition.min_size",
-        f"be at most the rows that classes of {available.tolist()} rows allow with "
-        f"{num_clients} clients of a dominant share of {settings.dominant_share:g}",
-        settings.min_size,
-    )
-
-
-def _dominated_counts(request: PartitionRequest, dominants: IntArray, size: int) -> IntArray | None:
-    """Return the number of rows of each class for each client, or None if a class has too few.
-
-    Args:
-        request: Provides the classes, and the random generator for rounding.
-        dominants: Dominant class of each client that has one.
-        size: Rows of each client.
-    """
-    num_clients, available = request.require_num_clients(), request.class_counts
-    expected = np.tile(available / available.sum(), (num_clients, 1))
-    dominated_clients = np.arange(len(dominants))
-    expected[dominated_clients, dominants] = 0
-    expected /= expected.sum(axis=1, keepdims=True)
-    num_dominant = round(request.settings.dominant_share * size)
-    expected *= np.where(np.arange(num_clients) < len(dominants), size - num_dominant, size)[:, None]
-    requested = expected.sum(axis=0) + np.bincount(dominants, minlength=len(available)) * num_dominant
-    if (requested > available + 1e-6).any():
-        return None
-    matrix = _rounded(expected, request.generator)
-    matrix[dominated_clients, dominants] += num_dominant
-    return matrix if _reduce_to_available(available, matrix, expected, request.generator) else None
-
-
-def _rounded(expected: FloatVector, generator: np.random.Generator) -> IntArray:
-    """Round each client's expected rows up or down, with exact totals and without bias to a client or class."""
-    classes = generator.permutation(expected.shape[1])
-    cumulated = np.cumsum(expected[:, classes], axis=1)
-    cumulated[:, -1] = np.rint(cumulated[:, -1])
-    shift = generator.random((len(expected), 1))
-    edges = np.floor(np.round(cumulated, 9) + shift).astype(np.int64)
-    matrix = np.empty(expected.shape, dtype=np.int64)
-    matrix[:, classes] = np.diff(edges, axis=1, prepend=0)
-    return matrix
-
-
-def _reduce_to_available(
-    available: IntArray, matrix: IntArray, expected: FloatVector, generator: np.random.Generator
-) -> bool:
-    """Reduce, in place, classes that rounding raised above their rows; return whether that was possible.
-
-    Clients whose number was rounded up get a row of another class instead, preferably one whose number was rounded
-    down.
-    """
-    requested = matrix.sum(axis=0)
-    for label in np.flatnonzero(requested > available):
-        rounded_up = generator.permutation(
-            np.flatnonzero((matrix[:, label] > expected[:, label]) & (expected[:, label] > 0))
-        )
-        for client in rounded_up[: requested[label] - available[label]]:
-            spare = available - requested
-            possible = np.flatnonzero((spare > 0) & (expected[client] > 0))
-            if not len(possible):
-                return False
-            rounded_down = possible[matrix[client, possible] < expected[client, possible]]
-            other = generator.choice(rounded_down if len(rounded_down) else possible)
-            matrix[client, label] -= 1
-            matrix[client, other] += 1
-            requested[label] -= 1
-            requested[other] += 1
-    return not (requested > available).any()

@@ -1,46 +1,302 @@
-"""Registry of partitions: to add one, write its function and add one line here."""
+"""Table of partitions, and those by classes and sizes that are given, by natural clients, and at random.
+
+To add a partition, write its function and add one line to `PARTITIONS`.
+
+- `pathological`: Q. Li, Y. Diao, Q. Chen and B. He, "Federated Learning on Non-IID Data Silos: An Experimental
+  Study", ICDE 2022 (arXiv:2102.02079), `#C = k`: every client has rows of a fixed number of classes. Each client's
+  classes are chosen, and the clients that have a class share its rows equally. `class_assignment` defines the
+  choice: `first-deterministic`, as in the paper, assigns the first class in turn and draws the others;
+  `deterministic` gives client k the classes k, k + 1, …; `random` draws all, and may leave a class, and its rows,
+  unused, as in flwr-datasets' `PathologicalPartitioner`. A random assignment can leave a class with more clients
+  than rows, or a client with fewer than `min_size`; then another is drawn, up to twenty times.
+- `shard`: B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-Efficient Learning of
+  Deep Networks from Decentralized Data", AISTATS 2017: rows are sorted by label and cut into equal shards, and
+  each client gets some, two in the paper, at random. All clients have the same size; the remaining rows, fewer
+  than the number of shards, are not used.
+- `distribution`: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated Optimization in
+  Heterogeneous Networks", MLSys 2020 (arXiv:1812.06127): label and quantity skew combined. Client k has the
+  classes k, k + 1, …, `classes_per_client` of them; it first gets the same small number of rows from each, and
+  the clients of a class share the rest in proportion to log-normal numbers with σ = `lognormal_sigma` (2 in the
+  paper). All rows are used. The initial rows give each client `min_size` rows from all its classes together. The
+  number of clients must be a multiple of the number of classes.
+
+`natural`: each client holds its own rows according to the data. All rows are used.
+
+`counts`: client k gets `counts[k][y]` random rows of class y. Rows beyond the counts are not used.
+
+`linear`, `square`, `exponential`: client k = 1, …, K gets a share of the rows in proportion to k, k² or e^k, as
+flwr-datasets' size partitioners do. Labels are assigned at random, and all rows are used: rounding remainders go to the
+last and largest client.
+
+`iid` shuffles the rows and assigns them in turn: sizes differ by one at most. All rows are used.
+
+`quantity_skew`: Q. Li, Y. Diao, Q. Chen and B. He (above), section IV-C: client sizes follow Dir_K(β), here `alpha`,
+and labels are assigned at random. All rows are used. Deviation: they redraw until the smallest client has ten rows,
+which may not terminate. Here `min_size` rows of every client are reserved first, and the rest is shared in Dirichlet
+proportions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedscout.experiments.partitions.base import PartitionKind, PartitionSettings
-from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf
+import numpy as np
+
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
+from fedscout.experiments.data.dataset import distinct_texts
+from fedscout.experiments.partitions.base import (
+    FloatVector,
+    PartitionKind,
+    PartitionRequest,
+    PartitionResult,
+    PartitionSettings,
+    dirichlet_shares,
+    whole_rows,
+)
+from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf, sorted_rows
 from fedscout.experiments.partitions.labels import (
     classes_per_client,
     dirichlet,
-    dominant_class,
-    gaussian,
     heterogeneity_index,
     inner_dirichlet,
-    poisson,
 )
-from fedscout.experiments.partitions.others import (
-    counts,
-    distribution,
-    exponential,
-    iid,
-    linear,
-    natural,
-    pathological,
-    quantity_skew,
-    shard,
-    square,
-)
+
+MAX_DRAWS = 20
+
+
+def _require_at_most(request: PartitionRequest, key: str, most: int) -> None:
+    """Check a number per client against what there is for each."""
+    if getattr(request.settings, key) > most:
+        raise DataError.of(
+            f"federation.partition.{key}",
+            f"be at most {most} with {request.num_clients} clients of {len(request.labels)} rows",
+            getattr(request.settings, key),
+        )
+
+
+def pathological(request: PartitionRequest) -> PartitionResult:
+    """Partition rows so that each client has a fixed number of classes, whose clients share its rows equally.
+
+    Raises:
+        DataError: If no assignment gives every client enough rows of each of its classes.
+    """
+    num_clients, settings = request.require_num_clients(), request.settings
+    min_size, counts = request.require_min_size(), request.class_counts
+    present = np.flatnonzero(counts)
+    _require_at_most(request, "classes_per_client", len(present))
+    num_draws = 1 if settings.class_assignment == "deterministic" else MAX_DRAWS
+    for draw in range(1, num_draws + 1):
+        matrix = np.zeros((num_clients, len(counts)), np.int64)
+        matrix[np.arange(num_clients)[:, None], present[_classes_in_turn(request, len(present))]] = 1
+        num_holders = matrix.sum(axis=0)
+        ranks = np.cumsum(matrix, axis=0) - 1
+        quotient, num_more = np.divmod(counts, np.maximum(num_holders, 1))
+        matrix *= quotient + (ranks < num_more)
+        smallest = int(matrix.sum(axis=1).min())
+        if (num_holders <= counts).all() and smallest >= min_size:
+            return request.by_class_counts(matrix, pathological_draws=draw)
+    hint = f"{num_draws} assignments were tried; use fewer clients or fewer classes per client"
+    if smallest < min_size:
+        must = f"be at most {smallest}, the rows of the smallest client"
+        raise DataError.of("federation.partition.min_size", must, min_size, hint)
+    few = int(np.argmax(num_holders - counts))
+    given = f"{counts[few]} of class {few} for {num_holders[few]} clients"
+    raise DataError.of("federation.partition.kind=pathological", "have a row of a class for each client", given, hint)
+
+
+def _classes_in_turn(request: PartitionRequest, num_classes: int) -> IntArray:
+    """Return the classes of each client, numbered among those that have rows, shape `(num_clients, classes_each)`."""
+    num_clients, num_each = request.require_num_clients(), request.settings.classes_per_client
+    first = np.arange(num_clients) % num_classes
+    if request.settings.class_assignment == "deterministic":
+        return (first[:, None] + np.arange(num_each)) % num_classes
+    ranks = request.generator.random((num_clients, num_classes))
+    if request.settings.class_assignment == "first-deterministic":
+        ranks[np.arange(num_clients), first] = -1
+    return np.argsort(ranks, axis=1)[:, :num_each]
+
+
+def shard(request: PartitionRequest) -> PartitionResult:
+    """Partition rows into shards sorted by label.
+
+    Raises:
+        DataError: If there are fewer rows than shards, or clients would have fewer than `min_size` rows.
+    """
+    num_clients, num_each = request.require_num_clients(), request.settings.shards_per_client
+    num_rows = len(request.labels)
+    request.require_min_size()
+    _require_at_most(request, "shards_per_client", num_rows // num_clients)
+    size = num_rows // (num_clients * num_each)
+    owners = np.full(num_rows, -1)
+    rows = sorted_rows(np.arange(num_rows), request.labels, request.generator)
+    clients = request.generator.permutation(np.repeat(np.arange(num_clients), num_each))
+    owners[rows[: size * len(clients)]] = np.repeat(clients, size)
+    dealt = request.by_owners(owners, shard_size=size)
+    request.check_sizes(dealt.partition.sizes)
+    return dealt
+
+
+def distribution(request: PartitionRequest) -> PartitionResult:
+    """Partition rows by log-normal shares of each class.
+
+    Raises:
+        DataError: If the number of clients is not a multiple of the number of classes, there are fewer classes than a
+            client needs, or a class has too few rows.
+    """
+    num_clients, num_each = request.require_num_clients(), request.settings.classes_per_client
+    present = np.flatnonzero(request.class_counts)
+    num_classes = len(present)
+    _require_at_most(request, "classes_per_client", num_classes)
+    if num_clients % num_classes:
+        raise DataError.of(
+            "federation.num_clients",
+            f"be a multiple of the number of classes, {num_classes}, where federation.partition.kind=distribution",
+            num_clients,
+        )
+    num_holders = num_each * num_clients // num_classes
+    num_first = -(-request.settings.min_size // num_each)
+    if request.class_counts[present].min() < (num_first + 1) * num_holders:
+        raise DataError.of(
+            "every class",
+            f"have {num_first + 1} rows for each of its {num_holders} clients, {(num_first + 1) * num_holders} in all",
+            request.class_counts[present].min(),
+            f"use fewer clients, or a federation.partition.min_size below {request.settings.min_size}",
+        )
+    matrix = np.zeros((num_clients, len(request.class_counts)), np.int64)
+    first = np.arange(num_clients) % num_classes
+    for place, label in enumerate(present):
+        holders = np.flatnonzero((place - first) % num_classes < num_each)
+        weights = request.generator.lognormal(0.0, request.settings.lognormal_sigma, num_holders)
+        num_shared = int(request.class_counts[label]) - num_first * num_holders
+        matrix[holders, label] = num_first + whole_rows(weights / weights.sum(), num_shared, request.generator)
+    return request.by_class_counts(matrix, num_rows_first=num_first)
+
+
+def linear(request: PartitionRequest) -> PartitionResult:
+    """Partition rows into sizes proportional to k."""
+    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1))
+
+
+def square(request: PartitionRequest) -> PartitionResult:
+    """Partition rows into sizes proportional to k²."""
+    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1) ** 2)
+
+
+def exponential(request: PartitionRequest) -> PartitionResult:
+    """Partition rows into sizes proportional to e^k."""
+    return _by_weights(request, np.exp(np.arange(1.0 - request.require_num_clients(), 1)))
+
+
+def _by_weights(request: PartitionRequest, weights: FloatVector) -> PartitionResult:
+    """Partition rows at random into sizes proportional to ascending weights, rounded down except the last.
+
+    Raises:
+        DataError: If the first client would get fewer than `min_size` rows.
+    """
+    num_clients, num_rows, min_size = len(weights), len(request.labels), request.settings.min_size
+    sizes = np.floor(weights / weights.sum() * num_rows).astype(np.int64)
+    sizes[-1] += num_rows - sizes.sum()
+    if sizes[0] < min_size:
+        raise DataError.of(
+            f"federation.partition.kind={request.settings.kind}",
+            f"leave the smallest client federation.partition.min_size = {min_size} of {num_rows} rows",
+            f"{sizes[0]} for {num_clients} clients",
+            "use fewer clients",
+        )
+    return request.by_owners(request.generator.permutation(np.repeat(np.arange(num_clients), sizes)))
+
+
+KEY = "federation.partition.counts"
+
+
+def natural(request: PartitionRequest) -> PartitionResult:
+    """Assign each natural client its rows; clients are numbered in alphabetical order of their names.
+
+    Raises:
+        DataError: If the data have no natural clients, or their number differs from `num_clients`.
+    """
+    if request.client_ids is None:
+        raise DataError.of(
+            "federation.partition.kind=natural needs data with natural clients: federation.client_column",
+            "name the column that holds them",
+            "nothing",
+        )
+    names, owners = distinct_texts(request.client_ids)
+    if request.num_clients not in {None, len(names)}:
+        raise DataError.of(
+            "federation.num_clients",
+            f"be left out or be {len(names)}, the number of natural clients",
+            request.num_clients,
+        )
+    return request.by_owners(owners, len(names), client_names=tuple(names.tolist()))
+
+
+def counts(request: PartitionRequest) -> PartitionResult:
+    """Partition rows by a client × class matrix of counts.
+
+    Raises:
+        ConfigurationError: If there is no matrix.
+        DataError: If it is inconsistent with the data: too many rows of a class, an empty client, another number of
+            clients.
+    """
+    if request.settings.counts is None:
+        must = "hold a row of class counts per client where federation.partition.kind=counts"
+        raise ConfigurationError.of(KEY, must, "nothing")
+    matrix = np.array(request.settings.counts, dtype=np.int64)
+    faults = _faults(request, matrix)
+    if faults:
+        raise DataError(faults)
+    return request.by_class_counts(matrix)
+
+
+def _faults(request: PartitionRequest, matrix: IntArray) -> list[str]:
+    available = request.class_counts
+    if request.num_clients not in {None, len(matrix)}:
+        return [
+            Fault(
+                "federation.num_clients",
+                f"be left out or be {len(matrix)}, the number of rows of {KEY}",
+                request.num_clients,
+            )
+        ]
+    if matrix.shape[1] != len(available):
+        return [Fault(KEY, f"have {len(available)} columns, one per class", matrix.shape[1])]
+    requested = matrix.sum(axis=0)
+    faults: list[str] = [
+        Fault(KEY, f"not request more rows of class {label} than exist, {available[label]}", requested[label])
+        for label in np.flatnonzero(requested > available)
+    ]
+    empty = np.flatnonzero(matrix.sum(axis=1) == 0)
+    if len(empty):
+        faults.append(Fault(KEY, "give every client a row", f"none for client {empty[0]}"))
+    return faults
+
+
+def iid(request: PartitionRequest) -> PartitionResult:
+    """Partition rows at random, regardless of their labels."""
+    num_clients = request.require_num_clients()
+    return request.by_owners(request.generator.permutation(np.arange(len(request.labels)) % num_clients))
+
+
+def quantity_skew(request: PartitionRequest) -> PartitionResult:
+    """Partition rows at random among clients of Dirichlet sizes."""
+    num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
+    shares = dirichlet_shares(request.settings.alpha, num_clients, generator)
+    sizes = min_size + whole_rows(shares, len(request.labels) - num_clients * min_size, generator)
+    return request.by_owners(generator.permutation(np.repeat(np.arange(num_clients), sizes)))
+
 
 PARTITIONS: Mapping[str, PartitionKind] = {
     "iid": PartitionKind(iid),
     "natural": PartitionKind(natural, fixes_num_clients=True),
-    "dirichlet": PartitionKind(dirichlet, reads=("alpha", "min_size", "self_balancing")),
+    "dirichlet": PartitionKind(dirichlet, reads=("alpha", "min_size")),
     "inner_dirichlet": PartitionKind(inner_dirichlet, reads=("alpha",)),
     "pathological": PartitionKind(pathological, reads=("classes_per_client", "class_assignment", "min_size")),
     "classes_per_client": PartitionKind(classes_per_client, reads=("class_share", "min_size")),
     "heterogeneity_index": PartitionKind(heterogeneity_index, reads=("levels", "quantities", "min_size")),
     "shard": PartitionKind(shard, reads=("shards_per_client", "min_size")),
     "distribution": PartitionKind(distribution, reads=("classes_per_client", "lognormal_sigma", "min_size")),
-    "gaussian": PartitionKind(gaussian, reads=("class_sigma", "min_size")),
-    "poisson": PartitionKind(poisson, reads=("class_rate", "min_size")),
-    "dominant_class": PartitionKind(dominant_class, reads=("dominant_share", "dominant_fraction", "min_size")),
     "counts": PartitionKind(counts, reads=("counts",), fixes_num_clients=True),
     "quantity_skew": PartitionKind(quantity_skew, reads=("alpha", "min_size")),
     "linear": PartitionKind(linear, reads=("min_size",)),
@@ -48,8 +304,8 @@ PARTITIONS: Mapping[str, PartitionKind] = {
     "exponential": PartitionKind(exponential, reads=("min_size",)),
     "lds": PartitionKind(lds),
     "fds_vop": PartitionKind(fds_vop),
-    "fds_wgc": PartitionKind(fds_wgc, reads=("tail_rule", "min_size"), repeats_rows=True),
-    "sfdl": PartitionKind(sfdl, reads=("num_clusters",)),
+    "fds_wgc": PartitionKind(fds_wgc, reads=("min_size",), repeats_rows=True),
+    "sfdl": PartitionKind(sfdl),
     "sldf": PartitionKind(sldf),
 }
 

@@ -5,21 +5,21 @@ clients, come from a stream keyed by (seed, kind, number of preceding effects of
 list changes neither which clients this one affects nor how much. Random numbers of a client's corruption come from the
 engine, keyed by client and position among the client's transforms.
 
-An effect selects clients by index, a share of all, a number, or all. A share and a number are drawn by seed: the first
-clients of a random order. So a larger share includes the clients of a smaller one, and a study over shares adds clients
-without exchanging them.
+An effect selects clients by index, a share of all, or all. A share is drawn by seed: the first clients of a random
+order. So a larger share includes the clients of a smaller one, and a study over shares adds clients without exchanging
+them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
@@ -30,7 +30,6 @@ from fedscout.engine.seeds import stream
 from fedscout.experiments.data.dataset import DataKind
 
 SHARE_EXAMPLE = 0.3
-PUBLISHED_AFFECTED_CLIENT = 2
 
 
 def _validated_choice(value: Any) -> Any:
@@ -54,35 +53,6 @@ def _validated_choice(value: Any) -> Any:
 
 
 ClientChoice = Annotated[tuple[int, ...] | float | Literal["all"] | None, BeforeValidator(_validated_choice)]
-
-
-def choose_clients(
-    choice: Sequence[int] | float | str | None, count: int | None, num_clients: int, generator: np.random.Generator
-) -> tuple[int, ...]:
-    """Return the selected clients, ascending.
-
-    Args:
-        choice: Indices, a share in `(0, 1]`, `"all"`, or None: the affected client of published scenarios, the third,
-            or the last if there are fewer, unless `count` is given.
-        count: Number of clients to draw; None if `choice` selects them.
-        num_clients: Number of clients in the federation, larger than any index.
-        generator: Draws shares and counts.
-    """
-    if count is not None:
-        return _drawn(count, num_clients, generator)
-    match choice:
-        case None:
-            return (min(PUBLISHED_AFFECTED_CLIENT, num_clients - 1),)
-        case str():
-            return tuple(range(num_clients))
-        case float():
-            return _drawn(max(1, round(choice * num_clients)), num_clients, generator)
-        case _:
-            return tuple(choice)
-
-
-def _drawn(count: int, num_clients: int, generator: np.random.Generator) -> tuple[int, ...]:
-    return tuple(sorted(generator.permutation(num_clients)[:count].tolist()))
 
 
 @dataclass(frozen=True)
@@ -120,10 +90,6 @@ class EffectRequest:
     def num_features(self) -> int:
         """Number of values in one row."""
         return prod(self.feature_shape)
-
-    def client_labels(self, client: int) -> IntArray:
-        """Return the labels of one client before any effect, shape `(num_rows_of_client,)`."""
-        return self.labels[self.partition.client(client)]
 
     def stream(self, purpose: str, *indices: int) -> np.random.Generator:
         """Return a random generator specific to this effect."""
@@ -182,23 +148,10 @@ class ScenarioEffect(BaseModel):
             "affected clients: indices such as [2], a fraction such as 0.3 drawn by seed, or all; [2] by default"
         ),
     )
-    num_clients: int | None = Field(
-        default=None, ge=1, description="instead of clients: number of affected clients, drawn by seed"
-    )
-
-    @model_validator(mode="after")
-    def _one_way_to_choose(self) -> Self:
-        if self.clients is not None and self.num_clients is not None:
-            raise ValueError(f"must leave num_clients out where clients is given, got num_clients={self.num_clients}")
-        return self
 
     def faults(self, request: EffectRequest) -> list[Fault]:
         """Return what is incompatible with the federation, by the effect's keys."""
         faults = []
-        if self.num_clients is not None and self.num_clients > request.num_clients:
-            faults.append(
-                Fault("num_clients", f"be at most the number of clients, {request.num_clients}", self.num_clients)
-            )
         if isinstance(self.clients, tuple) and self.clients[-1] >= request.num_clients:
             outside = [client for client in self.clients if client >= request.num_clients]
             must = f"be below the number of clients, {request.num_clients}"
@@ -212,9 +165,20 @@ class ScenarioEffect(BaseModel):
         return faults
 
     def chosen(self, request: EffectRequest) -> tuple[int, ...]:
-        """Return the clients selected by the effect, ascending."""
-        generator = request.stream(f"{self.kind} clients")
-        return choose_clients(self.clients, self.num_clients, request.num_clients, generator)
+        """Return the clients selected by the effect, ascending.
+
+        Without a choice it is the affected client of published scenarios, the third, or the last if there are fewer.
+        """
+        num_clients = request.num_clients
+        match self.clients:
+            case None:
+                return (min(2, num_clients - 1),)
+            case float() as share:
+                order = request.stream(f"{self.kind} clients").permutation(num_clients)
+                return tuple(sorted(order[: max(1, round(share * num_clients))].tolist()))
+            case tuple() as indices:
+                return indices
+        return tuple(range(num_clients))
 
     @abstractmethod
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:

@@ -27,8 +27,7 @@ binary label. Generalised:
 
 `class_skew`: on top of any partition, some clients exchange rows until most of theirs are of one class. In X. Chang et
 al. (above), 80 % of a skewed client's rows are of one class and the rest uniform, and a fraction sets the number of
-skewed clients. The partition `dominant_class` creates such clients from scratch; this effect preserves everything else
-about a partition:
+skewed clients. The effect preserves everything else about a partition:
 
 - Every client keeps its number of rows, and every row belongs to one client: a skewed client gives away rows and
   receives as many of its class, and the clients that gave those receive the rows given away.
@@ -50,8 +49,8 @@ Trends in Machine Learning 14 (1–2), 2021, section 3.1, produced by a permutat
 in F. Sattler, K.-R. Müller and W. Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
 Optimization Under Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 32 (8), 2021. A
 random permutation is one cycle through the selected classes, so none of them is unchanged. The clients of an effect
-share it, and so form a group, or each has its own. Several groups are several effects. The uncorrupted data of such a
-client has the original labels, on which all other clients would evaluate the model.
+share it, and so form a group. Several groups are several effects. The uncorrupted data of such a client has the
+original labels, on which all other clients would evaluate the model.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
-from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.effects import FeatureNoise
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ class CorruptedEffect(ScenarioEffect):
     needs_classes: ClassVar[bool] = True
 
     kind: Literal["corrupted"] = "corrupted"
-    mean: float = Field(default=1.0, description="standard deviation of the noise, in standard deviations of a feature")
+    mean: float = Field(default=1.0, description="mean of the noise in standard deviations of a feature")
     std: float = Field(default=0.5, ge=0, description="standard deviation of the noise, in the same unit")
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
@@ -271,8 +270,7 @@ class ClassSkewEffect(ScenarioEffect):
         wanted = {client: round(self.share * int(sizes[client])) for client in skewed}
         labels = request.labels[request.partition.rows]
         classes = _draw_classes_by_client(wanted, np.bincount(labels, minlength=request.num_classes), generator)
-        exchange = _RowExchange(request.partition, labels, generator)
-        rows = exchange.rows_after(wanted, classes)
+        rows = _exchanged(request.partition, labels, wanted, classes, generator)
         return ScenarioPlan(
             partition=Partition(rows, request.partition.offsets),
             affected_clients=skewed,
@@ -308,64 +306,53 @@ def _draw_classes_by_client(
     return classes
 
 
-class _RowExchange:
-    """Exchange of rows between the clients of a partition; positions index the partition's rows.
+def _exchanged(
+    partition: Partition,
+    labels: IntArray,
+    wanted: dict[int, int],
+    classes: dict[int, int],
+    generator: np.random.Generator,
+) -> IntArray:
+    """Return the rows of all clients after the exchange, in partition order, shape `(total_rows,)`.
 
     Args:
-        partition: The partition before the exchange.
+        partition: The partition before the exchange; positions index its rows.
         labels: Labels of the rows, in partition order.
+        wanted: For each skewed client, the number of rows of its class.
+        classes: For each skewed client, its class.
         generator: Random generator.
     """
+    is_free = np.ones(len(labels), np.bool_)
+    places = {client: np.arange(partition.offsets[client], partition.offsets[client + 1]) for client in wanted}
+    held = {client: np.empty(0, np.int64) for client in wanted}
 
-    def __init__(self, partition: Partition, labels: IntArray, generator: np.random.Generator) -> None:
-        self._partition = partition
-        self._labels = labels
-        self._generator = generator
-        self._free = np.ones(len(labels), np.bool_)
+    def claim(client: int, candidates: IntArray, size: int) -> None:
+        """Give a client random free positions among the candidates, until it holds `size` or none is left."""
+        free = candidates[is_free[candidates]]
+        claimed = generator.permutation(free)[: size - len(held[client])]
+        is_free[claimed] = False
+        held[client] = np.concatenate([held[client], claimed])
 
-    def rows_after(self, wanted: dict[int, int], classes: dict[int, int]) -> IntArray:
-        """Return the rows of all clients in partition order, shape `(total_rows,)`.
-
-        Args:
-            wanted: For each skewed client, the number of rows of its class.
-            classes: For each skewed client, its class.
-        """
-        offsets, labels = self._partition.offsets, self._labels
-        own_positions = {client: np.arange(offsets[client], offsets[client + 1]) for client in wanted}
-        claimed = {c: self._claim(own_positions[c][labels[own_positions[c]] == classes[c]], wanted[c]) for c in wanted}
-        for client, positions in claimed.items():
-            if missing := wanted[client] - len(positions):
-                same_class = np.flatnonzero(labels == classes[client])
-                claimed[client] = np.concatenate([positions, self._claim(same_class, missing)])
-        for client, positions in claimed.items():
-            others = own_positions[client][labels[own_positions[client]] != classes[client]]
-            claimed[client] = np.concatenate(
-                [positions, self._claim(others, len(own_positions[client]) - len(positions))]
-            )
-        for others_only in (True, False):
-            for client, positions in claimed.items():
-                if missing := len(own_positions[client]) - len(positions):
-                    allowed = np.flatnonzero(labels != classes[client]) if others_only else np.arange(len(labels))
-                    claimed[client] = np.concatenate([positions, self._claim(allowed, missing)])
-        return self._rows_after_exchange(own_positions, claimed)
-
-    def _claim(self, candidates: IntArray, count: int) -> IntArray:
-        """Claim up to `count` random unclaimed positions among the candidates, and return them."""
-        free = candidates[self._free[candidates]]
-        claimed: IntArray = self._generator.permutation(free)[:count]
-        self._free[claimed] = False
-        return claimed
-
-    def _rows_after_exchange(self, places: dict[int, IntArray], held: dict[int, IntArray]) -> IntArray:
-        """Return the rows after the exchange; rows given away replace those received from other clients."""
-        rows, skewed = self._partition.rows.copy(), np.zeros(len(self._free), np.bool_)
-        for client, own in held.items():
-            come = ~np.isin(places[client], own)
-            rows[places[client][come]] = self._partition.rows[own[~np.isin(own, places[client])]]
-            skewed[places[client]] = True
-        emptied, given = np.flatnonzero(~skewed & ~self._free), np.flatnonzero(skewed & self._free)
-        rows[emptied] = self._partition.rows[self._generator.permutation(given)]
-        return rows
+    for client, own in places.items():
+        claim(client, own[labels[own] == classes[client]], wanted[client])
+    for client in places:
+        if len(held[client]) < wanted[client]:
+            claim(client, np.flatnonzero(labels == classes[client]), wanted[client])
+    for client, own in places.items():
+        claim(client, own[labels[own] != classes[client]], len(own))
+    for others_only in (True, False):
+        for client, own in places.items():
+            if len(held[client]) < len(own):
+                allowed = np.flatnonzero(labels != classes[client]) if others_only else np.arange(len(labels))
+                claim(client, allowed, len(own))
+    rows, is_skewed = partition.rows.copy(), np.zeros(len(labels), np.bool_)
+    for client, own in places.items():
+        rows[own[~np.isin(own, held[client])]] = partition.rows[held[client][~np.isin(held[client], own)]]
+        is_skewed[own] = True
+    # rows given away replace those received from other clients
+    emptied, given = np.flatnonzero(~is_skewed & ~is_free), np.flatnonzero(is_skewed & is_free)
+    rows[emptied] = partition.rows[generator.permutation(given)]
+    return rows
 
 
 @dataclass(frozen=True)
@@ -391,7 +378,6 @@ class ConceptShiftEffect(ScenarioEffect):
     needs_classes: ClassVar[bool] = True
 
     kind: Literal["concept_shift"] = "concept_shift"
-    shared: bool = Field(default=True, description="whether the clients share one permutation or each draws its own")
     share: float = Field(default=1.0, gt=0, le=1, description="fraction of the classes that are permuted; at least two")
     permutation: tuple[int, ...] | None = Field(
         default=None, description="instead of a random one: the new class of each old one, such as [1, 0, 2]"
@@ -406,11 +392,8 @@ class ConceptShiftEffect(ScenarioEffect):
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> ConceptShiftEffect:
-        if self.permutation is not None and not (self.shared and self.share == 1):
-            raise ValueError(
-                f"must leave shared and share out where permutation is given, got shared={str(self.shared).lower()}, "
-                f"share={self.share:g}"
-            )
+        if self.permutation is not None and self.share != 1:
+            raise ValueError(f"must leave share out where permutation is given, got {self.share:g}")
         return self
 
     def faults(self, request: EffectRequest) -> list[Fault]:
@@ -422,29 +405,17 @@ class ConceptShiftEffect(ScenarioEffect):
         return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
-        """Return each client's permutation."""
-        names = self._names(clients, request)
-        moved = {client: _num_moved(names[client], request.client_labels(client)) for client in clients}
-        permutations = [names[clients[0]]] if self.shared else [names[client] for client in clients]
+        """Return the permutation, the same for all clients."""
+        names = self.permutation or self._draw(request.num_classes, request.stream("concept_shift group"))
+        moved = {}
+        for client in clients:
+            labels = request.labels[request.partition.client(client)]
+            moved[client] = int((np.asarray(names)[labels] != labels).sum())
         return ScenarioPlan(
-            transforms={client: (RenameLabels(names[client]),) for client in clients},
+            transforms=dict.fromkeys(clients, (RenameLabels(names),)),
             affected_clients=tuple(client for client in clients if moved[client]),
-            facts={
-                "shared": self.shared,
-                "permutations": [list(permutation) for permutation in permutations],
-                "moved_rows": list(moved.values()),
-            },
+            facts={"permutation": list(names), "moved_rows": list(moved.values())},
         )
-
-    def _names(self, clients: tuple[int, ...], request: EffectRequest) -> dict[int, tuple[int, ...]]:
-        if self.permutation is not None:
-            return dict.fromkeys(clients, self.permutation)
-        if self.shared:
-            return dict.fromkeys(clients, self._draw(request.num_classes, request.stream("concept_shift group")))
-        return {
-            client: self._draw(request.num_classes, request.stream("concept_shift client", client))
-            for client in clients
-        }
 
     def _draw(self, num_classes: int, generator: np.random.Generator) -> tuple[int, ...]:
         """Return a random cycle through a random subset of the classes."""
@@ -452,7 +423,3 @@ class ConceptShiftEffect(ScenarioEffect):
         cycle = generator.permutation(num_classes)[: max(2, round(self.share * num_classes))]
         names[cycle] = np.roll(cycle, -1)
         return tuple(names.tolist())
-
-
-def _num_moved(names: tuple[int, ...], labels: IntArray) -> int:
-    return int((np.asarray(names)[labels] != labels).sum())

@@ -32,15 +32,17 @@ from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import booleans_as_words, details, did_you_mean, shown
 from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
-from fedscout.experiments.partitions.others import iid
+from fedscout.experiments.partitions.table import iid
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
-from fedscout.experiments.scenarios.devices import DevicesEffect, DropoutEffect, LatencyEffect
-from fedscout.experiments.scenarios.features import (
+from fedscout.experiments.scenarios.effects import (
+    DevicesEffect,
+    DropoutEffect,
     FeatureDropEffect,
     FeatureNoiseEffect,
     FeatureScaleEffect,
     GaussianUpdateEffect,
     JpegEffect,
+    LatencyEffect,
     LittleIsEnoughEffect,
     ScaledUpdateEffect,
     SignFlipEffect,
@@ -92,65 +94,42 @@ def parse_effects(given: Any) -> tuple[ScenarioEffect, ...]:
     items = [given] if isinstance(given, Mapping | ScenarioEffect) else list(given)
     if not items:
         raise ValueError(f"must hold at least one effect, such as {EXAMPLE}, got []; null means no scenario")
-    effects: list[ScenarioEffect] = []
-    faults: list[InitErrorDetails] = []
-    for position, item in enumerate(items):
-        try:
-            effects.append(item if isinstance(item, ScenarioEffect) else _effect(item))
-        except ValidationError as error:
-            faults += [_positioned_error(position, detail, item) for detail in details(error)]
-        except _ItemError as fault:
-            faults.append(_custom_error((position, *fault.key), fault.text, item))
-    if faults:
+    found = [_effect_or_faults(place, item) for place, item in enumerate(items)]
+    if faults := [fault for result in found if isinstance(result, list) for fault in result]:
         raise ValidationError.from_exception_data("scenario", faults)
-    return tuple(effects)
+    return tuple(effect for effect in found if isinstance(effect, ScenarioEffect))
 
 
-class _ItemError(Exception):
-    """A fault of one item as a whole.
-
-    Attributes:
-        text: Condition and value.
-        key: Key within the item, if the fault concerns one.
-    """
-
-    def __init__(self, text: str, *key: str) -> None:
-        super().__init__(text)
-        self.text = text
-        self.key = key
-
-
-def _effect(item: Any) -> ScenarioEffect:
-    effect_class = _effect_class(item)
-    return effect_class.model_validate(booleans_as_words(item, effect_class))
-
-
-def _effect_class(item: Any) -> type[ScenarioEffect]:
+def _effect_or_faults(place: int, item: Any) -> ScenarioEffect | list[InitErrorDetails]:
+    if isinstance(item, ScenarioEffect):
+        return item
     if not isinstance(item, Mapping):
-        raise _ItemError(f"must be an effect, such as {EXAMPLE}, got {shown(item)}")
-    if "kind" not in item:
-        raise _ItemError(f"must be given; allowed are {', '.join(EFFECTS)}", "kind")
-    kind = item["kind"]
-    if not isinstance(kind, str) or kind not in EFFECTS:
-        raise _ItemError(f"must be one of {', '.join(EFFECTS)}, got {shown(kind)}{did_you_mean(kind, EFFECTS)}", "kind")
-    return EFFECTS[kind]
+        return [_fault((place,), f"must be an effect, such as {EXAMPLE}, got {shown(item)}", item)]
+    kind = item.get("kind")
+    if "kind" not in item or not isinstance(kind, str) or kind not in EFFECTS:
+        given = f"got {shown(kind)}{did_you_mean(kind, EFFECTS)}" if "kind" in item else "got nothing"
+        return [_fault((place, "kind"), f"must be one of {', '.join(EFFECTS)}, {given}", item)]
+    try:
+        return EFFECTS[kind].model_validate(booleans_as_words(item, EFFECTS[kind]))
+    except ValidationError as error:
+        return [_reworded(place, detail, item) for detail in details(error)]
 
 
-def _positioned_error(place: int, detail: ErrorDetails, item: Any) -> InitErrorDetails:
+def _reworded(place: int, detail: ErrorDetails, item: Any) -> InitErrorDetails:
     """Return the error of one effect at its position, reworded where pydantic's message is unsuitable."""
     location = (place, *detail["loc"])
-    if detail["type"] == "missing":
-        return _custom_error(location, f"must be given for {item['kind']}", item)
-    if detail["type"] == "extra_forbidden":
-        effect_class = EFFECTS[item["kind"]]
-        allowed = ", ".join(effect_class.model_fields)
-        return _custom_error((place,), f"must have no other keys than {allowed}, got {shown(detail['loc'][0])}", item)
-    if detail["type"] == "value_error":
-        return _custom_error(location, detail["msg"].removeprefix("Value error, "), item)
+    match detail["type"]:
+        case "missing":
+            return _fault(location, f"must be given for {item['kind']}", item)
+        case "extra_forbidden":
+            allowed = ", ".join(EFFECTS[item["kind"]].model_fields)
+            return _fault((place,), f"must have no other keys than {allowed}, got {shown(detail['loc'][0])}", item)
+        case "value_error":
+            return _fault(location, detail["msg"].removeprefix("Value error, "), item)
     return InitErrorDetails(type=detail["type"], loc=location, input=detail["input"], ctx=detail.get("ctx", {}))
 
 
-def _custom_error(location: tuple[int | str, ...], text: str, item: Any) -> InitErrorDetails:
+def _fault(location: tuple[int | str, ...], text: str, item: Any) -> InitErrorDetails:
     return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=location, input=item)
 
 
@@ -275,13 +254,9 @@ _SKEWED = ClassSkewEffect(clients=0.3, share=0.8)
 _NOISY = LabelFlipEffect(clients="all", alpha=15, beta=85)
 _SLOW = LatencyEffect(clients="all", shift_seconds=1, mean_seconds=10, per_row=True)
 
-FLASH_SCENARIOS: Mapping[str, PublishedScenario] = {
-    scenario.name: scenario
-    for scenario in (
-        PublishedScenario("flash_skew", (_SKEWED, _SLOW)),
-        PublishedScenario("flash_noise", (_NOISY, _SLOW)),
-        PublishedScenario("flash_both", (_SKEWED, _NOISY, _SLOW)),
-    )
+SCENARIOS: Mapping[str, PublishedScenario] = {
+    **BEARING_SCENARIOS,
+    "flash_skew": PublishedScenario("flash_skew", (_SKEWED, _SLOW)),
+    "flash_noise": PublishedScenario("flash_noise", (_NOISY, _SLOW)),
+    "flash_both": PublishedScenario("flash_both", (_SKEWED, _NOISY, _SLOW)),
 }
-
-SCENARIOS: Mapping[str, PublishedScenario] = {**BEARING_SCENARIOS, **FLASH_SCENARIOS}

@@ -441,7 +441,7 @@ def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
 def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
     import datasets
 
-    from fedscout.experiments.data.loaders.hugging_face import dataset_of_rows
+    from fedscout.experiments.data.own import dataset_of_rows
 
     if not isinstance(data, datasets.Dataset):
         raise DataError.of("data", "be one split of a data set (datasets.Dataset)", f"a {type(data).__name__}")

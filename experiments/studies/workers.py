@@ -39,7 +39,7 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UnreachableModelError, UserError
 from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.data.files import FOLDER_VARIABLE, START_VARIABLE
+from fedscout.experiments.data.dataset import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.runner import num_processors
 from fedscout.search.config import ONE_SHOT

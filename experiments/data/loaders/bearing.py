@@ -51,7 +51,7 @@ definitions the values of the table confirm and which are reconstructed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import cos, radians
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,14 +60,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
-from fedscout.experiments.data.files import FOLDER_VARIABLE, Publication, data_root, locate
+from fedscout.experiments.data.dataset import (
+    FOLDER_VARIABLE,
+    Dataset,
+    DatasetRequest,
+    Publication,
+    choose_label,
+    data_root,
+    locate,
+)
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 
@@ -158,56 +165,24 @@ def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -
     return replace(dataset, series=SERIES)
 
 
-@dataclass(frozen=True)
-class RollingBearing:
-    """Bearing geometry and shaft speed.
-
-    Attributes:
-        num_rollers: Number of rolling elements in one row.
-        roller_diameter: Roller diameter, in any unit of length.
-        pitch_diameter: Diameter of the circle through the rollers' centres, in the same unit.
-        contact_angle_degrees: Angle between the load and the radial plane.
-        shaft_hertz: Shaft revolutions per second.
-    """
-
-    num_rollers: int
-    roller_diameter: float
-    pitch_diameter: float
-    contact_angle_degrees: float
-    shaft_hertz: float
-
-    @property
-    def _ratio(self) -> float:
-        return self.roller_diameter / self.pitch_diameter * cos(radians(self.contact_angle_degrees))
-
-    @property
-    def outer_race_hertz(self) -> float:
-        """BPFO, the ball pass frequency of the outer race."""
-        return self.num_rollers / 2 * self.shaft_hertz * (1 - self._ratio)
-
-    @property
-    def inner_race_hertz(self) -> float:
-        """BPFI, the ball pass frequency of the inner race."""
-        return self.num_rollers / 2 * self.shaft_hertz * (1 + self._ratio)
-
-    @property
-    def roller_hertz(self) -> float:
-        """BSF, the ball spin frequency; a roller defect impacts at twice this frequency, once on either race."""
-        return self.pitch_diameter / (2 * self.roller_diameter) * self.shaft_hertz * (1 - self._ratio**2)
-
-    @property
-    def cage_hertz(self) -> float:
-        """FTF, the fundamental train frequency: revolutions of the cage per second."""
-        return self.shaft_hertz / 2 * (1 - self._ratio)
-
-
-ZA_2115 = RollingBearing(
-    num_rollers=16, roller_diameter=0.331, pitch_diameter=2.815, contact_angle_degrees=15.17, shaft_hertz=2000 / 60
-)
-"""Rexnord ZA-2115 at 2000 revolutions a minute, lengths in inches: the bearing of the IMS tests."""
-
-
 RealArray = npt.NDArray[np.floating[Any]]
+
+CLASS_NAMES = ("healthy", "degraded")
+SAMPLING_HERTZ = 20_000
+NUM_SAMPLES = 20_480
+NUM_ROLLERS = 16
+SHAFT_HERTZ = 2000 / 60
+DIAMETER_RATIO = 0.331 / 2.815
+SLOPE = DIAMETER_RATIO * cos(radians(15.17))
+CHARACTERISTIC_HERTZ = {
+    "env_bpfo": NUM_ROLLERS / 2 * SHAFT_HERTZ * (1 - SLOPE),
+    "env_bpfi": NUM_ROLLERS / 2 * SHAFT_HERTZ * (1 + SLOPE),
+    "env_bsf": SHAFT_HERTZ / (2 * DIAMETER_RATIO) * (1 - SLOPE**2),
+    "env_ftf": SHAFT_HERTZ / 2 * (1 - SLOPE),
+    "env_shaft": SHAFT_HERTZ,
+}
+"""Of outer race, inner race, roller, cage and shaft, for the Rexnord ZA-2115 of the tests: 16 rollers, of a diameter of
+0.331 inches on a pitch circle of 2.815, a contact angle of 15.17 degrees, 2000 revolutions a minute."""
 
 NUM_BANDS = 32
 NUM_MULTIPLES = 3
@@ -216,36 +191,16 @@ LARGEST_ENVELOPE_HERTZ = 1000.0
 LOG_FLOOR = 1e-12
 QUANTILES = {"q01": 0.01, "q25": 0.25, "q75": 0.75, "q99": 0.99}
 BAND_NAMES = tuple(f"logband{band:02d}" for band in range(NUM_BANDS))
-FEATURES = (
-    *("mean", "std", "rms", "min", "max", "p2p", "absmean", "skew", "kurt"),
-    *("crest", "shape", "impulse", "clearance"),
-    *QUANTILES,
-    *("zcr", "difrms"),
-    *("spcent", "spstd", "spent"),
-    *BAND_NAMES,
-    *("env_bpfo", "env_bpfi", "env_bsf", "env_ftf", "env_shaft", "env_std", "env_kurt"),
-)
-"""The features' names, in the order of `vibration_features`."""
 
 
-def vibration_features(signals: RealArray, sampling_hertz: float, bearing: RollingBearing) -> npt.NDArray[np.float64]:
-    """Return the features of several channels.
+def vibration_features(signals: RealArray) -> dict[str, RealArray]:
+    """Return the features of several channels by name, in the order of the table's, each of shape `(channels,)`.
 
     Args:
         signals: In g, finite, none of them constant, shape `(channels, samples)`.
-        sampling_hertz: Samples per second.
-        bearing: Defines the characteristic frequencies of the envelope features.
-
-    Returns:
-        Finite numbers, shape `(channels, len(FEATURES))`.
     """
     centred = signals - signals.mean(axis=1, keepdims=True)
-    features = {
-        **_amplitudes(signals, centred),
-        **_spectrum(centred, sampling_hertz),
-        **_envelope(centred, sampling_hertz, bearing),
-    }
-    return np.stack([features[name] for name in FEATURES], axis=1)
+    return {**_amplitudes(signals, centred), **_spectrum(centred), **_envelope(centred)}
 
 
 def _amplitudes(signals: RealArray, centred: RealArray) -> dict[str, RealArray]:
@@ -273,14 +228,14 @@ def _amplitudes(signals: RealArray, centred: RealArray) -> dict[str, RealArray]:
     }
 
 
-def _spectrum(centred: RealArray, sampling_hertz: float) -> dict[str, RealArray]:
-    frequencies, power = _power(centred, sampling_hertz)
+def _spectrum(centred: RealArray) -> dict[str, RealArray]:
+    frequencies, power = _power(centred)
     share = power / power.sum(axis=1, keepdims=True)
     centroid = share @ frequencies
     spread = np.sum(share * (frequencies - centroid[:, None]) ** 2, axis=1)
     nats = -np.sum(share * np.log(share + np.finfo(np.float64).tiny), axis=1)
     # The highest frequency, half the sampling rate, would open a band of its own: it belongs to the last.
-    bands = np.minimum((frequencies * 2 * NUM_BANDS / sampling_hertz).astype(np.int64), NUM_BANDS - 1)
+    bands = np.minimum((frequencies * 2 * NUM_BANDS / SAMPLING_HERTZ).astype(np.int64), NUM_BANDS - 1)
     starts = np.searchsorted(bands, np.arange(NUM_BANDS))
     energies = np.log(np.add.reduceat(power, starts, axis=1) + LOG_FLOOR)
     return {
@@ -291,9 +246,9 @@ def _spectrum(centred: RealArray, sampling_hertz: float) -> dict[str, RealArray]
     }
 
 
-def _envelope(centred: RealArray, sampling_hertz: float, bearing: RollingBearing) -> dict[str, RealArray]:
+def _envelope(centred: RealArray) -> dict[str, RealArray]:
     envelope = np.abs(_analytic(centred))
-    frequencies, power = _power(envelope - envelope.mean(axis=1, keepdims=True), sampling_hertz)
+    frequencies, power = _power(envelope - envelope.mean(axis=1, keepdims=True))
     total = power[:, frequencies <= LARGEST_ENVELOPE_HERTZ].sum(axis=1)
 
     def log_share(hertz: float) -> RealArray:
@@ -305,21 +260,17 @@ def _envelope(centred: RealArray, sampling_hertz: float, bearing: RollingBearing
         return logarithms
 
     return {
-        "env_bpfo": log_share(bearing.outer_race_hertz),
-        "env_bpfi": log_share(bearing.inner_race_hertz),
-        "env_bsf": log_share(bearing.roller_hertz),
-        "env_ftf": log_share(bearing.cage_hertz),
-        "env_shaft": log_share(bearing.shaft_hertz),
+        **{name: log_share(hertz) for name, hertz in CHARACTERISTIC_HERTZ.items()},
         "env_std": envelope.std(axis=1),
         "env_kurt": _standardised_moment(envelope, 4) - 3,
     }
 
 
-def _power(centred: RealArray, sampling_hertz: float) -> tuple[RealArray, RealArray]:
+def _power(centred: RealArray) -> tuple[RealArray, RealArray]:
     """Return the frequencies in Hz, shape `(bins,)`, and the power at each, shape `(channels, bins)`."""
     num_samples = centred.shape[1]
     spectrum = np.fft.rfft(centred * np.hanning(num_samples), axis=1)
-    return np.fft.rfftfreq(num_samples, 1 / sampling_hertz), spectrum.real**2 + spectrum.imag**2
+    return np.fft.rfftfreq(num_samples, 1 / SAMPLING_HERTZ), spectrum.real**2 + spectrum.imag**2
 
 
 def _analytic(centred: RealArray) -> npt.NDArray[np.complexfloating[Any, Any]]:
@@ -341,9 +292,6 @@ def _standardised_moment(values: RealArray, order: int) -> RealArray:
     return moment
 
 
-CLASS_NAMES = ("healthy", "degraded")
-SAMPLING_HERTZ = 20_000
-NUM_SAMPLES = 20_480
 SNAPSHOT_NAME = re.compile(r"\d{4}(\.\d{2}){5}", re.ASCII)
 
 
@@ -353,8 +301,6 @@ CHANNELS = ("B1", "B2", "B3", "B4")
 
 def load_bearing_raw(request: DatasetRequest) -> Dataset:
     """Load the raw snapshots of test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
-    import pyarrow as pa
-
     choose_label(request, (LABEL,), client=None)
     expected = f"the snapshots of test 2 (${FOLDER_VARIABLE}/{SNAPSHOTS}/)"
     root = data_root("bearing_raw", request.folder, expected, BEARING)
@@ -365,11 +311,10 @@ def load_bearing_raw(request: DatasetRequest) -> Dataset:
     if len(snapshots) != NUM_SNAPSHOTS:
         must = f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"
         raise DataError.of(folder, must, f"{len(snapshots)} snapshots")
-    table = pa.Table.from_pandas(extract_features(snapshots[:-NUM_AFTER_SHUTDOWN]))
-    return _degradation("bearing_raw", table)
+    return _degradation("bearing_raw", extract_features(snapshots[:-NUM_AFTER_SHUTDOWN]))
 
 
-def extract_features(snapshots: list[Path]) -> pd.DataFrame:
+def extract_features(snapshots: list[Path]) -> pa.Table:
     """Return one row of features per snapshot, and the column `file` with its name; snapshots are read one at a time.
 
     Args:
@@ -378,14 +323,18 @@ def extract_features(snapshots: list[Path]) -> pd.DataFrame:
     Raises:
         DataError: If a snapshot is malformed.
     """
-    import pandas as pd
+    import pyarrow as pa
 
-    features = np.empty((len(snapshots), len(CHANNELS) * len(FEATURES)))
-    for row, path in enumerate(snapshots):
-        features[row] = vibration_features(read_snapshot(path), SAMPLING_HERTZ, ZA_2115).ravel()
-    table = pd.DataFrame(features, columns=[f"{channel}_{name}" for channel in CHANNELS for name in FEATURES])
-    table.insert(0, TIME, [path.name for path in snapshots])
-    return table
+    rows: list[dict[str, Any]] = []
+    for path in snapshots:
+        features = vibration_features(read_snapshot(path))
+        cells = {
+            f"{channel}_{name}": values[place]
+            for place, channel in enumerate(CHANNELS)
+            for name, values in features.items()
+        }
+        rows.append({TIME: path.name, **cells})
+    return pa.Table.from_pylist(rows)
 
 
 def list_snapshots(folder: Path) -> list[Path]:
@@ -395,8 +344,8 @@ def list_snapshots(folder: Path) -> list[Path]:
         folder: An existing folder.
 
     Raises:
-        DataError: If the folder can't be read, holds no snapshot, or any other file: as labels follow from the row
-            number, a misnamed snapshot must not go unnoticed.
+        DataError: If the folder can't be read, or holds any other file: as labels follow from the row number, a
+            misnamed snapshot must not go unnoticed.
     """
     try:
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -404,14 +353,8 @@ def list_snapshots(folder: Path) -> list[Path]:
         raise DataError.of(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}") from None
     unexpected = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
     if unexpected:
-        remainder = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
-        raise DataError.of(
-            folder,
-            "hold only snapshots, files named by their time such as 2004.02.12.10.32.39",
-            f"{unexpected[0]!r}{remainder}",
-        )
-    if not entries:
-        raise DataError.of(folder, "hold snapshots, files named such as 2004.02.12.10.32.39, but it is empty")
+        must = "hold only snapshots, files named by their time such as 2004.02.12.10.32.39"
+        raise DataError.of(folder, must, listed(map(repr, unexpected), most=1))
     return entries
 
 

@@ -29,32 +29,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import Any
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError
-from fedscout.engine.text import listed, shown
+from fedscout.engine.text import shown
 from fedscout.experiments.data.dataset import (
     Dataset,
     DatasetRequest,
+    Layout,
+    Publication,
+    ReadLimits,
     choose_label,
     choose_parts,
+    locate_layout,
     present_classes,
     usual_facts,
 )
-from fedscout.experiments.data.files import Layout, Publication, locate_layout
 from fedscout.experiments.data.images import value_deviation
-from fedscout.experiments.data.table_files import read_csv
+from fedscout.experiments.data.table_files import read_csv, read_text
 from fedscout.experiments.data.texts import (
     LABEL,
     USUAL_CHARACTERS,
-    CodeArray,
     code_points,
     next_character_dataset,
     text_dataset,
@@ -77,41 +77,43 @@ SIDE = 28
 CHARACTERS = digits + ascii_uppercase + ascii_lowercase
 
 
-@dataclass(frozen=True)
-class LeafUser:
-    """One user's samples.
+Pixel = Annotated[float, Field(ge=0, le=1)]
+Image = Annotated[list[Pixel], Field(min_length=SIDE * SIDE, max_length=SIDE * SIDE)]
 
-    Attributes:
-        path: Source file.
-        name: Name of the user.
-        inputs: One per sample.
-        targets: One per sample.
-    """
 
-    path: Path
-    name: str
-    inputs: list[Any]
-    targets: list[Any]
+class _Images(BaseModel):
+    x: list[Image]
+    y: list[Annotated[int, Field(strict=True, ge=0, lt=len(CHARACTERS))]]
 
-    def fault(self, text: str) -> DataError:
-        """Return an error that names the user and the file."""
-        return DataError.of(f"{self.path}, user {self.name!r}:", problem=text)
+
+class _Windows(BaseModel):
+    x: list[Annotated[str, Field(min_length=1)]]
+    y: list[Annotated[str, Field(min_length=1, max_length=1)]]
+
+
+Samples = TypeVar("Samples", _Images, _Windows)
+
+
+class _LeafFile(BaseModel, Generic[Samples]):
+    """A file as LEAF writes it."""
+
+    users: list[str]
+    num_samples: list[int]
+    user_data: dict[str, Samples]
 
 
 def load_leaf_femnist(request: DatasetRequest) -> Dataset:
     """Load the images; the label is `character`, the natural client `writer`."""
     label = choose_label(request, ("character",), client="writer")
-    images, labels, writers = [], [], []
-    for user in _users(request, FEMNIST):
-        images.append(_images(user))
-        labels.append(_labels(user))
-        writers += [user.name] * len(user.targets)
-    features = np.concatenate(images) if images else np.empty((0, 1, SIDE, SIDE), np.float32)
-    numbers, class_names = present_classes(
-        request.name, np.concatenate(labels) if labels else np.empty(0, np.int64), CHARACTERS
-    )
+    images, labels, writers = [np.empty((0, 1, SIDE, SIDE), np.float32)], [], []
+    for _, writer, samples in _users(request, FEMNIST, _LeafFile[_Images]):
+        images.append(np.array(samples.x, np.float32).reshape(-1, 1, SIDE, SIDE))
+        labels += samples.y
+        writers += [writer] * len(samples.y)
+    features = np.concatenate(images)
+    numbers, class_names = present_classes(request.dataset, np.array(labels, np.int64), CHARACTERS)
     return Dataset(
-        name=request.name,
+        name=request.dataset,
         features=features,
         labels=numbers,
         class_names=class_names,
@@ -129,91 +131,54 @@ def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     choose_label(request, (LABEL,), client="role")
     if (request.text.length, request.text.stride) != (None, None):
         raise DataError.of(
-            f"federation.text.length and federation.text.stride of data set {request.name!r}",
+            f"federation.text.length and federation.text.stride of data set {request.dataset!r}",
             "be left out, as its files already hold windows",
             f"{request.text.length} and {request.text.stride}",
         )
-    clients: dict[str, CodeArray] = {}
-    for user in _users(request, LEAF_SHAKESPEARE):
-        part = _windows(user)
-        previous = clients.get(user.name)
-        lengths = {other.shape[1] for other in clients.values()} | {part.shape[1]}
+    texts: dict[str, str] = {}
+    lengths: set[int] = set()
+    for subject, role, samples in _users(request, LEAF_SHAKESPEARE, _LeafFile[_Windows]):
+        lengths |= {len(window) for window in samples.x}
         if len(lengths) > 1:
-            raise user.fault(
-                f"all windows must be of one length, got {' and '.join(str(n - 1) for n in sorted(lengths))}"
-            )
-        clients[user.name] = part if previous is None else np.concatenate([previous, part])
+            raise DataError.of(subject, "have windows of the length of all others", sorted(lengths))
+        texts[role] = texts.get(role, "") + "".join(map("".join, zip(samples.x, samples.y, strict=True)))
+    clients = {role: code_points(text).reshape(-1, min(lengths) + 1) for role, text in texts.items()}
     return next_character_dataset(request, clients, str(LEAF_SHAKESPEARE))
 
 
-def _images(user: LeafUser) -> FloatArray:
-    try:
-        pixels = np.array(user.inputs, np.float32)
-    except (ValueError, TypeError, OverflowError):
-        pixels = np.empty(0, np.float32)
-    if pixels.shape != (len(user.inputs), SIDE * SIDE) or not ((pixels >= 0) & (pixels <= 1)).all():
-        raise user.fault(f"every image must be a list of {SIDE * SIDE} numbers between 0 and 1")
-    return pixels.reshape(-1, 1, SIDE, SIDE)
+def _users(
+    request: DatasetRequest, publication: Publication, form: type[_LeafFile[Samples]]
+) -> Iterator[tuple[str, str, Samples]]:
+    """Yield each user with samples, file by file, in file order: subject of messages, name and samples.
 
-
-def _labels(user: LeafUser) -> IntArray:
-    for target in user.targets:
-        if type(target) is not int or not 0 <= target < len(CHARACTERS):
-            raise user.fault(f"labels must be whole numbers from 0 to {len(CHARACTERS) - 1}, got {target!r}")
-    return np.array(user.targets, np.int64)
-
-
-def _windows(user: LeafUser) -> CodeArray:
-    if not all(isinstance(text, str) for text in (*user.inputs, *user.targets)):
-        raise user.fault("x and y must hold texts")
-    lengths = sorted({len(text) for text in user.inputs})
-    if len(lengths) > 1 or not lengths[0] or any(len(target) != 1 for target in user.targets):
-        raise user.fault(f"all x must be of one length, at least 1, and all y of 1, got x of {lengths}")
-    joined = "".join(text + target for text, target in zip(user.inputs, user.targets, strict=True))
-    return code_points(joined).reshape(-1, lengths[0] + 1)
-
-
-class _Samples(BaseModel):
-    x: list[Any]
-    y: list[Any]
-
-
-class _LeafFile(BaseModel):
-    """A file as LEAF writes it."""
-
-    users: list[str]
-    num_samples: list[int]
-    user_data: dict[str, _Samples]
-
-
-def _users(request: DatasetRequest, publication: Publication) -> Iterator[LeafUser]:
-    """Yield all users with samples, file by file, in file order; a user may occur once per file."""
+    A user may occur once per file.
+    """
     parts = choose_parts(request)
-    layouts = [Layout("divided files", tuple(f"{request.name}/{part}/*.json" for part in parts))]
+    layouts = [Layout("divided files", tuple(f"{request.dataset}/{part}/*.json" for part in parts))]
     if parts == ("train", "test"):
-        layouts.append(Layout("files not divided", (f"{request.name}/all_data/*.json",)))
-    _, paths = locate_layout(request.name, layouts, publication, request.folder)
+        layouts.append(Layout("files not divided", (f"{request.dataset}/all_data/*.json",)))
+    _, paths = locate_layout(request.dataset, layouts, publication, request.folder)
     for path in paths:
         request.limits.check_file(path)
         try:
-            file = _LeafFile.model_validate_json(path.read_bytes())
+            file = form.model_validate_json(path.read_bytes())
         except OSError as error:
             raise DataError.of(path, problem=f"can't be read: {error}") from None
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             place = ".".join(map(str, fault["loc"])) or "the whole"
-            must = "be JSON with users, num_samples and user_data, as LEAF writes it"
-            raise DataError.of(path, f"{must}: {place}: {fault['msg']}") from None
+            must = f"be JSON with users, num_samples and user_data, as LEAF writes it: {place}: {fault['msg']}"
+            raise DataError.of(path, must, shown(fault["input"])) from None
         counts = dict(zip(file.users, file.num_samples, strict=False))
         if len({len(file.users), len(file.num_samples), len(counts)}) > 1 or counts.keys() != file.user_data.keys():
             raise DataError.of(path, "name each user once in users and user_data, with one of num_samples")
         for name, count in counts.items():
-            user = LeafUser(path, name, file.user_data[name].x, file.user_data[name].y)
-            sizes = (count, len(user.inputs), len(user.targets))
-            if len(set(sizes)) > 1:
-                raise user.fault(f"num_samples, x and y must be of one length, got {listed(map(str, sizes))}")
+            subject, samples = f"user {name!r} of {path}", file.user_data[name]
+            if not count == len(samples.x) == len(samples.y):
+                sizes = f"{count}, {len(samples.x)}, {len(samples.y)}"
+                raise DataError.of(subject, "have num_samples, x and y of one length", sizes)
             if count:
-                yield user
+                yield subject, name, samples
 
 
 TINY_SHAKESPEARE = Publication(
@@ -230,16 +195,15 @@ BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 def load_shakespeare(request: DatasetRequest) -> Dataset:
     """Load the windows; the label is the next character, the natural client `speaker`."""
     choose_label(request, (LABEL,), client="speaker")
-    _, (path,) = locate_layout(request.name, SHAKESPEARE_LAYOUTS, TINY_SHAKESPEARE, request.folder)
-    request.limits.check_file(path)
-    speakers = read_speakers(path)
+    _, (path,) = locate_layout(request.dataset, SHAKESPEARE_LAYOUTS, TINY_SHAKESPEARE, request.folder)
+    speakers = read_speakers(path, request.limits)
     length = request.text.length or USUAL_CHARACTERS
     stride = request.text.stride or length
     clients = {name: part for name, text in speakers.items() if len(part := windows(text, length, stride))}
     if not clients:
         longest = max(map(len, speakers.values()))
         raise DataError.of(
-            f"federation.text.length of data set {request.name!r}",
+            f"federation.text.length of data set {request.dataset!r}",
             f"be below the {longest} characters of the longest speaker",
             length,
         )
@@ -247,21 +211,17 @@ def load_shakespeare(request: DatasetRequest) -> Dataset:
     return next_character_dataset(request, clients, str(TINY_SHAKESPEARE), facts)
 
 
-def read_speakers(path: Path) -> dict[str, str]:
+def read_speakers(path: Path, limits: ReadLimits) -> dict[str, str]:
     """Return the text of each speaker, speeches joined by newlines, in order of first appearance.
 
     Args:
         path: An existing file.
+        limits: Maximum size.
 
     Raises:
-        DataError: If it is empty or not UTF-8, or a speech does not start with its speaker.
+        DataError: If it can't be read, is too large, empty or not UTF-8, or a speech does not start with its speaker.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError.of(path, f"be UTF-8 text: {error.reason} at byte {error.start}") from None
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
+    text = read_text(path, limits=limits).replace("\r\n", "\n")
     speeches: dict[str, list[str]] = {}
     for number, block in enumerate(BLANK_LINES.split(text.strip()), start=1):
         speaker, _, speech = block.strip("\n").partition("\n")
@@ -289,12 +249,12 @@ CLASS_NAMES = ("negative", "neutral", "positive")
 def load_sentiment140(request: DatasetRequest) -> Dataset:
     """Load the tweets; the label is `polarity`, the natural client `user`."""
     label = choose_label(request, ("polarity",), client="user")
-    _, paths = locate_layout(request.name, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
+    _, paths = locate_layout(request.dataset, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise DataError.of(f"data set {request.name!r}", "have one file training*.csv", f"{len(paths)}: {names}")
+        raise DataError.of(f"data set {request.dataset!r}", "have one file training*.csv", f"{len(paths)}: {names}")
     path = paths[0]
-    request.limits.check_file(path)
+    request.limits.check_file(path)  # before its encoding is looked at
     rows = read_csv(path, ",", COLUMNS, request.limits, _encoding(path))
     if rows["polarity"][0].as_py() not in POLARITIES or rows["text"][0].as_py() == str(len(COLUMNS) - 1):
         rows = rows.slice(1)  # a header of names or of column numbers
@@ -305,10 +265,10 @@ def load_sentiment140(request: DatasetRequest) -> Dataset:
             must = f"hold a polarity of {', '.join(POLARITIES)} and a user in every row"
             raise DataError.of(path, must, f"{shown(f'{polarity}, {user}')} in row {row}")
     labels, class_names = present_classes(
-        request.name, np.array([POLARITIES[polarity] for polarity in polarities]), CLASS_NAMES
+        request.dataset, np.array([POLARITIES[polarity] for polarity in polarities]), CLASS_NAMES
     )
     texts = text_rows((text or "" for text in rows["text"].to_pylist()), request)
-    return text_dataset(request.name, texts, labels, class_names, label, str(SENTIMENT140), np.array(users))
+    return text_dataset(request.dataset, texts, labels, class_names, label, str(SENTIMENT140), np.array(users))
 
 
 def _encoding(path: Path) -> str:

@@ -1,4 +1,12 @@
-"""Image data sets: the MNIST family and retinal photographs.
+"""Image data sets: CIFAR, the MNIST family and retinal photographs.
+
+`cifar10`, `cifar100`: 50,000 training and 10,000 test colour images of 32 × 32 pixels. A. Krizhevsky, "Learning
+multiple layers of features from tiny images", technical report, University of Toronto, 2009. CIFAR-10 has ten classes,
+CIFAR-100 a hundred in twenty groups; the hundred classes and the groups are numbered in alphabetical order. Two formats
+are read. Batches of the binary version hold the red pixels of an image row by row, then the green and the blue ones, as
+described in "Dataset layout" of https://www.cs.toronto.edu/~kriz/cifar.html. An `.npz` archive holds `x`, unsigned
+bytes of shape `(rows, 32, 32, 3)`, and the labels. The publisher's pickled batches are not read, as unpickling can run
+code.
 
 `mnist`: 60,000 training and 10,000 test digits of 28 × 28 pixels. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner,
 "Gradient-based learning applied to document recognition", Proceedings of the IEEE 86(11), 1998.
@@ -17,37 +25,164 @@ These are stored in IDX files, plain or compressed. Y. LeCun, C. Cortes and C. B
 handwritten digits", whose page defines the format: two zero bytes, the type (8: unsigned byte), the number of axes,
 each axis as a big-endian 32-bit number, then the values.
 
-`retinal`: fundus photographs, glaucoma or healthy; `retinal_grades`: with the grade of diabetic retinopathy, 0 to 4, on
-the international scale (C. P. Wilkinson et al., "Proposed international clinical diabetic retinopathy and diabetic
-macular edema disease severity scales", Ophthalmology 110(9), 2003). Both are of several hospitals that differ in
-camera, patients and graders. These federations are not published as one file, so the user creates a folder per
-hospital, `retinal/<hospital>/` or `retinal_grades/<hospital>/`, with class folders or a `labels.csv` (`images.py`). The
-natural clients are the hospitals. Images of eyes with suspected glaucoma are left out, and counted in the record.
+`retinal`: fundus photographs of several hospitals that differ in camera, patients and graders, glaucoma or healthy.
+This federation is not published as one file, so the user creates a folder per hospital, `retinal/<hospital>/`, with
+class folders or a `labels.csv` (`images.py`). The natural clients are the hospitals. Images of eyes with suspected
+glaucoma are left out, and counted in the record.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 
 import numpy as np
+import numpy.typing as npt
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label, choose_parts
-from fedscout.experiments.data.files import (
+from fedscout.experiments.data.dataset import (
     FOLDER_VARIABLE,
+    Dataset,
+    DatasetRequest,
     Layout,
     Publication,
     ReadLimits,
+    choose_label,
+    choose_parts,
     data_root,
     locate_layout,
 )
-from fedscout.experiments.data.images import Picture, PixelArray, image_dataset, list_pictures, pictures_dataset
+from fedscout.experiments.data.images import PixelArray, image_dataset, list_pictures, pictures_dataset
+from fedscout.experiments.data.table_formats import ROWS, read_arrays
+
+CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+SIDE = 32
+CHANNELS = 3
+IMAGE_BYTES = CHANNELS * SIDE * SIDE
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FINE_NAMES = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm"""
+COARSE_NAMES = """
+    aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices
+    household_furniture insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes
+    large_omnivores_and_herbivores medium_mammals non-insect_invertebrates people reptiles small_mammals trees
+    vehicles_1 vehicles_2"""
+FINE = tuple(FINE_NAMES.split())
+COARSE = tuple(COARSE_NAMES.split())
+
+Images = tuple[PixelArray, npt.NDArray[np.integer]]
+
+
+@dataclass(frozen=True)
+class CifarFiles:
+    """File layout of one of the two data sets.
+
+    Attributes:
+        publication: Publication of the data set.
+        binary: Folder of binary batches, relative to the data folder.
+        batches: Batches of each part.
+        labels: Class names of each label, the default first, in label order.
+        arrays: Array of each label in an archive; binary batches hold a byte for each before an image, the last first.
+    """
+
+    publication: Publication
+    binary: str
+    batches: Mapping[str, tuple[str, ...]]
+    labels: Mapping[str, tuple[str, ...]]
+    arrays: tuple[str, ...]
+
+
+CIFAR10 = CifarFiles(
+    Publication("Krizhevsky, CIFAR-10, 2009", CIFAR_PAGE, "unpack the binary version there"),
+    binary="cifar10/cifar-10-batches-bin",
+    batches={"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)},
+    labels={"class": CIFAR10_CLASSES},
+    arrays=("y",),
+)
+CIFAR100 = CifarFiles(
+    Publication("Krizhevsky, CIFAR-100, 2009", CIFAR_PAGE, "unpack the binary version there"),
+    binary="cifar100/cifar-100-binary",
+    batches={"train": ("train",), "test": ("test",)},
+    labels={"fine_label": FINE, "coarse_label": COARSE},
+    arrays=("y", "y_coarse"),
+)
+
+
+def load_cifar10(request: DatasetRequest) -> Dataset:
+    """Load CIFAR-10; the label is `class`."""
+    return _load_cifar(request, CIFAR10)
+
+
+def load_cifar100(request: DatasetRequest) -> Dataset:
+    """Load CIFAR-100; the label is `fine_label`, or the group, `coarse_label`."""
+    return _load_cifar(request, CIFAR100)
+
+
+def _load_cifar(request: DatasetRequest, files: CifarFiles) -> Dataset:
+    label = choose_label(request, tuple(files.labels), client=None)
+    place = [*files.labels].index(label)
+    parts, folder = choose_parts(request), files.binary.partition("/")[0]
+    layouts = (
+        Layout("binary version", tuple(f"{files.binary}/{name}.bin" for part in parts for name in files.batches[part])),
+        Layout("npz archives", tuple(f"{folder}/*{part}.npz" for part in parts)),
+    )
+    layout, paths = locate_layout(request.dataset, layouts, files.publication, request.folder)
+    contents = []
+    for path in paths:
+        if layout == layouts[0]:
+            pixels, labels = _read_binary(path, request.limits, len(files.labels), len(files.labels) - 1 - place)
+        else:
+            pixels, labels = _read_archive(path, request.limits, files.arrays[place])
+        _check_labels(path, labels, 0, len(files.labels[label]))
+        contents.append((pixels, labels))
+    pixels, labels = contents[0] if len(contents) == 1 else map(np.concatenate, zip(*contents, strict=True))
+    return image_dataset(request.dataset, pixels, labels, files.labels[label], label, str(files.publication))
+
+
+def _check_labels(path: Path, labels: npt.NDArray[np.integer], first: int, num_classes: int) -> None:
+    invalid_rows = np.flatnonzero((labels < first) | (labels >= first + num_classes))
+    if len(invalid_rows):
+        must = f"be between {first} and {first + num_classes - 1}"
+        given = f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}"
+        raise DataError.of(f"the labels of {path}", must, given)
+
+
+def _read_binary(path: Path, limits: ReadLimits, num_labels: int, place: int) -> Images:
+    """Return the images of a batch, and the labels that stand at a place before each."""
+    limits.check_file(path)
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise DataError.of(path, problem=f"can't be read: {error}") from None
+    record = num_labels + IMAGE_BYTES
+    if not len(content) or len(content) % record:
+        raise DataError.of(path, f"hold whole records of {record} bytes", f"{len(content)} bytes")
+    records = content.reshape(-1, record)
+    return records[:, num_labels:].reshape(-1, CHANNELS, SIDE, SIDE), records[:, place]
+
+
+def _read_archive(path: Path, limits: ReadLimits, label: str) -> Images:
+    arrays = read_arrays(path, limits, label)
+    pixels, labels = arrays[ROWS], arrays[label]
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIDE, SIDE, CHANNELS) or labels.dtype.kind not in "iu":
+        raise DataError.of(
+            path,
+            f"hold in {ROWS} unsigned bytes of shape (rows, {SIDE}, {SIDE}, {CHANNELS}), and whole numbers in {label}",
+            f"{pixels.dtype} of shape {pixels.shape}, and {labels.dtype}",
+        )
+    return pixels.transpose(0, 3, 1, 2), labels
+
 
 UNSIGNED_BYTE = 8
 GZIP_MAGIC = b"\x1f\x8b"
@@ -132,25 +267,25 @@ def load_emnist(request: DatasetRequest) -> Dataset:
     The name `emnist` means `emnist_balanced`; `emnist_letters` and so on name the others.
     """
     choose_label(request, ("character",), client=None)
-    variant = request.name.removeprefix("emnist").removeprefix("_") or USUAL
+    variant = request.dataset.removeprefix("emnist").removeprefix("_") or USUAL
     stems = [
         (f" in {folder}", f"{folder}/emnist-{variant}-{{part}}-{{kind}}-idx") for folder in ("emnist", "emnist/gzip")
     ]
     parts = choose_parts(request)
     images, labels = _read_parts(request, stems, parts, EMNIST, len(CLASSES[variant]), FIRST_LABELS.get(variant, 0))
     upright = images.transpose(0, 2, 1)[:, None]
-    return image_dataset(request.name, upright, labels, CLASSES[variant], "character", str(EMNIST))
+    return image_dataset(request.dataset, upright, labels, CLASSES[variant], "character", str(EMNIST))
 
 
 def _mnist_like(request: DatasetRequest, publication: Publication, label: str, class_names: Sequence[str]) -> Dataset:
     choose_label(request, (label,), client=None)
     stems = [
-        (variant, f"{request.name}/{{part}}-{{kind}}{separator}idx")
+        (variant, f"{request.dataset}/{{part}}-{{kind}}{separator}idx")
         for variant, separator in (("", "-"), (" with a dot in their names", "."))
     ]
     parts = tuple(NAMES_OF_PARTS[part] for part in choose_parts(request))
     images, labels = _read_parts(request, stems, parts, publication, len(class_names))
-    return image_dataset(request.name, images[:, None], labels, class_names, label, str(publication))
+    return image_dataset(request.dataset, images[:, None], labels, class_names, label, str(publication))
 
 
 def _read_parts(
@@ -184,14 +319,14 @@ def _read_parts(
         )
         for variant, stem in stems
     ]
-    _, paths = locate_layout(request.name, layouts, publication, request.folder)
+    _, paths = locate_layout(request.dataset, layouts, publication, request.folder)
     pairs = [
         _read_pair(images, labels, num_classes, first_label, request.limits)
         for images, labels in zip(paths[::2], paths[1::2], strict=True)
     ]
     if len({images.shape[1:] for images, _ in pairs}) > 1:
         shapes = " and ".join(str(images.shape[1:]) for images, _ in pairs)
-        raise DataError.of(f"the images of data set {request.name!r}", "be of one size", shapes)
+        raise DataError.of(f"the images of data set {request.dataset!r}", "be of one size", shapes)
     if len(pairs) == 1:
         return pairs[0]
     return np.concatenate([images for images, _ in pairs]), np.concatenate([labels for _, labels in pairs])
@@ -205,13 +340,7 @@ def _read_pair(
         raise DataError.of(
             labels_path, f"hold one label for each of the {len(images)} images of {images_path}", len(labels)
         )
-    invalid_rows = np.flatnonzero((labels < first_label) | (labels >= first_label + num_classes))
-    if len(invalid_rows):
-        raise DataError.of(
-            f"the labels of {labels_path}",
-            f"be between {first_label} and {first_label + num_classes - 1}",
-            f"{labels[invalid_rows[0]]} in row {invalid_rows[0] + 1}",
-        )
+    _check_labels(labels_path, labels, first_label, num_classes)
     return images, labels - np.uint8(first_label)
 
 
@@ -228,13 +357,6 @@ RETINAL = Publication(
     "https://refuge.grand-challenge.org, https://github.com/miag-ull/rim-one-dl",
     derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
 )
-RETINAL_GRADES = Publication(
-    "APTOS 2019 Blindness Detection, Aravind Eye Hospital, 2019; IDRiD, Porwal et al., Data 3(3), 2018; Messidor-2, "
-    "Decencière et al., Image Analysis & Stereology 33(3), 2014, and others",
-    "https://www.kaggle.com/c/aptos2019-blindness-detection, https://ieee-dataport.org/open-access/"
-    "indian-diabetic-retinopathy-image-dataset-idrid, https://www.adcis.net/en/third-party/messidor2/",
-    derivation="put each hospital's images into its own folder, by class or with a labels.csv (image,label)",
-)
 LABEL = "diagnosis"
 HOSPITAL = "hospital"
 
@@ -242,7 +364,14 @@ HOSPITAL = "hospital"
 def load_retinal(request: DatasetRequest) -> Dataset:
     """Load the hospitals' images; the label is `diagnosis`, the natural client the `hospital`."""
     choose_label(request, (LABEL,), client=HOSPITAL)
-    pictures = _of_hospitals("retinal", RETINAL, request.model_copy(update={"label": None, "client_column": None}))
+    hospital = f"${FOLDER_VARIABLE}/retinal/<hospital>"
+    expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
+    folder = data_root("retinal", request.folder, expected_path, RETINAL) / "retinal"
+    if not folder.is_dir():
+        raise DataError.of(folder, f"hold {expected_path} of data set 'retinal'", "no folder", RETINAL.origin)
+    pictures = list_pictures(folder, limits=request.limits)
+    if pictures[0].client is None:
+        raise DataError.of("data set 'retinal'", f"have one folder per hospital, {expected_path}")
     meanings = [MEANINGS.get(picture.label.lower()) for picture in pictures]
     if None in meanings:
         picture = pictures[meanings.index(None)]
@@ -258,22 +387,3 @@ def load_retinal(request: DatasetRequest) -> Dataset:
     label_request = request.model_copy(update={"label": LABEL})
     dataset = pictures_dataset("retinal", diagnosed, str(RETINAL), label_request, classes=(HEALTHY, GLAUCOMA))
     return replace(dataset, facts={**dataset.facts, "num_suspects_left_out": len(pictures) - len(diagnosed)})
-
-
-def load_retinal_grades(request: DatasetRequest) -> Dataset:
-    """Load the images of all hospitals, which are the natural clients."""
-    pictures = _of_hospitals("retinal_grades", RETINAL_GRADES, request)
-    return pictures_dataset("retinal_grades", pictures, str(RETINAL_GRADES), request)
-
-
-def _of_hospitals(name: str, publication: Publication, request: DatasetRequest) -> list[Picture]:
-    """Return the images below the folder of a data set, each with its hospital."""
-    hospital = f"${FOLDER_VARIABLE}/{name}/<hospital>"
-    expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
-    folder = data_root(name, request.folder, expected_path, publication) / name
-    if not folder.is_dir():
-        raise DataError.of(folder, f"hold {expected_path} of data set {name!r}", "no folder", publication.origin)
-    pictures = list_pictures(folder, request.label, request.client_column, request.limits)
-    if pictures[0].client is None:
-        raise DataError.of(f"data set {name!r}", f"have one folder per hospital, {expected_path}")
-    return pictures

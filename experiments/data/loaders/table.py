@@ -8,11 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
-from fedscout.experiments.data.dataset import QUANTITIES, Dataset, DatasetLoader, DatasetRequest
-from fedscout.experiments.data.files import START_VARIABLE
-from fedscout.experiments.data.loaders import bearing, cifar, leaf, pictures, tabular
-from fedscout.experiments.data.loaders.hugging_face import is_hugging_face, load_hugging_face
-from fedscout.experiments.data.own import load_own_data
+from fedscout.experiments.data.dataset import QUANTITIES, START_VARIABLE, Dataset, DatasetLoader, DatasetRequest
+from fedscout.experiments.data.loaders import bearing, leaf, pictures, tabular
+from fedscout.experiments.data.own import is_hugging_face, load_hugging_face, load_own_data
 
 DATASETS: Mapping[str, DatasetLoader] = {
     "digits": tabular.load_digits,
@@ -27,12 +25,11 @@ DATASETS: Mapping[str, DatasetLoader] = {
     "bearing_faults_all": bearing.load_bearing_faults_all,
     "bearing_raw": bearing.load_bearing_raw,
     "retinal": pictures.load_retinal,
-    "retinal_grades": pictures.load_retinal_grades,
     "unsw_nb15": tabular.load_unsw_nb15,
     "nf_unsw_nb15": tabular.load_nf_unsw_nb15,
     "heart": tabular.load_heart,
-    "cifar10": cifar.load_cifar10,
-    "cifar100": cifar.load_cifar100,
+    "cifar10": pictures.load_cifar10,
+    "cifar100": pictures.load_cifar100,
     "mnist": pictures.load_mnist,
     "fashion_mnist": pictures.load_fashion_mnist,
     "emnist": pictures.load_emnist,
@@ -71,7 +68,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
         DataError: If its files are missing, malformed or too large, or do not fit into memory, or it has no such
             column.
     """
-    name = request.name
+    name = request.dataset
     loader = load_hugging_face if is_hugging_face(name) else DATASETS.get(name)
     if loader is None and is_own_data(name):
         loader = load_own_data
@@ -90,7 +87,7 @@ def load_dataset(request: DatasetRequest) -> Dataset:
 
 def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
     """Yield a fault for each setting that the data set does not read."""
-    name, is_hub = request.name, is_hugging_face(request.name)
+    name, is_hub = request.dataset, is_hugging_face(request.dataset)
     is_own, own_tables = is_own_data(name), "your own tables"
     for key, value, applies, readers in (
         ("split", request.part, is_hub, (*DIVIDED, "hf:owner/name")),

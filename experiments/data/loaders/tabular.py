@@ -60,8 +60,15 @@ import numpy as np
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import ColumnRoles, as_numbers
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, choose_label
-from fedscout.experiments.data.files import Layout, Publication, locate, locate_layout
+from fedscout.experiments.data.dataset import (
+    Dataset,
+    DatasetRequest,
+    Layout,
+    Publication,
+    choose_label,
+    locate,
+    locate_layout,
+)
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import (
     dataset_from_mixed_table,
@@ -73,7 +80,7 @@ from fedscout.experiments.data.tables import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fedscout.experiments.data.files import ReadLimits
+    from fedscout.experiments.data.dataset import ReadLimits
 
 
 DIGITS = Publication(
@@ -184,7 +191,7 @@ def load_heart(request: DatasetRequest) -> Dataset:
 
     label = choose_label(request, (DISEASE, "num"), client=HOSPITAL)
     names = tuple(f"heart/processed.{hospital}.data" for hospital in HOSPITALS)
-    paths = locate(request.name, names, HEART, request.folder)
+    paths = locate(request.dataset, names, HEART, request.folder)
     tables = [_patients(path, hospital, request.limits) for hospital, path in zip(HOSPITALS, paths, strict=True)]
     table = pa.concat_tables(tables)
     num_zeros = 0
@@ -201,7 +208,9 @@ def load_heart(request: DatasetRequest) -> Dataset:
         dropped=request.drop_columns,
     )
     facts = {"num_zeros_taken_as_missing": num_zeros}
-    dataset = dataset_from_mixed_table(request.name, table, roles, request.min_release, source=str(HEART), facts=facts)
+    dataset = dataset_from_mixed_table(
+        request.dataset, table, roles, request.min_release, source=str(HEART), facts=facts
+    )
     return replace(dataset, class_names=("absent", "present")) if label == DISEASE else dataset
 
 
@@ -287,7 +296,7 @@ def load_nf_unsw_nb15(request: DatasetRequest) -> Dataset:
 
 def _load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
     layouts = (Layout("CSV", (f"{flows.file}.csv",), packed=True), Layout("zip", (f"{flows.file}.zip",)))
-    _, (path,) = locate_layout(request.name, layouts, flows.publication, request.folder)
+    _, (path,) = locate_layout(request.dataset, layouts, flows.publication, request.folder)
     rows = read_csv(path, delimiter=",", limits=request.limits)
     require_columns(path, rows, (*flows.required, *flows.categories, *flows.labels))
     label = request.label or flows.labels[0]
@@ -300,7 +309,7 @@ def _load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
         dropped=request.drop_columns,
     )
     source = str(flows.publication)
-    dataset = dataset_from_mixed_table(request.name, rows, roles, request.min_release, source, facts={})
+    dataset = dataset_from_mixed_table(request.dataset, rows, roles, request.min_release, source, facts={})
     return replace(dataset, class_names=flows.class_names) if label == flows.binary else dataset
 
 

@@ -19,7 +19,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.effects import FeatureNoise
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.detectors.federations import RecordingGrid, SpreadGrid, federation, gaussian_clients, most_alarms, report_of
 from tests.kits.refusals import refused

@@ -33,7 +33,7 @@ from fedscout.engine.messages.keys import FLAT_KEY, FUNCTION_KEY
 from fedscout.engine.metrics import OF_CLASSES, R2, Auroc, MacroF1, Mae
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.scenarios.features import LittleIsEnough
+from fedscout.experiments.scenarios.effects import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
 from tests.engine.federations import CORRUPTED, NUM_FEATURES, QUERIES, dense, plain_model, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, messages

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import DataError, UserError
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.files import USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.dataset import USUAL_LIMITS, Dataset, DatasetRequest, ReadLimits
 from fedscout.experiments.data.loaders import table
 
 

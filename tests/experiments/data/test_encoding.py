@@ -97,12 +97,6 @@ def test_a_value_that_no_statistic_covers_stays_finite() -> None:
     np.testing.assert_array_equal(found.features[[1, 3], 0], [LARGEST_SCORE, -LARGEST_SCORE])
 
 
-def test_columns_keep_their_order() -> None:
-    found = encoded(category("a", "b"), number(1, 3), NumberColumn("w", np.array([0.0, 2.0])))
-    assert found.names == ("c=a", "c=b", "x", "w")
-    np.testing.assert_array_equal(found.features, [[1, 0, -1, -1], [0, 1, 1, 1]])
-
-
 # Standardised columns have mean 0 and variance 1, whatever their unit was.
 
 

@@ -275,10 +275,6 @@ FAULTY: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         written(table("code no", [f"c{row}" for row in range(NUM_ROWS)]).drop(columns=["age", "site"])),
         ("federation.label=grade",),
     ),
-    "no label": (
-        written(table(grade=["", *GOOD["grade"][1:]])),
-        ("federation.label=grade", "federation.unlabelled_rows=fail"),
-    ),
     "a quantity": (
         written(table("x", [str(row) for row in range(NUM_ROWS * 4)][:NUM_ROWS])),
         ("federation.label=age", "federation.task=classification"),

@@ -255,11 +255,10 @@ def test_several_pictures_in_one(pets: Path) -> None:
     assert_refused(str(pets), key="3.gif", given=3)
 
 
-def test_many_damaged_pictures_are_one_line_with_their_number_and_a_few_names(pets: Path) -> None:
+def test_many_damaged_pictures_are_one_line_with_their_number_and_the_first(pets: Path) -> None:
     for number in range(8):
         (pets / "dog" / f"bad{number}.png").write_text("no")
-    named = (str(pets / "dog" / "bad0.png"), "bad1.png, bad2.png, bad3.png, bad4.png and 3 more")
-    assert_refused(str(pets), key="8 of 12 pictures", names=named)
+    assert_refused(str(pets), key="8 of 12 pictures", names=str(pets / "dog" / "bad0.png"))
 
 
 def test_a_pipe_among_pictures_is_refused_and_not_waited_for(pets: Path) -> None:

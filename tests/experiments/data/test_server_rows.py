@@ -82,11 +82,6 @@ def test_clients_keep_a_row_of_each_class() -> None:
         cut(97)
 
 
-def test_labels_are_stripped_unless_asked_for() -> None:
-    assert cut(10, labelled=False)[1].labels is None
-    assert len(cut(10)[1].labels) == 10
-
-
 def grouped(sizes: tuple[int, ...] = (9, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 1), num_classes: int = 2) -> Dataset:
     """The same for rows of groups, those of a group of one class, classes by turns; in random order."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
@@ -207,7 +202,7 @@ def built_with(
 def test_all_rows_are_the_servers_and_the_clients_keep_theirs(tmp_path: Path) -> None:
     alone, served = (
         built_with(tmp_path, None),
-        built_with(tmp_path, table(60, ("well", "ill"), seed=1)),
+        built_with(tmp_path, table(60, ("well", "dead"), seed=1)),  # labels are not looked at
     )
     np.testing.assert_array_equal(alone.features, served.features)
     np.testing.assert_array_equal(alone.partition.rows, served.partition.rows)
@@ -264,11 +259,6 @@ def test_rows_unlike_the_clients_are_refused(
 def test_rows_that_make_no_data_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^federation.server_dataset=.*server.csv .*'state'"):
         built_with(tmp_path, table(60, ("well",)))
-
-
-def test_classes_do_not_matter_where_labels_are_stripped(tmp_path: Path) -> None:
-    server = built_with(tmp_path, table(60, ("well", "dead"))).server
-    assert server.num_rows == 60
 
 
 def test_tokens_are_refused(tmp_path: Path) -> None:

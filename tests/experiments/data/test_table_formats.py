@@ -20,9 +20,7 @@ import pyarrow as pa
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError, UserError
-from fedscout.experiments.config import load_config
-from fedscout.experiments.data.files import ReadLimits
-from fedscout.experiments.federation import build_federation
+from fedscout.experiments.data.dataset import ReadLimits
 from fedscout.experiments.federation_config import FederationConfig
 from tests.experiments.data.awkward_tables import patients
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
@@ -96,29 +94,6 @@ def test_any_damage_is_one_clear_fault(tmp_path: Path, name: str) -> None:
         path.write_bytes(damaged)
         with suppress(UserError):
             load_dataset(str(path), **ROLES)
-
-
-# A table that is too large.
-
-
-def test_a_table_beyond_the_limit_is_sampled_by_the_seed_whatever_its_blocks(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = pd.DataFrame({"x": np.arange(5000) / 8, "y": ["a", "b"] * 2500})
-    save(rows, tmp_path / "t.csv")
-    rows.to_parquet(tmp_path / "t.parquet", row_group_size=77)
-
-    def drawn(name: str, seed: int) -> np.ndarray:
-        keys = {"dataset": tmp_path / name, "label": "y", "max_rows": 900, "max_file_rows": 4999, "seed": seed}
-        config = load_config([f"federation.{key}={value}" for key, value in keys.items()])
-        federation = build_federation(config.federation, config.model)
-        assert federation.facts["num_rows_not_sampled"] == 4100
-        return np.sort(federation.features[:, 0])
-
-    np.testing.assert_array_equal(drawn("t.csv", 0), drawn("t.parquet", 0))
-    assert not np.array_equal(drawn("t.csv", 0), drawn("t.csv", 1))
-    assert (np.diff(drawn("t.csv", 0)) > 0).all()
-    assert "900 of its 5000 rows" in caplog.text
 
 
 # Databases.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, DataError
-from fedscout.experiments.data.files import FOLDER_VARIABLE
+from fedscout.experiments.data.dataset import FOLDER_VARIABLE
 from fedscout.experiments.data.loaders.table import DATASETS
 from fedscout.experiments.data.loaders.tabular import HOSPITALS, MEASUREMENTS
 from tests.experiments.data import image_files
@@ -195,12 +195,6 @@ def test_malformed(tmp_path: Path, rows: list[str], key: str | None, names: str 
     assert_refused("heart", folder=write_heart(tmp_path, cleveland=rows), key=key, names=names)
 
 
-def test_missing_files_and_other_columns(tmp_path: Path) -> None:
-    assert_refused("heart", folder=tmp_path, key=tmp_path.name, names=HEART_FILE)
-    with refused(DataError, key="federation.label"):
-        load_dataset("heart", folder=tmp_path, label="age", client_column="sex")
-
-
 @pytest.mark.data
 def test_published_files_of_heart(data_folder: Path) -> None:
     dataset = load_dataset("heart", folder=data_folder)
@@ -379,10 +373,7 @@ def test_digits_keep_the_scale_of_pixels_and_state_their_unit() -> None:
 
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
-OF_COLUMNS = (
-    *("wine_quality", "wine_quality_red", "wine_quality_white", "retinal_grades"),
-    *("unsw_nb15", "nf_unsw_nb15"),
-)
+OF_COLUMNS = ("wine_quality", "wine_quality_red", "wine_quality_white", "unsw_nb15", "nf_unsw_nb15")
 """Data sets of which any column may be the label, or name the clients: their files are read first."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "datasets.md"
 

@@ -310,12 +310,6 @@ def test_two_parts_are_one_too_many(tmp_path: Path) -> None:
     assert load_dataset("sentiment140", folder=tmp_path).num_rows == 12
 
 
-def test_other_columns_are_refused(tmp_path: Path) -> None:
-    write_tweets(tmp_path, GOOD)
-    assert load_dataset("sentiment140", label="polarity", client_column="user", folder=tmp_path).num_rows == 12
-    assert_refused("sentiment140", client_column="id", folder=tmp_path, key="federation.client_column", given="'id'")
-
-
 @pytest.mark.data
 def test_part_of_the_published_file(data_folder: Path) -> None:
     dataset = load_dataset("sentiment140", folder=data_folder)
@@ -397,8 +391,6 @@ def test_what_the_files_fix_cannot_be_set(tmp_path: Path) -> None:
     write_leaf(tmp_path, "leaf_shakespeare", leaf({"A": (["ab"] * 3, ["a", "b", "a"])}))
     with refused(DataError, key="federation.text.length", given="None and 3", names="federation.text.stride"):
         load_dataset("leaf_shakespeare", folder=tmp_path, text=TextSettings(stride=3))
-    with refused(DataError, key="federation.client_column", given="'play'"):
-        load_dataset("leaf_shakespeare", folder=tmp_path, client_column="play")
 
 
 GOOD_FEMNIST = femnist()
@@ -416,7 +408,7 @@ def image(value: Any) -> list[Any]:
     return [value] * 784
 
 
-USER = "a.json, user 'u':"
+USER, PLACE = "user 'u' of a.json", "user_data.u."
 MALFORMED_FEMNIST: dict[str, tuple[Any, str, str | tuple[str, ...]]] = {
     "empty": (b"", "a.json", "JSON"),
     "cut": (json.dumps(GOOD_FEMNIST).encode()[:-50], "a.json", "JSON"),
@@ -424,14 +416,18 @@ MALFORMED_FEMNIST: dict[str, tuple[Any, str, str | tuple[str, ...]]] = {
     "a list": ([1], "a.json", "JSON"),
     "no user_data": (changed(user_data=None), "a.json", "user_data: Field required"),
     "a count short": (changed(num_samples=[4]), "a.json", "num_samples"),
-    "wrong counts": (changed(num_samples=[4, 3]), "a.json, user 'f02':", "got 3, 2, 2"),
+    "wrong counts": (changed(num_samples=[4, 3]), "user 'f02' of a.json", "got 3, 2, 2"),
     "another user": (changed(users=["f01", "f03"]), "a.json", "once"),
     "a user twice": (changed(users=["f01", "f01"]), "a.json", "once"),
-    "small image": (with_user([[0.5] * 10], [1], 1), USER, "784"),
-    "text in an image": (with_user([image("ink")], [1], 1), USER, "784"),
-    "pixels of bytes": (with_user([image(255)], [1], 1), USER, "between 0 and 1"),
-    "label out of range": (with_user([image(0.5)], [62], 1), USER, "61, got 62"),
-    "true as label": (with_user([image(0.5)], [True], 1), USER, "61, got True"),
+    "small image": (with_user([[0.5] * 10], [1], 1), "a.json", f"{PLACE}x.0: List should have at least 784"),
+    "text in an image": (with_user([image("ink")], [1], 1), "a.json", f"{PLACE}x.0.0: Input should be a valid number"),
+    "pixels of bytes": (
+        with_user([image(255)], [1], 1),
+        "a.json",
+        f"{PLACE}x.0.0: Input should be less than or equal to 1",
+    ),
+    "label out of range": (with_user([image(0.5)], [62], 1), "a.json", f"{PLACE}y.0: Input should be less than 62"),
+    "true as label": (with_user([image(0.5)], [True], 1), "a.json", f"{PLACE}y.0: Input should be a valid integer"),
     "no samples": (leaf({"u": ([], [])}), "data set 'leaf_femnist'", "got 0"),
 }
 
@@ -443,11 +439,11 @@ def test_malformed_files(tmp_path: Path, content: Any, key: str, names: str | tu
 
 
 MALFORMED_TEXT: dict[str, tuple[Any, str, str]] = {
-    "numbers": (with_user([1, 2], ["a", "b"], 2), USER, "texts"),
-    "two characters behind": (with_user(["ab"], ["ab"], 1), USER, "all y"),
+    "numbers": (with_user([1, 2], ["a", "b"], 2), "a.json", f"{PLACE}x.0: Input should be a valid string"),
+    "two characters behind": (with_user(["ab"], ["ab"], 1), "a.json", f"{PLACE}y.0: String should have at most 1"),
     "uneven": (with_user(["ab", "abc"], ["a", "b"], 2), USER, "[2, 3]"),
-    "nothing": (with_user(["", ""], ["a", "b"], 2), USER, "[0]"),
-    "uneven users": (leaf({"u": (["ab"], ["a"]), "v": (["abc"], ["a"])}), "a.json, user 'v':", "got 2 and 3"),
+    "nothing": (with_user(["", ""], ["a", "b"], 2), "a.json", f"{PLACE}x.0: String should have at least 1"),
+    "uneven users": (leaf({"u": (["ab"], ["a"]), "v": (["abc"], ["a"])}), "user 'v' of a.json", "[2, 3]"),
     "no samples": (leaf({"u": ([], [])}), "data set 'leaf_shakespeare'", "windows"),
 }
 

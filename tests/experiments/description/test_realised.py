@@ -22,7 +22,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.experiments import description
 from fedscout.experiments.description import Description, RealizedHeterogeneity, describe_federation, realised
-from fedscout.experiments.scenarios.features import FeatureNoise
+from fedscout.experiments.scenarios.effects import FeatureNoise
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.detectors.federations import federation, gaussian_clients
 from tests.experiments.description.federations import NoModel, by_counts, federation_of

@@ -41,7 +41,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.reports.console import PlainConsole, paragraph
 from fedscout.experiments.reports.description_console import BLOCKS, show_description, write_description
-from fedscout.experiments.scenarios.features import FeatureNoise, GaussianUpdate, ScaledUpdate
+from fedscout.experiments.scenarios.effects import FeatureNoise, GaussianUpdate, ScaledUpdate
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.conftest import REPOSITORY
 from tests.experiments.cli.conftest import Cli, cli

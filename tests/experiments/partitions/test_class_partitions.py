@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Dataset
-from flwr_datasets.partitioner import DirichletPartitioner
+from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,15 +15,8 @@ from scipy import stats
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
 from fedscout.experiments.partitions.base import PartitionResult
-from fedscout.experiments.partitions.labels import (
-    MAX_DRAWS,
-    _mixtures,
-    owners_by_log_weights,
-    wrapped_normal,
-    wrapped_poisson,
-)
-from fedscout.experiments.partitions.others import LABEL, ROW, partition_with_flower
-from tests.experiments.partitions.requests import asked, class_counts, deal
+from fedscout.experiments.partitions.labels import MAX_DRAWS, _mixtures
+from tests.experiments.partitions.requests import class_counts, deal
 from tests.kits.refusals import refused
 
 
@@ -74,10 +66,9 @@ def test_vanishing_alpha_is_one_class_a_client() -> None:
 
 
 def dirichlet_deal(
-    labels: IntArray, num_clients: int, alpha: float, min_size: int = 1, seed: int = 0, self_balancing: bool = False
+    labels: IntArray, num_clients: int, alpha: float, min_size: int = 1, seed: int = 0
 ) -> PartitionResult:
-    settings = {"alpha": alpha, "min_size": min_size, "self_balancing": self_balancing}
-    return deal("dirichlet", labels, num_clients, seed, **settings)
+    return deal("dirichlet", labels, num_clients, seed, alpha=alpha, min_size=min_size)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
@@ -111,32 +102,20 @@ def test_vanishing_alpha_gives_each_class_to_one_client(alpha: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The specified min_partition_size")
-@pytest.mark.parametrize("self_balancing", [False, True])
-def test_sizes_are_distributed_as_flower_s_partitioner_has_them(self_balancing: bool) -> None:
-    """The spread of the sizes over 60 seeds, by the two-sample test of Kolmogorov and Smirnov; the other mode fails."""
+def test_sizes_are_distributed_as_flower_s_partitioner_has_them() -> None:
+    """The spread of the sizes over 60 seeds, by the two-sample test of Kolmogorov and Smirnov; its other mode fails."""
     labels = np.repeat(np.arange(10), 60)
     table = Dataset.from_dict({"label": labels})
 
-    def flowers(seed: int) -> float:
+    def flowers(seed: int, self_balancing: bool) -> float:
         partitioner = DirichletPartitioner(8, "label", 0.3, 1, self_balancing, shuffle=False, seed=seed)
         partitioner.dataset = table
         return float(np.std([len(partitioner.load_partition(k)) for k in range(8)]))
 
-    theirs = [flowers(seed) for seed in range(60)]
-    ours, others = (
-        [float(np.std(dirichlet_deal(labels, 8, 0.3, 1, seed, mode).partition.sizes)) for seed in range(60)]
-        for mode in (self_balancing, not self_balancing)
-    )
+    ours = [float(np.std(dirichlet_deal(labels, 8, 0.3, 1, seed).partition.sizes)) for seed in range(60)]
+    theirs, others = ([flowers(seed, self_balancing) for seed in range(60)] for self_balancing in (False, True))
     assert stats.ks_2samp(ours, theirs).pvalue > 0.01
-    assert stats.ks_2samp(others, theirs).pvalue < 1e-6
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 0.1, 100.0])
-def test_balanced_clients_exceed_the_average_by_one_class_at_most(alpha: float) -> None:
-    labels = np.repeat(np.arange(10), 100)
-    sizes = dirichlet_deal(labels, 5, alpha, self_balancing=True).partition.sizes
-    assert sizes.sum() == 1000
-    assert sizes.max() <= 1000 / 5 + 100
+    assert stats.ks_2samp(ours, others).pvalue < 1e-6
 
 
 @given(st.integers(1, 12), st.integers(1, 8), st.floats(1e-6, 10), st.integers(0, 1000))
@@ -176,124 +155,6 @@ def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.Mon
 def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:
     with refused(DataError, key="federation.num_clients", given="11 times 10"):
         dirichlet_deal(np.zeros(100, np.int64), 11, alpha=0.5, min_size=10)
-
-
-# Gaussian and Poisson classes: kernels with the moments of their distributions, and shares in proportion to them.
-
-
-def test_kernels_are_the_distributions_where_the_ring_is_long() -> None:
-    steps = np.arange(60)
-    poisson = np.exp(wrapped_poisson(60, 3.0))
-    np.testing.assert_allclose(poisson, stats.poisson.pmf(steps, 3.0), atol=1e-12)
-    normal = np.exp(wrapped_normal(60, 2.0))
-    around = np.minimum(steps, 60 - steps)
-    np.testing.assert_allclose(normal, np.exp(-(around**2) / 8), atol=1e-12)
-
-
-@pytest.mark.parametrize("rate", [0.2, 3.0, 40.0])
-def test_wrapped_poisson_by_its_characteristic_function(rate: float) -> None:
-    # The discrete Fourier transform of a wrapped Poisson(λ) over C classes is exp(λ(e^(−2πij/C) − 1)).
-    num_classes = 7
-    transform = np.fft.fft(np.exp(wrapped_poisson(num_classes, rate)))
-    roots = np.exp(-2j * np.pi * np.arange(num_classes) / num_classes)
-    np.testing.assert_allclose(transform, np.exp(rate * (roots - 1)), atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "poisson"])
-@pytest.mark.parametrize("num_classes", [2, 10])
-def test_mixtures_are_the_kernel_around_each_own_class(kind: str, num_classes: int) -> None:
-    rows_of_class = 1000
-    labels = np.arange(num_classes * rows_of_class) % num_classes
-    knob = {"gaussian": {"class_sigma": 0.7}, "poisson": {"class_rate": 0.7}}[kind]
-    kernel = np.exp(wrapped_normal(num_classes, 0.7) if kind == "gaussian" else wrapped_poisson(num_classes, 0.7))
-    counts = class_counts(labels, deal(kind, labels, 2 * num_classes, **knob).partition)
-    # Each class is the own one of two clients, so a client has half the kernel's share of it, rounded up or down.
-    expected = {tuple(np.roll(kernel / kernel.sum(), own) * rows_of_class / 2) for own in range(num_classes)}
-    for row in counts:
-        assert sum(np.abs(row - np.array(shares)).max() < 1 + 1e-9 for shares in expected) == 1
-
-
-def test_weights_too_small_for_floating_point_still_say_who_wants_a_class_most() -> None:
-    labels = np.repeat(np.arange(2), 50)
-    log_weights = np.array([[0.0, -2000.0], [-1000.0, -5000.0]])
-    owners = owners_by_log_weights(labels, log_weights, np.random.default_rng(0))
-    assert (owners == 0).all()
-
-
-def test_a_client_without_weight_gets_nothing() -> None:
-    labels = np.zeros(1000, np.int64)
-    log_weights = np.log(
-        np.array([[3.0], [0.0], [1.0]]), where=np.array([[True], [False], [True]]), out=np.full((3, 1), -np.inf)
-    )
-    sizes = np.bincount(owners_by_log_weights(labels, log_weights, np.random.default_rng(0)), minlength=3)
-    assert sizes[1] == 0
-    assert abs(sizes[0] - 750) <= 1
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "poisson"])
-def test_clients_that_rounding_leaves_short_are_filled_up(kind: str) -> None:
-    # Forty clients for three classes of 70 rows: about five each, and five asked.
-    labels = np.arange(210) % 3
-    dealt = deal(kind, labels, 40, min_size=5)
-    assert dealt.partition.sizes.min() == 5
-    assert dealt.facts["num_rows_moved"] >= 0
-
-
-# Dominant class: equal sizes, the dominant share to the row, and the overall mixture for everyone else.
-
-
-@pytest.mark.slow
-@given(
-    st.lists(st.integers(60, 400), min_size=2, max_size=6),
-    st.integers(2, 12),
-    st.floats(0.5, 1),
-    st.floats(0, 1),
-    st.integers(0, 999),
-)
-def test_shares_and_sizes_are_as_asked(
-    rows_of_class: list[int], num_clients: int, share: float, fraction: float, seed: int
-) -> None:
-    labels = np.repeat(np.arange(len(rows_of_class)), rows_of_class)
-    settings = {"dominant_share": share, "dominant_fraction": fraction, "min_size": 1}
-    dealt = deal("dominant_class", labels, num_clients, seed, **settings)
-    counts = class_counts(labels, dealt.partition)
-    sizes = counts.sum(axis=1)
-    assert len(set(sizes)) == 1
-    num_dominated = round(fraction * num_clients)
-    assert dealt.facts["num_dominated_clients"] == num_dominated
-    num_dominant = round(share * sizes[0])
-    # No other class of the client reaches the dominant one unless half the rows are its own and one class has the rest.
-    assert (counts[:num_dominated].max(axis=1) >= num_dominant).all()
-    assert ((counts[:num_dominated] == num_dominant).sum(axis=1) >= 1).all()
-
-
-def test_balanced_classes_lose_no_rows_when_all_are_dominated() -> None:
-    # Ten clients, ten classes of 100 rows: 80 of one class, and 20/9 of each other one, 80 + 9 · 20/9 = 100 of a class.
-    labels = np.arange(1000) % 10
-    counts = class_counts(labels, deal("dominant_class", labels, 10, dominant_fraction=1.0).partition)
-    assert (counts.sum(axis=1) == 100).all()
-    assert (counts.max(axis=1) == 80).all()
-    assert len(set(counts.argmax(axis=1))) == 10
-    assert np.sort(counts, axis=1)[:, :-1].max() <= 4  # 20/9 rounded up or down, or once more where a class ran out
-
-
-def test_clients_without_a_dominant_class_have_the_overall_mixture() -> None:
-    labels = np.repeat(np.arange(3), [600, 300, 100])
-    counts = class_counts(labels, deal("dominant_class", labels, 10, dominant_fraction=0.0).partition)
-    assert counts.sum() == 1000
-    assert np.abs(counts - [60, 30, 10]).max() <= 1
-
-
-def test_classes_dominate_in_proportion_to_their_frequency() -> None:
-    labels = np.repeat(np.arange(3), [600, 300, 100])
-    partition = deal("dominant_class", labels, 10, dominant_fraction=1.0).partition
-    assert np.bincount(class_counts(labels, partition).argmax(axis=1)).tolist() == [6, 3, 1]
-
-
-def test_too_few_rows() -> None:
-    labels = np.array([0] * 500 + [1] * 3)
-    with refused(DataError, key="federation.partition.min_size"):
-        deal("dominant_class", labels, 2, dominant_fraction=0.5, dominant_share=0.5, min_size=200)
 
 
 # Clients of given classes: as many as asked, each one held, and sizes as equal as class counts allow.
@@ -376,10 +237,9 @@ def test_quantities_beyond_a_class() -> None:
         deal("heterogeneity_index", np.arange(240) % 3, 4, levels=(1.0,), quantities=(60,))
 
 
-@pytest.mark.parametrize("kind", ["heterogeneity_index", "dominant_class"])
-def test_one_class_has_no_skew(kind: str) -> None:
+def test_one_class_has_no_skew() -> None:
     with refused(DataError, key="federation.partition.kind", given="one"):
-        deal(kind, np.zeros(100, np.int64), 4)
+        deal("heterogeneity_index", np.zeros(100, np.int64), 4)
 
 
 @given(st.lists(st.integers(6, 200), min_size=2, max_size=6), st.integers(1, 6), st.integers(0, 999))
@@ -392,51 +252,16 @@ def test_no_class_is_left_over_however_rare(rows_of_class: list[int], num_client
     assert len(partition.rows) == len(labels) or num_places < len(rows_of_class)
 
 
-# flwr-datasets: its lists of positions are what it deals, and its refusals are told in one line.
+# Pathological classes, shards and log-normal shares: those of flwr-datasets where it draws none.
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("PathologicalPartitioner", {"num_partitions": 5, "partition_by": LABEL, "num_classes_per_partition": 2}),
-        ("ShardPartitioner", {"num_partitions": 5, "partition_by": LABEL, "num_shards_per_partition": 2}),
-        (
-            "DistributionPartitioner",
-            {
-                "distribution_array": np.arange(1.0, 11.0).reshape(5, 2),
-                "num_partitions": 5,
-                "num_unique_labels_per_partition": 2,
-                "partition_by": LABEL,
-                "preassigned_num_samples_per_label": 3,
-            },
-        ),
-        *((f"{law}Partitioner", {"num_partitions": 5}) for law in ("Linear", "Square", "Exponential")),
-    ],
-)
-def test_rows_are_those_of_the_public_way(name: str, arguments: dict[str, Any]) -> None:
-    labels = np.arange(300) % 5
-    kept: list[Any] = []
-
-    def make(kinds: Any, seed: int) -> Any:
-        seeded = {"seed": seed} if "partition_by" in arguments else {}
-        kept.append(getattr(kinds, name)(**arguments, **seeded))
-        return kept[-1]
-
-    partition = partition_with_flower(asked("iid", labels, 5, min_size=1), make).partition
-    for client in range(5):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            table = kept[0].load_partition(client)
-        assert sorted(table[ROW]) == sorted(partition.client(client).tolist())
-        assert table[LABEL] == labels[table[ROW]].tolist()
-
-
-def test_a_refusal_is_one_line() -> None:
-    with refused(DataError, key="federation.partition.kind") as caught:
-        partition_with_flower(
-            asked("iid", np.arange(300) % 5, 5), lambda kinds, _: kinds.PathologicalPartitioner(5, LABEL, 9)
-        )
-    assert "\n" not in str(caught.value)
+def test_deterministic_classes_are_flower_s() -> None:
+    labels = np.repeat(np.arange(4), [90, 61, 37, 120])
+    ours = deal("pathological", labels, 7, class_assignment="deterministic", classes_per_client=3).partition
+    theirs = PathologicalPartitioner(7, "label", 3, "deterministic")
+    theirs.dataset = Dataset.from_dict({"label": labels})
+    expected = [np.bincount(theirs.load_partition(client)["label"], minlength=4) for client in range(7)]
+    np.testing.assert_array_equal(class_counts(labels, ours), expected)
 
 
 @pytest.mark.parametrize("assignment", ["first-deterministic", "deterministic", "random"])

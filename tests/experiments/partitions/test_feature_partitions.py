@@ -160,20 +160,9 @@ def test_rows_are_those_in_the_tails_of_columns_of_like_shape() -> None:
         assert sorted(dealt.partition.client(client).tolist()) == expected.tolist()
 
 
-def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
-    columns = noise(1000, 4)
-    columns[:, 2:] = np.exp(columns[:, 2:])
-    sizes_any = deal("fds_wgc", np.arange(1000) % 2, 2, features=columns).partition.sizes
-    sizes_all = deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule="all").partition.sizes
-    # Half of each column's rows are in a tail; of two independent columns' three quarters in any, one quarter in all.
-    margin = 5 * np.sqrt(1000 * 3 / 16)
-    assert np.abs(sizes_any - 750).max() < margin
-    assert np.abs(sizes_all - 250).max() < margin
-
-
 def test_both_counts_are_reported() -> None:
     columns = skewed()
-    dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns, tail_rule="all", min_size=1)
+    dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns)
     num_owners = np.bincount(dealt.partition.rows, minlength=800)
     assert dealt.facts == {
         "num_columns_without_tails": 0,
@@ -200,11 +189,3 @@ def test_columns_without_tails_make_nobody_s_data() -> None:
     assert deal("fds_wgc", labels, 3, features=columns, min_size=4).partition.sizes.tolist() == [50, 4, 50]
     with refused(DataError, key="federation.num_clients"):
         deal("fds_wgc", labels, 3, features=columns)
-
-
-def test_a_cluster_without_common_tails() -> None:
-    # The second column's tails are the first one's middle half.
-    ranks = np.argsort(np.argsort(noise(100, 1)[:, 0]))
-    columns = np.column_stack([ranks, (ranks + 50) % 100]).astype(np.float32)
-    with refused(DataError, key="federation.partition.min_size"):
-        deal("fds_wgc", np.arange(100) % 2, 1, features=columns, tail_rule="all")

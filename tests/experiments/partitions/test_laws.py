@@ -23,7 +23,7 @@ from tests.kits.refusals import refused
 FIXED_BY_DATA = {kind for kind, partition in PARTITIONS.items() if partition.fixes_num_clients}
 REPEATING = {kind for kind, partition in PARTITIONS.items() if partition.repeats_rows}
 # What may leave rows out, and is told so in the documents.
-LEAVES_OUT = {"shard", "dominant_class", "counts", "fds_wgc"}
+LEAVES_OUT = {"shard", "counts", "fds_wgc"}
 FEATURES = {"fds_vop", "fds_wgc", "sfdl", "sldf"}
 LABELS_AT_RANDOM = {"iid", "quantity_skew", "linear", "square", "exponential", "sldf"}
 RANDOM = set(PARTITIONS) - FEATURES
@@ -219,21 +219,14 @@ LABEL_KNOBS: list[tuple[str, str, list[Any], float | None, float | None]] = [
     ("classes_per_client", "class_share", [1.0, 0.7, 0.4, 0.2, 0.1], 0.0, ONE_CLASS),
     ("heterogeneity_index", "levels", [(0.0,), (0.3,), (0.6,), (1.0,)], 0.0, ONE_CLASS),
     ("shard", "shards_per_client", [30, 10, 3, 1], None, ONE_CLASS),
-    ("gaussian", "class_sigma", [100.0, 3.0, 1.0, 0.5, 0.01], 0.0, ONE_CLASS),
-    ("poisson", "class_rate", [1000.0, 5.0, 1.0, 0.3, 1e-6], 0.0, ONE_CLASS),
-    ("dominant_class", "dominant_share", [0.1, 0.4, 0.8, 1.0], 0.0, ONE_CLASS),
-    ("dominant_class", "dominant_fraction", [0.0, 0.3, 0.6, 1.0], 0.0, 0.7),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "knob", "values", "weakest", "strongest"), LABEL_KNOBS)
 def test_label_skew(kind: str, knob: str, values: list[Any], weakest: float | None, strongest: float | None) -> None:
-    others = {"dominant_fraction": 1.0} if knob == "dominant_share" else {}
-
     def distance(value: Any) -> float:
-        settings = {**others, knob: value}
-        dealt = [deal(kind, LABELS, NUM_CLIENTS, seed, **settings).partition for seed in range(4)]
+        dealt = [deal(kind, LABELS, NUM_CLIENTS, seed, **{knob: value}).partition for seed in range(4)]
         return float(np.mean([label_distance(LABELS, partition) for partition in dealt]))
 
     distances = [distance(value) for value in values]
@@ -371,25 +364,6 @@ def test_counts_are_as_given(counts: np.ndarray) -> None:
     partition = deal("counts", COUNTED, None, counts=given_counts).partition
     np.testing.assert_array_equal(class_counts(COUNTED, partition), counts)
     assert len(np.unique(partition.rows)) == counts.sum()
-
-
-def test_a_file_says_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "counts.csv"
-    file.write_text("\ufeff10, 0,5\n0,20,5\n\n")
-    from_file = deal("counts", COUNTED, 2, counts=file).partition
-    given_counts = deal("counts", COUNTED, None, counts=((10, 0, 5), (0, 20, 5))).partition
-    np.testing.assert_array_equal(from_file.rows, given_counts.rows)
-
-
-@pytest.mark.parametrize(
-    "content", [b"a,b,c\n1,2,3\n", b"1,2,3\n1,2\n", b"1,-2,3\n", b"1,2.5,3\n", b"1;2;3\n", b"\xff\xfe1", None]
-)
-def test_a_file_that_is_no_matrix(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "counts.csv"
-    if content is not None:
-        file.write_bytes(content)
-    with refused(ConfigurationError, key="federation.partition.counts"):
-        deal("counts", COUNTED, None, counts=file)
 
 
 @pytest.mark.parametrize(

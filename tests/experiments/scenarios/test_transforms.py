@@ -30,7 +30,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.scenarios.features import (
+from fedscout.experiments.scenarios.effects import (
     FeatureDrop,
     FeatureNoise,
     GaussianUpdate,
@@ -277,7 +277,6 @@ TRANSFORMS = [
     RandomLabelFlip(0.3),
     ShiftLabels(),
     FeatureDrop(2),
-    FeatureDrop(2, "mean"),
     RenameLabels((2, 0, 3, 1)),
 ]
 
@@ -374,14 +373,6 @@ def test_drop_empties_so_many_features_and_the_same_in_all_rows(num_features: in
     assert empty.sum() == min(num_dropped, num_features)
     np.testing.assert_array_equal(less[:, ~empty], features[:, ~empty])
     np.testing.assert_array_equal(same, labels)
-
-
-def test_a_stuck_feature_keeps_its_mean_and_loses_its_variance() -> None:
-    features, labels = rows(50, 2, (6,))
-    less, _ = FeatureDrop(6, "mean")(features, labels, 2, np.random.default_rng(0))
-    # One rounding to float32 of a mean of numbers up to 2.
-    np.testing.assert_allclose(less, np.broadcast_to(features.astype(np.float64).mean(axis=0), (50, 6)), atol=2e-7)
-    assert (less == less[0]).all()
 
 
 def test_renaming_is_a_permutation_of_the_classes() -> None:

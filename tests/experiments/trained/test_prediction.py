@@ -253,6 +253,17 @@ def edited(out: Path, tmp_path: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.slow
+def test_rows_may_come_in_another_format_than_those_of_the_training(
+    training: Callable[[str], Trained], folder: Path, tmp_path: Path
+) -> None:
+    out, rows = training("classes")[0], json.loads((training("classes")[0] / "model.json").read_text())["rows"]
+    copy = edited(out, tmp_path, rows={**rows, "separator": ",", "encoding": "utf-8", "header": True})
+    pd.read_csv(folder / "table.csv").to_parquet(tmp_path / "table.parquet")
+    expected = load(out).predict(folder / "table.csv")
+    pd.testing.assert_frame_equal(load(copy).predict(tmp_path / "table.parquet"), expected)
+
+
+@pytest.mark.slow
 def test_a_folder_that_names_code_runs_none(training: Callable[[str], Trained], tmp_path: Path) -> None:
     copy = edited(training("classes")[0], tmp_path, model={"kind": "os:abort"})
     with pytest.raises(ConfigurationError):

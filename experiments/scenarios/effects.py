@@ -1,11 +1,25 @@
-"""Effects on features, JPEG compression of images, and attacks on model updates.
+"""Effects on availability, devices, features and images, and attacks on model updates.
+
+`latency`: a shift plus an exponential time, in simulated seconds: the usual model of a slow worker (K. Lee, M. Lam, R.
+Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE
+Transactions on Information Theory 64 (3), 2018). With `per_row` both times are per row that the client holds, as in X.
+Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", arXiv:2402.08769, 2024.
+
+`dropout`: rounds are missed independently of other rounds and clients.
+
+`devices`: speeds and bandwidths of clients, equal for all, log-normally distributed, or by device classes with shares.
+A client's round then takes its number of steps times the seconds per step, the transfer times of what it receives and
+sends at its bandwidths, and its latency (`fedscout.engine.data.devices`). With `sigma` σ > 0 each client's value is the
+given one times e^{σz}, z standard normal and drawn for each value and client, so the given one is the median. Each
+class has its share of the clients, rounded, and its members are drawn.
+
+If several effects set the same value of a client, the last one applies; `latency` overrides `latency_seconds`.
 
 `feature_noise`: independent Gaussian noise on every value of every row, in units of the standardised feature.
 
 `feature_drop`: the dropped features are positions in a row: columns of a table, values of an image, positions of a
 token sequence. They are the same in all rows of a client, and drawn for each client. They are set to zero, which is the
-mean of a standardised column, black in an image and padding among tokens; or to the client's own mean, as from a sensor
-that is stuck.
+mean of a standardised column, black in an image and padding among tokens.
 
 `feature_scale`: a sensor with another gain: every value of every row is multiplied by one factor.
 
@@ -48,10 +62,10 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import AttackInputs
@@ -59,7 +73,123 @@ from fedscout.engine.errors import Fault
 from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
 from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
 
-FillValue = Literal["zero", "mean"]
+
+class LatencyEffect(ScenarioEffect):
+    """Client latency: a fixed and a random time per round, in simulated seconds; the last such effect applies."""
+
+    takes_time: ClassVar[bool] = True
+
+    kind: Literal["latency"] = "latency"
+    shift_seconds: float = Field(default=0.0, ge=0, description="shortest duration of a round")
+    mean_seconds: float = Field(ge=0, description="mean of the exponential time added to it")
+    per_row: bool = Field(default=False, description="whether both times are per row of the client")
+
+    def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
+        """Return the times of each client."""
+        sizes = request.partition.sizes
+        timings = {}
+        for client in clients:
+            scale = int(sizes[client]) if self.per_row else 1
+            timings[client] = {"shift_seconds": self.shift_seconds * scale, "mean_seconds": self.mean_seconds * scale}
+        facts = {name: [fields[name] for fields in timings.values()] for name in ("shift_seconds", "mean_seconds")}
+        return ScenarioPlan(timings=timings, facts=facts)
+
+
+class DropoutEffect(ScenarioEffect):
+    """Client dropout: a client misses rounds at random; the last such effect applies."""
+
+    kind: Literal["dropout"] = "dropout"
+    probability: float = Field(ge=0, lt=1, description="probability that the client misses a round")
+
+    def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
+        """Return the dropout probability of each client."""
+        return ScenarioPlan(dropout=dict.fromkeys(clients, self.probability), facts={"probability": self.probability})
+
+
+FIELDS = {
+    "seconds_per_step": "seconds_per_step",
+    "bytes_per_second_down": "bytes_per_second_down",
+    "bytes_per_second_up": "bytes_per_second_up",
+    "latency_seconds": "shift_seconds",
+}
+"""Fields of a `Device` by their configuration keys."""
+
+
+class DeviceClass(BaseModel):
+    """A class of devices; values that are not set are unchanged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    share: float = Field(gt=0, le=1, description="fraction of the clients; all fractions add up to 1")
+    seconds_per_step: float | None = Field(default=None, ge=0)
+    bytes_per_second_down: float | None = Field(default=None, gt=0)
+    bytes_per_second_up: float | None = Field(default=None, gt=0)
+    latency_seconds: float | None = Field(default=None, ge=0)
+
+
+class DevicesEffect(ScenarioEffect):
+    """Device speed: simulated seconds per step and bandwidths of a client; for each value the last effect applies."""
+
+    takes_time: ClassVar[bool] = True
+
+    kind: Literal["devices"] = "devices"
+    seconds_per_step: float | None = Field(default=None, ge=0, description="duration of an optimizer step")
+    bytes_per_second_down: float | None = Field(default=None, gt=0, description="bandwidth from the server")
+    bytes_per_second_up: float | None = Field(default=None, gt=0, description="bandwidth to the server")
+    latency_seconds: float | None = Field(default=None, ge=0, description="additional duration of every round")
+    sigma: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description=(
+            "if above 0, values are medians of log-normal distributions with this standard deviation of the logarithm"
+        ),
+    )
+    classes: tuple[DeviceClass, ...] | None = Field(
+        default=None, description="instead of values: device classes, such as [{share: 0.5, seconds_per_step: 0.1}, …]"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        values = [name for name in FIELDS if getattr(self, name) is not None]
+        if bool(values) == bool(self.classes):
+            received = "both" if values else "neither"
+            raise ValueError(f"must give either values ({', '.join(FIELDS)}) or classes, got {received}")
+        if self.sigma and self.classes:
+            raise ValueError(f"sigma must be left out where classes is given, got {self.sigma:g}")
+        total = sum(device_class.share for device_class in self.classes or ())
+        if self.classes and abs(total - 1) > 1e-6:
+            raise ValueError(f"classes must have shares that add up to 1, got {total:g}")
+        return self
+
+    def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
+        """Return the device of each client."""
+        if self.classes is not None:
+            values_by_client = self._values_by_class(self.classes, clients, request)
+        else:
+            values_by_client = {client: self._drawn(client, request) for client in clients}
+        timings = {
+            client: {FIELDS[name]: value for name, value in values_by_client[client].items()} for client in clients
+        }
+        return ScenarioPlan(timings=timings, facts={"devices": [values_by_client[client] for client in clients]})
+
+    def _drawn(self, client: int, request: EffectRequest) -> dict[str, float]:
+        """Return a client's values: the configured ones, or log-normal ones with these medians."""
+        factors = np.exp(self.sigma * request.stream("device values", client).standard_normal(len(FIELDS)))
+        values = zip(FIELDS, (getattr(self, name) for name in FIELDS), factors.tolist(), strict=True)
+        return {name: value * factor for name, value, factor in values if value is not None}
+
+    def _values_by_class(
+        self, classes: tuple[DeviceClass, ...], clients: tuple[int, ...], request: EffectRequest
+    ) -> dict[int, dict[str, float]]:
+        """Return each client's values: those of its class."""
+        order = request.stream("device classes").permutation(clients)
+        ends = np.rint(np.cumsum([device_class.share for device_class in classes]) * len(clients)).astype(np.int64)
+        values_by_client: dict[int, dict[str, float]] = {}
+        for device_class, members in zip(classes, np.split(order, ends[:-1]), strict=True):
+            values = device_class.model_dump(exclude={"share"}, exclude_none=True)
+            values_by_client |= dict.fromkeys(members.tolist(), values)
+        return values_by_client
 
 
 @dataclass(frozen=True)
@@ -86,27 +216,21 @@ class FeatureNoise:
 
 @dataclass(frozen=True)
 class FeatureDrop:
-    """Sets the same features of all rows to a constant.
+    """Sets the same features of all rows to zero.
 
     Attributes:
         num_dropped: Number of features, drawn without replacement.
-        value: Zero, or the mean over the rows.
     """
 
     num_dropped: int
-    value: FillValue = "zero"
 
     def __call__(
         self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
     ) -> tuple[FloatArray, IntArray]:
-        """Return features with the dropped ones constant, and the same labels."""
+        """Return features with zeros for the dropped ones, and the same labels."""
         changed = features.copy()
         flat = changed.reshape(len(changed), prod(changed.shape[1:]))
-        dropped = generator.permutation(flat.shape[1])[: self.num_dropped]
-        if self.value == "zero" or not len(flat):
-            flat[:, dropped] = 0
-        else:
-            flat[:, dropped] = flat[:, dropped].mean(axis=0, dtype=np.float64).astype(np.float32)
+        flat[:, generator.permutation(flat.shape[1])[: self.num_dropped]] = 0
         return changed, labels.copy()
 
 
@@ -144,25 +268,15 @@ class FeatureNoiseEffect(ScenarioEffect):
 
 
 class FeatureDropEffect(ScenarioEffect):
-    """Dropped features: some features of all of a client's rows become constant, drawn for each client."""
+    """Dropped features: some features of all of a client's rows become zero, drawn for each client."""
 
     kind: Literal["feature_drop"] = "feature_drop"
     share: float = Field(ge=0, le=1, description="fraction of the features")
-    value: FillValue = Field(
-        default="zero", description="replacement: zero, or the client's mean; tokens become padding with zero"
-    )
-
-    def faults(self, request: EffectRequest) -> list[Fault]:
-        """Return what is incompatible with the federation, by the effect's keys."""
-        faults = super().faults(request)
-        if self.value == "mean" and request.data_kind == "tokens":
-            faults.append(Fault("value", "be zero, padding, for tokens, which have no mean", "'mean'"))
-        return faults
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the transform that drops features, drawn for each client when it is applied."""
-        drop = FeatureDrop(round(self.share * request.num_features), self.value)
-        facts = {"dropped_features": drop.num_dropped, "features": request.num_features, "value": self.value}
+        drop = FeatureDrop(round(self.share * request.num_features))
+        facts = {"dropped_features": drop.num_dropped, "features": request.num_features}
         return same_for_all(clients, request, facts, transforms=(drop,), changes=drop.num_dropped > 0)
 
 
