@@ -260,7 +260,7 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
             "seed": trial.seed,
             "failed": trial.failed,
             "round_accuracy": [
-                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.round_accuracy
+                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.rounds["accuracy"]
             ],
         }
 
@@ -413,8 +413,7 @@ class ReplayedFederation:
             settings,
             status="failed" if failed else "completed",
             error="this training failed in the table" if failed else None,
-            round_accuracy=accuracy,
-            round_clean_accuracy=accuracy,
+            rounds={"accuracy": accuracy, "clean_accuracy": accuracy},
         )
 
     def places(self, choice: Choice) -> int:
