@@ -260,7 +260,7 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
             "seed": trial.seed,
             "failed": trial.failed,
             "round_accuracy": [
-                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.rounds["accuracy"]
+                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.round_accuracy
             ],
         }
 

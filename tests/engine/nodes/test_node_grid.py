@@ -212,7 +212,7 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Fe
     join_late(link, roster, after_replies=3)
     trial = train(federation, link, roster, wire)
     assert trial.status == "completed", trial.error
-    assert len(trial.client or ()) == federation.num_clients
+    assert len(trial.clients["id"]) == federation.num_clients
 
 
 def lost(wire: Wire, reply: Message) -> None:
@@ -422,7 +422,7 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, several: Fede
     settings = replace(settings_of("fedavg", several), selection=selection, num_sampled=2, num_rounds=4)
     trial = over_nodes(settings, several, roster, wire)
     assert trial.status == "completed", trial.error
-    assert len(trial.client) == 5, "it is scored"
+    assert len(trial.clients["id"]) == 5, "it is scored"
     assert trial.clients["rounds"][-1] == 0
     assert any("joined" in note for note in trial.notes)
 
