@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -403,13 +403,6 @@ def write_rounds(folder: Path, trial: Trial) -> None:
     """Write the measurements of each round, one row per round."""
     import pandas as pd
 
-    columns: dict[str, Any] = {
-        name: list(values)
-        for name, values in asdict(trial).items()
-        if name.startswith("round_") and isinstance(values, tuple) and values
-    }
-    num_rounds = len(columns["round_accuracy"])
-    rounds = pd.DataFrame(
-        {"round": range(1, num_rounds + 1), **{name: v for name, v in columns.items() if len(v) == num_rounds}}
-    )
+    measured = {f"round_{name}": values for name, values in trial.rounds.items() if len(values) == trial.num_rounds}
+    rounds = pd.DataFrame({"round": range(1, trial.num_rounds + 1), **measured})
     write_atomically(folder / ROUNDS_FILE, lambda temporary: rounds.to_parquet(temporary, index=False))

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 from typing import Any
@@ -84,7 +84,7 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
     return replace(
         middle,
         **common,
-        **_median_curves(completed),
+        rounds=_median_curves(completed),
         own_fitness=_median((training.own_fitness for training in completed), len(failed)),
         clean_fitness=_median((training.clean_fitness for training in completed), len(failed)),
         notes=(*middle.notes, *failure_notes),
@@ -96,14 +96,11 @@ def _median(values: Iterable[float], num_failed: int) -> float:
     return median([*values, *[-inf] * num_failed])
 
 
-def _median_curves(completed: Sequence[Trial]) -> dict[str, Any]:
-    """Return the median of each per-round field, by name."""
-    curves = {}
-    for name in (trial_field.name for trial_field in fields(Trial) if trial_field.name.startswith("round_")):
-        measured = [curve for training in completed if (curve := getattr(training, name)) is not None]
-        if measured:
-            curves[name] = tuple(np.median(np.array(measured), axis=0).tolist())
-    return curves
+def _median_curves(completed: Sequence[Trial]) -> dict[str, tuple[float, ...]]:
+    """Return the median of each measure of the rounds, by name."""
+    names = dict.fromkeys(name for training in completed for name in training.rounds)
+    curves = {name: [each.rounds[name] for each in completed if name in each.rounds] for name in names}
+    return {name: tuple(np.median(np.array(measured), axis=0).tolist()) for name, measured in curves.items()}
 
 
 def progress_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:

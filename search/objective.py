@@ -170,8 +170,7 @@ class Objective:
         if self.name == "accuracy":
             return trial.own_fitness if view == "own" else trial.clean_fitness
         if self.name == "worst_clients":
-            worst = trial.round_worst_clients if view == "own" else trial.round_clean_worst_clients
-            return late_mean(worst or (0.0,))
+            return late_mean(trial.rounds.get("worst_clients" if view == "own" else "clean_worst_clients", (0.0,)))
         scores = trial.scores("" if view == "own" else "clean_") or ()
         reached = self.reached(scores)
         if reached is None:
@@ -196,7 +195,8 @@ class Objective:
             return num_rounds
         if self.name == "bytes_to_target":
             return num_rounds * (((trial.bytes_down or 0.0) + (trial.bytes_up or 0.0)) / self.plain_cost)
-        return inf if trial.round_seconds is None else fsum(trial.round_seconds[:num_rounds]) / self.plain_cost
+        seconds = trial.rounds.get("seconds", (inf,))
+        return fsum(seconds[:num_rounds]) / self.plain_cost
 
     def measure(self, score: Measure) -> Measure:
         """Return the measure of the fitness.

@@ -1,9 +1,9 @@
 """Settings of a trial (`TrialSettings`) and its record (`Trial`), which defines the columns of the log.
 
-Each logged field of `Trial` is a column of the same name and type, but for measures, of which there are many: the map
-column `rounds` holds every `round_<measure>`, `clients` every `client_<measure>`, `seconds` the seconds of each phase.
-Fields that are neither numbers, text nor lists of numbers are stored as JSON. `flat` returns a stored row with a column
-for each measure.
+Each logged field of `Trial` is a column of the same name and type. Measures are maps: `rounds` holds the values of each
+measure by round, `clients` by client, `seconds` the seconds of each phase. Fields that are neither numbers, text, lists
+nor maps of numbers are stored as JSON. `flat` returns a stored row with a column for each measure, such as
+`round_accuracy` and `client_accuracy`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,13 @@ SCORES_WHERE_KNOWN = (
 """Optional measures of each round, in addition to accuracy on the clients' data."""
 
 MEASURES = {"rounds": "round_", "clients": "client_"}
-"""Prefix of the fields in each map column of measures."""
+"""Prefix of the columns of `flat` for the measures of each map."""
+_ALWAYS_MEASURED = {
+    "rounds": ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss"),
+    "clients": ("id", "num_examples", "accuracy", "clean_accuracy"),
+}
+_WHOLE_NUMBERS = ("id", "num_examples", "rounds")
+"""Measures of clients, as whole numbers."""
 
 _SUMMARY = (
     "trial",
@@ -145,6 +151,7 @@ _OPTIONAL_SUMMARY = (
     "bytes_down",
     "bytes_up",
 )
+Measures = Mapping[str, tuple[float, ...]]
 _NOT_LOGGED = {"logged": False}
 _EPOCH_START = datetime.fromtimestamp(0, UTC)
 _ARROW_TYPES: Mapping[Any, pa.DataType] = {
@@ -154,6 +161,7 @@ _ARROW_TYPES: Mapping[Any, pa.DataType] = {
     float | None: pa.float64(),
     tuple[float, ...] | None: pa.list_(pa.float64()),
     Mapping[str, float]: pa.map_(pa.string(), pa.float64()),
+    Measures: pa.map_(pa.string(), pa.list_(pa.float64())),
 }
 """All other fields are text."""
 
@@ -161,6 +169,22 @@ _ARROW_TYPES: Mapping[Any, pa.DataType] = {
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """The record of one trial: settings and results. Field meanings as the columns of `docs/log.md`.
+
+    Measures of rounds (`rounds`), each with a value per finished round, in the order of the rounds:
+
+    - `accuracy` of the model, weighted over clients, in `[0, 1]`, `loss`, the mean cross-entropy, `metric`, over the
+      pooled rows of all clients, where one is measured; each also as `clean_…`, on uncorrupted data. NaN where the
+      model's outputs are not numbers.
+    - `global_accuracy`, `global_metric`: of the global model itself, where clients use others.
+    - `new_client_accuracy`, `new_client_metric`: of the model that a client which never trained would use, over the
+      clients that never train, if there are any.
+    - `worst_clients`, `clean_worst_clients`: mean score of the worst tenth of the clients, if requested.
+    - `train_loss`: the clients' mean loss in training.
+    - `seconds`: duration on the simulated clock, if there is one.
+
+    Measures of clients (`clients`), each with a value per client that was scored in the last round, whose number is
+    `id`: `num_examples`, `accuracy`, `clean_accuracy`, `metric` and `clean_metric` (NaN without rows), and with a
+    selection policy `rounds`, in which the client trained.
 
     Attributes:
         spec: The strategy; None if the record was read from the log.
@@ -178,22 +202,9 @@ class Trial:
             objective, if it is another function of the rounds; 0 if failed.
         clean_fitness: The same on uncorrupted data.
         num_rounds: Finished rounds.
-        round_accuracy: Accuracy of the model after each round, weighted over clients, in `[0, 1]`; NaN, as all measures
-            of a round, where the model's outputs are not numbers.
-        round_loss: Mean cross-entropies.
         metric: The metric that is measured in addition to accuracy, and is the score; None where accuracy is the score.
-        round_metric: As `round_accuracy`, but the metric over the pooled rows of all clients; None without a metric.
-        round_global_metric: As `round_global_accuracy`, but the metric; likewise `round_new_client_metric`.
-        round_worst_clients: Mean score of the worst tenth of the clients; None unless requested.
-        round_global_accuracy: As `round_accuracy`, but of the global model itself; None where no client has another.
-        round_new_client_accuracy: Accuracy of the model that a client which never trained would use, over the clients
-            that never train; None if there are none.
-        round_seconds: Duration of each round on the simulated clock; None without one.
         repetition_fitness: The fitness of each training, for a trial of several trainings; None for one training.
-        client: The clients scored in the last round.
-        client_metric: The metric on the rows of each of them, NaN without rows; None without a metric.
         selection: The client selection policy; None where the strategy samples clients itself.
-        client_rounds: The number of rounds in which each client of `client` trained; None without a policy.
         bytes_down: Bytes of train messages to all clients of a round, mean over the rounds; None if unknown.
         bytes_up: Bytes of the replies, likewise.
         dropped_clients: Failure reasons of clients in training, by round and client, such as `"3:7"`.
@@ -201,6 +212,7 @@ class Trial:
         notes: Hints for the strategy's author, each a sentence.
         seconds: By phase; `total` is the trial's wall time, `hosts` the hosts' compute time, `simulated` the time of
             the simulated clock.
+        rounds, clients: Measures by name, without those that were not taken.
     """
 
     spec: Any = field(default=None, kw_only=False, metadata=_NOT_LOGGED)
@@ -222,42 +234,25 @@ class Trial:
     own_fitness: float = 0.0
     clean_fitness: float = 0.0
     num_rounds: int = field(init=False)
-    round_accuracy: tuple[float, ...] = ()
-    round_clean_accuracy: tuple[float, ...] = ()
-    round_loss: tuple[float, ...] = ()
-    round_clean_loss: tuple[float, ...] = ()
-    round_train_loss: tuple[float, ...] = ()
-    round_global_accuracy: tuple[float, ...] | None = None
-    round_new_client_accuracy: tuple[float, ...] | None = None
-    client: tuple[int, ...] = ()
-    client_num_examples: tuple[int, ...] = ()
-    client_accuracy: tuple[float, ...] = ()
-    client_clean_accuracy: tuple[float, ...] = ()
     bytes_down: float | None = None
     bytes_up: float | None = None
     dropped_clients: Mapping[str, str] = field(default_factory=dict)
     skipped_rounds: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     metric: str | None = None
-    round_metric: tuple[float, ...] | None = None
-    round_clean_metric: tuple[float, ...] | None = None
-    round_global_metric: tuple[float, ...] | None = None
-    round_new_client_metric: tuple[float, ...] | None = None
-    round_worst_clients: tuple[float, ...] | None = None
-    round_clean_worst_clients: tuple[float, ...] | None = None
-    client_metric: tuple[float, ...] | None = None
-    client_clean_metric: tuple[float, ...] | None = None
     selection: str | None = None
-    client_rounds: tuple[int, ...] | None = None
-    round_seconds: tuple[float, ...] | None = None
     repetition_fitness: tuple[float, ...] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     finished_at: datetime = _EPOCH_START
     versions: Mapping[str, str] = field(default_factory=dict)
     config_hash: str = ""
+    rounds: Measures = field(default_factory=dict)
+    clients: Measures = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_rounds", len(self.round_accuracy))
+        for name, always in _ALWAYS_MEASURED.items():
+            object.__setattr__(self, name, {**dict.fromkeys(always, ()), **getattr(self, name)})
+        object.__setattr__(self, "num_rounds", len(self.rounds["accuracy"]))
 
     @classmethod
     def of(cls, settings: TrialSettings, **outcome: Any) -> Trial:
@@ -301,8 +296,7 @@ class Trial:
     def scores(self, kind: Literal["", "clean_", "global_", "new_client_"] = "") -> tuple[float, ...] | None:
         """Return the score of each round: the metric if there is one, else accuracy; None if not measured."""
         measure = "accuracy" if self.metric is None else "metric"
-        scores: tuple[float, ...] | None = getattr(self, f"round_{kind}{measure}")
-        return scores
+        return self.rounds.get(f"{kind}{measure}")
 
     @property
     def score(self) -> float | None:
@@ -341,13 +335,10 @@ class Trial:
 
     def row(self) -> dict[str, Any]:
         """Return the trial as a row of the log."""
-        row: dict[str, Any] = {column: [] for column in MEASURES}
+        row: dict[str, Any] = {}
         for name, kind in _columns().items():
-            value, place = getattr(self, name), _place(name)
-            if place is not None:
-                if value is not None:
-                    row[place[0]].append((place[1], value))
-            elif _is_json(kind):  # skipped rounds are in their order
+            value = getattr(self, name)
+            if _is_json(kind):  # skipped rounds are in their order
                 row[name] = json.dumps(value, sort_keys=name != "skipped_rounds")
             else:
                 row[name] = list(value.items()) if isinstance(value, Mapping) else value
@@ -361,15 +352,16 @@ class Trial:
             Exception: Of any type, if the row is invalid.
         """
         values: dict[str, Any] = {}
-        flat_row = flat(row)
         for name, kind in _columns().items():
-            value: Any = flat_row.get(name)
-            if value is None and (_is_json(kind) or _place(name) is not None):
+            value: Any = row.get(name)
+            if value is None and _is_json(kind):
                 continue
             if _is_json(kind):
                 value = json.loads(value)
                 if not isinstance(value, list if kind == tuple[str, ...] else dict):
                     raise ValueError(f"its {name} have the wrong type")
+            elif kind == Measures:
+                value = {key: tuple(_typed(key, numbers)) for key, numbers in value}
             values[name] = tuple(value) if isinstance(value, list) else value
         values["seconds"] = {**dict.fromkeys(("total", *PHASES), 0.0), **dict(row["seconds"])}
         del values["num_rounds"]
@@ -380,19 +372,15 @@ class Trial:
         return trial
 
 
-def _place(name: str) -> tuple[str, str] | None:
-    """Return the map column and the key of a measure's field; None for a field with a column of its own."""
-    if name == "client":
-        return "clients", "id"
-    return next(
-        ((column, name.removeprefix(prefix)) for column, prefix in MEASURES.items() if name.startswith(prefix)), None
-    )
+def _typed(measure: str, values: Sequence[float]) -> Sequence[float]:
+    """Return the values of a measure of clients, which the log stores as floats, as numbers of its own type."""
+    return [int(value) for value in values] if measure in _WHOLE_NUMBERS else values
 
 
 def stored_column(name: str) -> str:
     """Return the column that holds a column of `flat`."""
-    place = _place(name)
-    return "seconds" if name.startswith("seconds_") else name if place is None else place[0]
+    prefixes = {"client": "clients", "seconds_": "seconds", **{prefix: column for column, prefix in MEASURES.items()}}
+    return next((column for prefix, column in prefixes.items() if name.startswith(prefix)), name)
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,8 +389,7 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     for column, prefix in MEASURES.items():
         for key, values in row.get(column) or ():
             name = "client" if (column, key) == ("clients", "id") else f"{prefix}{key}"
-            is_whole = _columns().get(name) in (tuple[int, ...], tuple[int, ...] | None)
-            columns[name] = [int(value) for value in values] if is_whole else values
+            columns[name] = _typed(key, values)
     seconds = row.get("seconds") or ()
     return columns | {"seconds" if phase == "total" else f"seconds_{phase}": spent for phase, spent in seconds}
 
@@ -421,15 +408,10 @@ def _columns() -> Mapping[str, Any]:
 
 
 def _is_json(kind: type) -> bool:
-    return kind == tuple[str, ...] or (get_origin(kind) is Mapping and kind != Mapping[str, float])
+    return kind == tuple[str, ...] or (get_origin(kind) is Mapping and kind not in _ARROW_TYPES)
 
 
-SCHEMA = pa.schema(
-    [
-        *((name, _ARROW_TYPES.get(kind, pa.string())) for name, kind in _columns().items() if _place(name) is None),
-        *((column, pa.map_(pa.string(), pa.list_(pa.float64()))) for column in MEASURES),
-    ]
-)
+SCHEMA = pa.schema([(name, _ARROW_TYPES.get(kind, pa.string())) for name, kind in _columns().items()])
 """Columns of the log."""
 
 JSON_COLUMNS = tuple(name for name, kind in _columns().items() if _is_json(kind))

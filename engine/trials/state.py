@@ -68,7 +68,7 @@ class TrialState:
         evaluate_config: Likewise for evaluate messages.
         server_round: Last finished round, 0 before the first.
         client_states: The clients' persistent states, by client.
-        rounds: The measurements of every round, by column of the log.
+        rounds: The values of every round, by measure.
         last_evaluation: Scores after the last round.
         dropped: Failure reasons of clients in training, by `round:client`.
         skipped: Why the strategy returned no model, by round.
@@ -268,7 +268,7 @@ class TrialScores:
 
     def notes(self) -> Iterator[str]:
         """Yield a note on rounds without a score, in which a finite model gave non-finite outputs."""
-        losses, facts = np.array(self._state.rounds.get("round_loss", ())), self._grid.facts
+        losses, facts = np.array(self._state.rounds.get("loss", ())), self._grid.facts
         rounds = 1 + np.flatnonzero(np.isnan(losses))
         if facts.holds_rows and len(rounds):
             normalised = any("BatchNorm" in layer for layer in facts.layout.layers)
@@ -285,7 +285,7 @@ class TrialScores:
             TrialError: If the outputs of its model are not numbers.
         """
         measure = "accuracy" if self._session.metric is None else "metric"
-        rounds = [self._state.rounds.get(f"round_{view}{measure}", ()) for view in ("", "clean_")]
+        rounds = [self._state.rounds.get(f"{view}{measure}", ()) for view in ("", "clean_")]
         evaluation = self._state.last_evaluation
         if evaluation is not None and evaluation.is_missing and any(isnan(scores[-1]) for scores in rounds if scores):
             raise TrialError(f"round {len(rounds[0])}: the model's outputs are not finite (diverged)")
@@ -308,13 +308,13 @@ class TrialScores:
             raise TrialError(f"no client has rows to evaluate on ({self._part})")
         if evaluation.of_unseen is not None and not evaluation.of_unseen.num_examples.sum():
             raise TrialError(f"no unseen client has rows to evaluate on ({self._part})")
-        measured = {**self._measured(evaluation), "round_train_loss": train_loss}
-        for column, value in measured.items():
-            self._state.rounds.setdefault(column, []).append(value)
+        measured = {**self._measured(evaluation), "train_loss": train_loss}
+        for measure, value in measured.items():
+            self._state.rounds.setdefault(measure, []).append(value)
         self._state.last_evaluation = evaluation
 
     def _measured(self, evaluation: Evaluation) -> dict[str, float]:
-        """Return a round's values, by column of the log.
+        """Return a round's values, by measure.
 
         Raises:
             TrialError: If the metric is undefined on the rows.
@@ -338,7 +338,7 @@ class TrialScores:
             raise TrialError(
                 f"{metric.name} is undefined on the rows to evaluate on ({self._part}): too many have the same label"
             )
-        return {f"round_{name}": value for name, value in {**measured, **known}.items()}
+        return {**measured, **known}
 
 
 def kept_model(algorithm: ClientAlgorithm | None, layout: ParameterLayout) -> str | None:

@@ -272,7 +272,7 @@ class _Rounds:
         """Add a round's duration to the simulated clock, if there is one."""
         if self._grid.facts.devices:
             self._clock.add("simulated", seconds)
-            self._state.rounds.setdefault("round_seconds", []).append(seconds)
+            self._state.rounds.setdefault("seconds", []).append(seconds)
 
     def _skip(self, server_round: int, num_messages: int, failures: Mapping[str, str]) -> None:
         """Record a round that keeps the previous model.
@@ -406,9 +406,8 @@ class _Rounds:
     def _trial(self, failure: str | None) -> Trial:
         """Return the record of the trial as far as it ran."""
         state, last = self._state, self._state.last_evaluation
-        clients: dict[str, Any] = {}
+        clients: dict[str, tuple[float, ...]] = {}
         if last is not None and last.clean is not None:
-            clients = {"client": last.clients, "client_rounds": self._choice.rounds_of(last.clients)}
             columns = {
                 "num_examples": last.num_examples,
                 "accuracy": last.accuracies,
@@ -416,7 +415,9 @@ class _Rounds:
                 "metric": last.metrics,
                 "clean_metric": last.clean.metrics,
             }
-            clients |= {f"client_{k}": tuple(column.tolist()) for k, column in columns.items() if column is not None}
+            measured = {name: tuple(column.tolist()) for name, column in columns.items() if column is not None}
+            trained = self._choice.rounds_of(last.clients)
+            clients = {"id": last.clients, **measured, **({} if trained is None else {"rounds": trained})}
         models = self._models() if failure is None else []
         kept_vectors = [vector for vector, _ in models] if self._settings.keep_model else []
         return Trial.of(
@@ -424,8 +425,8 @@ class _Rounds:
             status="completed" if failure is None else "failed",
             error=failure,
             vector=np.stack(kept_vectors) if len(kept_vectors) > 1 else next(iter(kept_vectors), None),
-            **self._columns(),
-            **clients,
+            rounds=self._measured(),
+            clients=clients,
             bytes_down=state.bytes_a_round("down"),
             bytes_up=state.bytes_a_round("up"),
             dropped_clients=state.dropped,
@@ -434,12 +435,12 @@ class _Rounds:
             seconds=state.seconds,
         )
 
-    def _columns(self) -> dict[str, tuple[float, ...]]:
-        """Return the measurements of every scored round, by column of the log."""
-        columns = {column: tuple(values) for column, values in self._state.rounds.items()}
-        num_scored = len(columns.get("round_accuracy", ()))
-        seconds = columns.pop("round_seconds", ())[:num_scored]  # known before the round's model is scored
-        return {**columns, "round_seconds": seconds} if num_scored and len(seconds) == num_scored else columns
+    def _measured(self) -> dict[str, tuple[float, ...]]:
+        """Return the values of every scored round, by measure."""
+        measured = {measure: tuple(values) for measure, values in self._state.rounds.items()}
+        num_scored = len(measured.get("accuracy", ()))
+        seconds = measured.pop("seconds", ())[:num_scored]  # known before the round's model is scored
+        return {**measured, "seconds": seconds} if num_scored and len(seconds) == num_scored else measured
 
     def _models(self) -> list[tuple[FloatArray, Sequence[int]]]:
         """Return the current models and the clients of each."""

@@ -213,7 +213,7 @@ def train(
     if as_json:
         rounds: dict[str, list[float | None]] = {}
         for name in ("loss", "accuracy", *SCORES_WHERE_KNOWN, "seconds"):
-            scores = getattr(trial, f"round_{name}") or ()
+            scores = trial.rounds.get(name, ())
             if name == "loss" or any(map(isfinite, scores)):  # regression has no accuracy
                 rounds[name] = [value if isfinite(value) else None for value in scores]  # JSON has no infinity
         show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})

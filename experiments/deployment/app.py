@@ -99,7 +99,7 @@ def main(grid: Grid, context: Context) -> None:
     federation = RealFederation(grid, agreement, config["out"], round_timeout=config["round-timeout"])
     federation.wait_for(config["min-clients"], patience=config["patience"])
 $steps
-    print(f"accuracy by round: {[round(score, 4) for score in trial.round_accuracy]}")
+    print(f"accuracy by round: {[round(score, 4) for score in trial.rounds['accuracy']]}")
     print(f"the model is in {federation.out}")
 ''')
 

@@ -6,7 +6,7 @@ def main(grid: Grid, context: Context) -> None:
     federation = RealFederation(grid, "federation.json", out="out")
     federation.wait_for(2)
     strategy = federation.choose(federation.detect())
-    print(federation.train(strategy).round_accuracy[-1])
+    print(federation.train(strategy).rounds["accuracy"][-1])
 ```
 
 The folder `out` receives the report, the Parquet log of the training, the log of a search in a subfolder, the

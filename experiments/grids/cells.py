@@ -275,17 +275,17 @@ def failures_of(trials: Sequence[Trial]) -> str:
 
 def best_round(trial: Trial, chance: float) -> float:
     """Return the best accuracy of all rounds on uncorrupted test rows; chance if the trial failed."""
-    return max(trial.round_clean_accuracy) if trial.status == "completed" else chance
+    return max(trial.rounds["clean_accuracy"]) if trial.status == "completed" else chance
 
 
 def seconds_to(trial: Trial, target: float) -> float | None:
     """Return the simulated seconds until the moving mean of five rounds reaches a target; None if never."""
-    accuracies = np.array(trial.round_clean_accuracy, np.float64)
-    if trial.status != "completed" or trial.round_seconds is None or len(accuracies) < FITNESS_ROUNDS:
+    accuracies = np.array(trial.rounds["clean_accuracy"], np.float64)
+    if trial.status != "completed" or "seconds" not in trial.rounds or len(accuracies) < FITNESS_ROUNDS:
         return None
     means = np.convolve(accuracies, np.full(FITNESS_ROUNDS, 1 / FITNESS_ROUNDS), "valid")
     reached = np.flatnonzero(means >= target)
-    return float(np.sum(trial.round_seconds[: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
+    return float(np.sum(trial.rounds["seconds"][: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
 
 
 def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> Choice:

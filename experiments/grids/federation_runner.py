@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
 
 IN_PROCESS = ("engine.grid=local",)
-CLIENT_COLUMNS = ("num_examples", "accuracy", "clean_accuracy")
+CLIENT_MEASURES = ("id", "num_examples", "accuracy", "clean_accuracy")
 
 
 def trial_digest(settings: TrialSettings) -> str:
@@ -69,14 +69,13 @@ def _digest(identity: dict[str, Any]) -> str:
 
 def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
     """Return the first rounds of a logged trial, as a trial with that number of rounds would have them."""
-    measured = {field.name: getattr(logged, field.name) for field in fields(Trial) if field.name.startswith("round_")}
     failed = logged.status == "failed" and logged.num_rounds < settings.num_rounds
     return Trial.of(
         settings,
         status="failed" if failed else "completed",
         error=logged.error if failed else None,
-        **{name: values[: settings.num_rounds] for name, values in measured.items() if values is not None},
-        **{name: getattr(logged, name) for name in ("client", *(f"client_{name}" for name in CLIENT_COLUMNS))},
+        rounds={name: values[: settings.num_rounds] for name, values in logged.rounds.items()},
+        clients={name: logged.clients[name] for name in CLIENT_MEASURES},
     )
 
 

@@ -219,7 +219,7 @@ def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
         "new client": trial.new_client_accuracy,
         DOWN: trial.bytes_down,
         UP: trial.bytes_up,
-        "simulated time": None if trial.round_seconds is None else sum(trial.round_seconds),
+        "simulated time": sum(trial.rounds["seconds"]) if "seconds" in trial.rounds else None,
         "time to target": _seconds_to_target(trial, measure.target),
     }
 
@@ -258,7 +258,7 @@ def informative_columns(rows: Sequence[Values]) -> dict[str, list[str]]:
 
 def _seconds_to_target(trial: Trial, target: float | None) -> float | None:
     """Return the simulated seconds until a trial reached a target; None if it did not, or without a target."""
-    if target is None or trial.round_seconds is None or not trial.num_rounds:
+    if target is None or "seconds" not in trial.rounds or not trial.num_rounds:
         return None
     reached = Objective("time_to_accuracy", trial.num_rounds, target).reached(trial.scores() or ())
-    return None if reached is None else sum(trial.round_seconds[:reached])
+    return None if reached is None else sum(trial.rounds["seconds"][:reached])

@@ -72,7 +72,7 @@ class LoggedStudy:
             }
             rounds: dict[int, dict[str, float]] = {}
             for measure in CURVES:
-                for number, value in enumerate(getattr(record, f"round_{measure}") or (), start=1):
+                for number, value in enumerate(record.rounds.get(measure, ()), start=1):
                     if math.isfinite(value):
                         rounds.setdefault(number, {})[measure] = value
             yield Run(f"{record.trial:05d}-{strategy}-{record.key[:4]}", record, settings, rounds)

@@ -405,11 +405,10 @@ def train(
     built = federation._built_for(config)
     with notebook_progress() as display:
         _, trial, folder = run_training(config, folder, display, search_path=_user_folders(), federation=built)
-    rounds = {"accuracy": trial.round_accuracy, "loss": trial.round_loss, "train_loss": trial.round_train_loss}
-    if all(map(isnan, trial.round_accuracy)):  # nobody is right about a quantity
+    names = ("accuracy", "loss", "train_loss", *SCORES_WHERE_KNOWN)
+    rounds = {name: trial.rounds[name] for name in names if name in trial.rounds}
+    if all(map(isnan, rounds["accuracy"])):  # nobody is right about a quantity
         del rounds["accuracy"]
-    others = {name: getattr(trial, f"round_{name}") for name in SCORES_WHERE_KNOWN}
-    rounds |= {name: scores for name, scores in others.items() if scores is not None}
     numbers = pd.RangeIndex(1, trial.num_rounds + 1, name="round")
     return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds, index=numbers))
 

@@ -131,11 +131,16 @@ class Sample:
             return Trial.of(settings, status="failed", error="simulated failure")
         train, test = self.split(session.seed, session.test_fraction)
         accuracy = self.accuracy(group, train, test)
-        rounds = dict.fromkeys(("round_accuracy", "round_clean_accuracy"), (accuracy,))
-        losses = dict.fromkeys(("round_loss", "round_clean_loss", "round_train_loss"), (0.0,))
+        scores = dict.fromkeys(("accuracy", "clean_accuracy"), (accuracy,))
+        losses = dict.fromkeys(("loss", "clean_loss", "train_loss"), (0.0,))
         test_rows = tuple([int(test.sum()) // NUM_CLIENTS] * NUM_CLIENTS)
         clients = tuple(range(NUM_CLIENTS))
-        return Trial.of(settings, status="completed", **rounds, **losses, client=clients, client_num_examples=test_rows)
+        return Trial.of(
+            settings,
+            status="completed",
+            rounds=scores | losses,
+            clients={"id": clients, "num_examples": test_rows},
+        )
 
 
 NUM_FEDERATIONS = 4000

@@ -413,8 +413,7 @@ class ReplayedFederation:
             settings,
             status="failed" if failed else "completed",
             error="this training failed in the table" if failed else None,
-            round_accuracy=accuracy,
-            round_clean_accuracy=accuracy,
+            rounds={"accuracy": accuracy, "clean_accuracy": accuracy},
         )
 
     def places(self, choice: Choice) -> int:

@@ -140,7 +140,9 @@ def _trained(
                 "data_digest": runner.data_digest,
                 "reports": {seed: runner.report(seed).model_dump(mode="json") for seed in seeds},
             }
-        rows = [TabledTrial(trial.spec, trial.seed, trial.status == "failed", trial.round_accuracy) for trial in trials]
+        rows = [
+            TabledTrial(trial.spec, trial.seed, trial.status == "failed", trial.rounds["accuracy"]) for trial in trials
+        ]
         yield FederationTrials(TabledFederation.model_validate(about), {(row.spec, row.seed): row for row in rows})
 
 

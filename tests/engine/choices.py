@@ -151,4 +151,4 @@ def spec_of(choice: Choice, **changes: Any) -> TrialSettings:
 def rounds_of(trial: Trial) -> list[tuple[float, ...]]:
     """Return all that was measured, one tuple a round."""
     columns = ("accuracy", "clean_accuracy", "loss", "clean_loss", "train_loss")
-    return list(zip(*(getattr(trial, f"round_{name}") for name in columns), strict=True))
+    return list(zip(*(trial.rounds[name] for name in columns), strict=True))

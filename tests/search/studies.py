@@ -41,6 +41,19 @@ Measured = Mapping[str, Any]
 Outcome = Callable[[TrialSettings], Measured]
 
 
+def by_map(found: Measured) -> dict[str, Any]:
+    """Return the fields of a record: measures, named as columns such as `round_accuracy`, in their maps."""
+    fields: dict[str, Any] = {"rounds": {}, "clients": {}}
+    for name, value in found.items():
+        for prefix, measures in (("round_", "rounds"), ("client_", "clients")):
+            if name.startswith(prefix):
+                fields[measures][name.removeprefix(prefix)] = value
+                break
+        else:
+            fields[name] = value
+    return fields
+
+
 def completed(own: float, clean: float | None = None, num_rounds: int = 2) -> Measured:
     """Return the outcome of a trial of that fitness."""
     return measured(own, own if clean is None else clean, 0.5, num_rounds)
@@ -54,7 +67,7 @@ def failed(reason: str) -> Measured:
 def measured(own: float, clean: float, loss: float, num_rounds: int) -> Measured:
     """Return rounds that are all alike, of clients with 200 test rows each."""
     one = dict(zip(CURVES, (own, clean, loss, loss, loss), strict=True))
-    clients = {"client": tuple(range(NUM_CLIENTS)), "client_num_examples": (200,) * NUM_CLIENTS}
+    clients = {"client_id": tuple(range(NUM_CLIENTS)), "client_num_examples": (200,) * NUM_CLIENTS}
     return {**{name: (value,) * num_rounds for name, value in one.items()}, **clients}
 
 
@@ -91,7 +104,7 @@ class ScriptedRunner:
             self.batches.append(list(specs))
         order = list(enumerate(specs))
         for position, spec in reversed(order) if self.backwards else order:
-            yield position, Trial.of(spec, **self.outcome(spec))
+            yield position, Trial.of(spec, **by_map(self.outcome(spec)))
 
     def forget(self, key: str) -> None:
         self.forgotten.append(key)

@@ -139,7 +139,7 @@ def test_failed_trials_keep_their_reason_and_are_not_run_twice(tmp_path: Path) -
     for record in (fresh, read):
         assert (record.status, record.error) == ("failed", "round 2: diverged")
         assert (record.fitness, record.own_fitness, record.clean_fitness) == (0, 0, 0)
-        assert record.round_accuracy == (0.9,)  # what it did reach
+        assert record.rounds["accuracy"] == (0.9,)  # what it did reach
     assert len(runner.ran) == 1
 
 
@@ -255,7 +255,7 @@ def test_one_training_is_the_trial_itself_and_has_no_fitness_of_repetitions(tmp_
 def test_curves_are_medians_round_by_round(tmp_path: Path) -> None:
     curves = [(0.1, 0.9), (0.5, 0.2), (0.3, 0.4)]
     trial = only_trial(tmp_path, by_seed([{**completed(0.5), "round_accuracy": curve} for curve in curves]))
-    assert trial.round_accuracy == (0.3, 0.4)
+    assert trial.rounds["accuracy"] == (0.3, 0.4)
     assert trial.fitness == pytest.approx(median(sum(curve) / 2 for curve in curves))
 
 
@@ -274,7 +274,7 @@ def test_a_training_that_fails_is_worse_than_any(tmp_path: Path, place: int) -> 
     outcomes.insert(place, failed("diverged"))
     trial = only_trial(tmp_path, by_seed(outcomes))
     assert (trial.status, trial.fitness) == ("completed", 0.5)
-    assert trial.round_accuracy == (0.7, 0.7)
+    assert trial.rounds["accuracy"] == (0.7, 0.7)
     (note,) = trial.notes
     assert [value for value in ("1 of 3", f"seed {SEEDS[place]}", "diverged") if value not in note] == []
 
@@ -310,7 +310,13 @@ def test_ends_of_short_trainings_stay_until_they_are_released(tmp_path: Path) ->
 
 
 def numbers_of(trial: Trial) -> tuple[object, ...]:
-    return trial.fitness, trial.repetition_fitness, trial.round_accuracy, trial.round_loss, trial.client_accuracy
+    return (
+        trial.fitness,
+        trial.repetition_fitness,
+        trial.rounds["accuracy"],
+        trial.rounds["loss"],
+        trial.clients["accuracy"],
+    )
 
 
 @pytest.mark.parametrize("stopped_after", [2, 3, 5, 6])

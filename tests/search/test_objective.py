@@ -18,13 +18,15 @@ from fedscout.search.objective import ACCURACY, MEASURES, Objective
 from fedscout.search.searcher import Archive, ranking
 from fedscout.strategies import FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, space_of
 from tests.kits.refusals import refused
+from tests.search.studies import by_map
 
 SCORES = st.lists(st.floats(0, 1), min_size=12, max_size=12)
 
 
 def trial(scores: Sequence[float], down: float = 400.0, up: float = 400.0, **more: object) -> Trial:
     clean = tuple(score / 2 for score in scores)
-    return Trial(round_accuracy=tuple(scores), round_clean_accuracy=clean, bytes_down=down, bytes_up=up, **more)
+    curves = {"round_accuracy": tuple(scores), "round_clean_accuracy": clean}
+    return Trial(bytes_down=down, bytes_up=up, **by_map({**curves, **more}))
 
 
 def rounds(target: float = 0.8, num_rounds: int = 12) -> Objective:

@@ -107,7 +107,7 @@ def check_backends(host: ClientHost, name: str) -> None:
     rounds = 2 if name == "moon" else 5
     loop, other = (result_of(host, METHODS[name], backend=backend, num_rounds=rounds) for backend in ("loop", "auto"))
     np.testing.assert_allclose(loop.vector, other.vector, rtol=0, atol=1e-6)
-    assert list(loop.round_accuracy) == list(other.round_accuracy)
+    assert list(loop.rounds["accuracy"]) == list(other.rounds["accuracy"])
     assert np.abs(loop.vector - host.initial_vector(3)).max() > 1e-3 or METHODS[name].kind == "local"
 
 

@@ -113,7 +113,7 @@ def test_each_community_trains_and_is_scored_as_a_federation_of_its_own(planted:
             vector = weights_of(hand, clients) @ np.stack(trained)
         np.testing.assert_allclose(found, vector, rtol=0, atol=1e-6)
         for client in clients:
-            assert trial.client_accuracy[client] == hand.accuracy(found.astype(np.float64), client)
+            assert trial.clients["accuracy"][client] == hand.accuracy(found.astype(np.float64), client)
 
 
 ALONE = {"communities", "dp_fedavg", "fedbuff", "local", "rhfl"}
@@ -140,7 +140,7 @@ def test_clients_that_take_no_part_use_the_model_of_most() -> None:
     hand = Hand(federation)
     own = [hand.accuracy(trial.vector[1].astype(np.float64), client) for client in (2, 7)]
     rows = [len(hand._rows(client, "test")[1]) for client in (2, 7)]
-    assert trial.round_new_client_accuracy[-1] == pytest.approx(np.dot(own, rows) / sum(rows), rel=1e-12)
+    assert trial.rounds["new_client_accuracy"][-1] == pytest.approx(np.dot(own, rows) / sum(rows), rel=1e-12)
 
 
 # -- by labels -------------------------------------------------------------------------------------------------------

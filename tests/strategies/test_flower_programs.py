@@ -138,8 +138,8 @@ def test_one_rule_has_one_result_whoever_drives_it(federation: Federation) -> No
     """The same records of rounds, too: a program that returns its model at the end is measured as any other."""
     driven, whole = trial("HalvesTheRate", federation), trial("OwnStartHalvesTheRate", federation)
     np.testing.assert_array_equal(driven.vector, whole.vector)
-    assert list(driven.round_accuracy) == list(whole.round_accuracy)
-    assert list(driven.round_loss) == list(whole.round_loss)
+    assert list(driven.rounds["accuracy"]) == list(whole.rounds["accuracy"])
+    assert list(driven.rounds["loss"]) == list(whole.rounds["loss"])
     assert driven.fitness == whole.fitness
 
 
@@ -147,8 +147,8 @@ def test_a_start_that_counts_its_rounds_anew_is_scored_round_by_round(federation
     """Each round's record is of the model after it: that of the trial that ends there."""
     whole = trial("TwoPhases", federation)
     begun = trial("TwoPhases", federation, num_rounds=3)
-    assert list(begun.round_loss) == list(whole.round_loss)[:3]
-    assert len({*whole.round_loss}) == NUM_ROUNDS
+    assert list(begun.rounds["loss"]) == list(whole.rounds["loss"])[:3]
+    assert len({*whole.rounds["loss"]}) == NUM_ROUNDS
     assert whole.skipped_rounds == {}
 
 
@@ -161,9 +161,9 @@ def test_a_vector_beside_the_model_is_refused_whatever_it_is_called(federation: 
 
 def test_a_round_without_a_model_or_a_message_keeps_the_model_before(federation: Federation) -> None:
     every_other, rests = trial("EveryOtherRound", federation), trial("RestsInRoundTwo", federation)
-    losses = list(every_other.round_loss)
+    losses = list(every_other.rounds["loss"])
     assert losses[0] == losses[1] != losses[2] == losses[3]
     assert list(every_other.skipped_rounds) == ["2", "4"]
-    losses = list(rests.round_loss)
+    losses = list(rests.rounds["loss"])
     assert losses[0] == losses[1] != losses[2] != losses[3]
     assert list(rests.skipped_rounds) == ["2"]

@@ -275,11 +275,11 @@ def test_models_and_scores_are_those_by_hand(name: str) -> None:
         np.array([hand.accuracy(model, client) for client, model in enumerate(found)])
         for found in (personal, [vector] * 8)
     )
-    np.testing.assert_allclose(trial.client_accuracy, scores)
+    np.testing.assert_allclose(trial.clients["accuracy"], scores)
     rows = np.array([round(0.2 * size) for size in SIZES])
-    assert trial.round_accuracy[-1] == pytest.approx(scores @ rows / rows.sum())
-    if trial.round_global_accuracy is not None:
-        assert trial.round_global_accuracy[-1] == pytest.approx(common @ rows / rows.sum())
+    assert trial.rounds["accuracy"][-1] == pytest.approx(scores @ rows / rows.sum())
+    if trial.rounds.get("global_accuracy") is not None:
+        assert trial.rounds["global_accuracy"][-1] == pytest.approx(common @ rows / rows.sum())
     else:
         assert scores.tolist() == common.tolist()
 
@@ -433,15 +433,15 @@ def test_overwritten_batch_norm_begins_anew_and_is_what_a_client_is_scored_with(
 def test_the_score_of_a_round_does_not_depend_on_when_it_is_taken(host: ClientHost) -> None:
     """Scored at the end or on the way out for the next round, a model is tuned on the same batches."""
     short, long = (result_of(host, made("fine_tuning", tuning_epochs=2), num_rounds=rounds) for rounds in (3, 4))
-    assert list(short.round_accuracy) == list(long.round_accuracy)[:3]
+    assert list(short.rounds["accuracy"]) == list(long.rounds["accuracy"])[:3]
 
 
 def test_a_client_without_training_rows_is_scored_with_the_global_model() -> None:
     """One row each: it is the test's or nobody's; the others are tuned."""
     sizes = (*SIZES, 0)
     both = [result_of(host_of(sizes=sizes), spec) for spec in (made("fine_tuning", tuning_epochs=2), made("fedavg"))]
-    assert both[0].client == both[1].client
-    assert both[0].client_accuracy[-1] == both[1].client_accuracy[-1]
+    assert both[0].clients["id"] == both[1].clients["id"]
+    assert both[0].clients["accuracy"][-1] == both[1].clients["accuracy"][-1]
 
 
 # -- Three accuracies by hand: of each client's own model, of the global one, and of a client that never trained -------
@@ -464,23 +464,23 @@ def run(small_host: ClientHost, strategy: StrategySpec, **changes: Any) -> Trial
 def test_ditto_s_global_accuracy_is_fedavg_s(small_host: ClientHost) -> None:
     """Its global model is; new clients have no other."""
     ditto, fedavg = run(small_host, made("ditto")), run(small_host, made("fedavg"))
-    assert ditto.round_global_accuracy == fedavg.round_accuracy
-    assert ditto.round_new_client_accuracy == fedavg.round_new_client_accuracy
-    assert fedavg.round_global_accuracy is None, "it is the accuracy itself"
+    assert ditto.rounds.get("global_accuracy") == fedavg.rounds["accuracy"]
+    assert ditto.rounds.get("new_client_accuracy") == fedavg.rounds.get("new_client_accuracy")
+    assert fedavg.rounds.get("global_accuracy") is None, "it is the accuracy itself"
 
 
 def test_who_tunes_has_fedavg_s_global_model(small_host: ClientHost) -> None:
     """New clients tune it, too, on training rows that took no part in it."""
     tuning, fedavg = run(small_host, made("fine_tuning", tuning_epochs=5)), run(small_host, made("fedavg"))
-    assert tuning.round_global_accuracy == fedavg.round_accuracy
-    assert tuning.round_accuracy != fedavg.round_accuracy
-    assert tuning.round_new_client_accuracy != fedavg.round_new_client_accuracy
+    assert tuning.rounds.get("global_accuracy") == fedavg.rounds["accuracy"]
+    assert tuning.rounds["accuracy"] != fedavg.rounds["accuracy"]
+    assert tuning.rounds.get("new_client_accuracy") != fedavg.rounds.get("new_client_accuracy")
 
 
 def test_the_global_model_of_local_training_is_the_initial_one(small_host: ClientHost) -> None:
     trial = run(small_host, made("local"))
-    assert len(set(trial.round_global_accuracy)) == 1
-    assert trial.global_accuracy == trial.round_global_accuracy[0]
+    assert len(set(trial.rounds["global_accuracy"])) == 1
+    assert trial.global_accuracy == trial.rounds["global_accuracy"][0]
 
 
 @pytest.mark.parametrize("strategy", [made("fedavg"), made("ditto"), made("local")], ids=lambda one: one.kind)

@@ -98,11 +98,11 @@ def test_one_cell_is_the_global_setting(backend: Literal["auto", "loop"], optimi
     found = trial_of(one_cell(asked), backend=backend, training=other)
     expected = result_of(HOST, UNIFORM, backend=backend, training=asked)
     assert np.array_equal(found.vector, expected.vector)
-    assert found.round_accuracy == expected.round_accuracy
-    assert found.round_loss == expected.round_loss
-    assert found.client_accuracy == expected.client_accuracy
+    assert found.rounds["accuracy"] == expected.rounds["accuracy"]
+    assert found.rounds["loss"] == expected.rounds["loss"]
+    assert found.clients["accuracy"] == expected.clients["accuracy"]
     np.testing.assert_allclose(
-        found.round_train_loss, expected.round_train_loss, rtol=1e-12
+        found.rounds["train_loss"], expected.rounds["train_loss"], rtol=1e-12
     )  # divided by rows, times rows
 
 
@@ -438,8 +438,8 @@ def test_accuracy_is_the_median_over_repeats_of_the_mean_over_clients() -> None:
     near = np.array([1 - abs(client / 10 - float(result.vector[0])) for client in range(GUESSING)])
     last = grid.evaluate_all(flat_record(result.vector))
     third = last.repeats[:, 2].mean()
-    assert result.round_accuracy[0] == pytest.approx(float(np.median([near.mean(), near.mean() / 2, third])))
-    assert result.round_clean_accuracy[0] == result.round_accuracy[0]
+    assert result.rounds["accuracy"][0] == pytest.approx(float(np.median([near.mean(), near.mean() / 2, third])))
+    assert result.rounds["clean_accuracy"][0] == result.rounds["accuracy"][0]
     assert last.num_examples.tolist() == [1] * GUESSING
 
 

@@ -458,5 +458,5 @@ def test_only_who_tests_on_enough_rows_is_scored() -> None:
     """A fifth of 40 and of 33 rows is enough, of 17 and 12 it is not."""
     result = result_of(replace(uneven_federation(), release=ABSTAINING))
     assert result.status == "completed"
-    assert result.client_num_examples == (8, 0, 0, 0, 0, 7, 0)
-    assert result_of(uneven_federation()).client_num_examples == (8, 3, 0, 2, 0, 7, 1)
+    assert result.clients["num_examples"] == (8, 0, 0, 0, 0, 7, 0)
+    assert result_of(uneven_federation()).clients["num_examples"] == (8, 3, 0, 2, 0, 7, 1)

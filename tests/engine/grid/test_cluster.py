@@ -307,7 +307,7 @@ def test_four_raylets_give_the_bits_of_one(observations: Observations, name: str
     assert four.num_rounds == NUM_ROUNDS
     assert_same(four, one)
     assert four.fitness == one.fitness
-    assert four.client_accuracy == one.client_accuracy
+    assert four.clients["accuracy"] == one.clients["accuracy"]
 
 
 def test_trials_differ_from_each_other(observations: Observations) -> None:

@@ -340,8 +340,8 @@ def test_many_at_once_equal_the_loop_under_any_strategy(strategy: StrategySpec) 
     block, loop = (result_of(host, strategy, backend=backend, **changes) for backend in ("auto", "loop"))
     plain = result_of(host, strategy, num_rounds=2, num_sampled=8)
     if block.vector is None or loop.vector is None or plain.vector is None:
-        np.testing.assert_allclose(list(block.round_loss), list(loop.round_loss), rtol=0, atol=2e-5)
-        assert list(plain.round_loss) != list(loop.round_loss)
+        np.testing.assert_allclose(list(block.rounds["loss"]), list(loop.rounds["loss"]), rtol=0, atol=2e-5)
+        assert list(plain.rounds["loss"]) != list(loop.rounds["loss"])
     else:
         np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=2e-5)
         assert np.abs(plain.vector - loop.vector).max() > 1e-3

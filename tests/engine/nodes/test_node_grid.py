@@ -150,9 +150,10 @@ def test_a_trial_has_the_bits_of_a_simulation(make: Callable[..., Simulated], ki
     simulated = run_trial(settings, LocalGrid(federation, CLIENT_QUERIES, settings.session))
     real = over_nodes(settings, federation, roster, wire)
     assert np.array_equal(model_of(simulated), model_of(real))
-    for name in ("round_accuracy", "round_loss", "round_metric", "bytes_down", "bytes_up", "client_rounds"):
-        assert getattr(simulated, name) == getattr(real, name)
-    np.testing.assert_equal(simulated.client_metric, real.client_metric)  # a client may have none, NaN
+    for name in ("accuracy", "loss", "metric"):
+        assert simulated.rounds.get(name) == real.rounds.get(name)
+    assert (simulated.bytes_down, simulated.bytes_up) == (real.bytes_down, real.bytes_up)
+    np.testing.assert_equal(dict(simulated.clients), dict(real.clients))  # a client may have no metric, NaN
 
 
 @pytest.mark.parametrize(("wrapper", "wants"), CLIPPING)
@@ -211,7 +212,7 @@ def test_a_node_that_joins_late_takes_part_from_the_next_round_on(federation: Fe
     join_late(link, roster, after_replies=3)
     trial = train(federation, link, roster, wire)
     assert trial.status == "completed", trial.error
-    assert len(trial.client or ()) == federation.num_clients
+    assert len(trial.clients["id"]) == federation.num_clients
 
 
 def lost(wire: Wire, reply: Message) -> None:
@@ -318,7 +319,7 @@ def test_a_killed_driver_has_the_same_bits(
         forget_runs(nodes)
     resumed = run(normalised_federation, nodes, settings, tmp_path / "store")
     assert np.array_equal(model_of(resumed), model_of(expected))
-    assert (resumed.round_accuracy, resumed.dropped_clients) == (expected.round_accuracy, {})
+    assert (resumed.rounds["accuracy"], resumed.dropped_clients) == (expected.rounds["accuracy"], {})
 
 
 @pytest.mark.parametrize("kind", ["ditto"])
@@ -421,8 +422,8 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, several: Fede
     settings = replace(settings_of("fedavg", several), selection=selection, num_sampled=2, num_rounds=4)
     trial = over_nodes(settings, several, roster, wire)
     assert trial.status == "completed", trial.error
-    assert len(trial.client) == 5, "it is scored"
-    assert trial.client_rounds[-1] == 0
+    assert len(trial.clients["id"]) == 5, "it is scored"
+    assert trial.clients["rounds"][-1] == 0
     assert any("joined" in note for note in trial.notes)
 
 

@@ -121,8 +121,8 @@ def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
     trial = run_trial(settings, grid)
     assert trial.error is None
     assert {call.clients for method, call in grid.calls_made if method == "train"} == {(0, 3, 5)}
-    assert dict(zip(trial.client, trial.client_rounds or (), strict=True)) == {
-        client: 4 if client in (0, 3, 5) else 0 for client in trial.client
+    assert dict(zip(trial.clients["id"], trial.clients.get("rounds") or (), strict=True)) == {
+        client: 4 if client in (0, 3, 5) else 0 for client in trial.clients["id"]
     }
     assert trial.selection == "recorder"
     assert not trial.notes
@@ -133,7 +133,7 @@ def test_to_choose_everybody_is_to_have_no_policy(host: ClientHost) -> None:
     chosen, _ = run(host, settings_of(selection=everybody))
     free, _ = run(host, settings_of(selection=None, num_sampled=len(SIZES)))
     assert_all_same(chosen, free)
-    assert free.client_rounds is None
+    assert free.clients.get("rounds") is None
 
 
 def test_a_report_holds_the_received_model_s_losses_and_what_training_moved(host: ClientHost) -> None:
@@ -190,14 +190,14 @@ def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: in
     with started_hosts(uneven_federation(), num_hosts) as hosts:
         found = ray_result(settings, hosts)
     assert_all_same(found, expected)
-    assert found.client_rounds == expected.client_rounds
+    assert found.clients.get("rounds") == expected.clients.get("rounds")
     assert_same_reports(Recorder.told[-1], reports)
 
 
 @pytest.mark.parametrize("stopped_in", [1, 3])
 def test_a_killed_trial_goes_on_with_the_same_choices(host: ClientHost, tmp_path: Path, stopped_in: int) -> None:
     resumed, expected = assert_going_on(settings_of(FEDADAM), host, tmp_path, stopped_in)
-    assert resumed.client_rounds == expected.client_rounds
+    assert resumed.clients.get("rounds") == expected.clients.get("rounds")
 
 
 def test_who_only_measures_pays_for_the_model(host: ClientHost) -> None:
@@ -206,7 +206,7 @@ def test_who_only_measures_pays_for_the_model(host: ClientHost) -> None:
     asking, _ = run(host, settings_of(selection=Choosing(fixed=(0, 1, 3))))
     assert (silent.bytes_down, asking.bytes_down) == (3 * MODEL_BYTES, 7 * MODEL_BYTES)
     assert silent.bytes_up == asking.bytes_up == 3 * MODEL_BYTES
-    assert_array_equal(silent.round_accuracy, asking.round_accuracy)
+    assert_array_equal(silent.rounds["accuracy"], asking.rounds["accuracy"])
 
 
 def test_an_assignment_trains_longer_and_withholds_tensors(host: ClientHost) -> None:
@@ -239,7 +239,7 @@ def test_a_report_has_the_clock_of_the_log() -> None:
     """A round lasts as long as the slowest of those that train and of those that measure, whose names it tells."""
     federation = replace(uneven_federation(), devices={0: Device(shift_seconds=9.0), 3: Device(mean_seconds=4.0)})
     trial, reports = run(ClientHost(federation, QUERIES), settings_of(selection=Choosing(fixed=(1, 3))))
-    assert trial.round_seconds == tuple(report.round_seconds for report in reports)
+    assert trial.rounds.get("seconds") == tuple(report.round_seconds for report in reports)
     session = settings_of().session
     probe = 9.0 / 3 / session.training.local_epochs
     for report in reports:
@@ -305,7 +305,7 @@ def test_a_policy_may_choose_lazily_and_draws_anew_in_every_round(host: ClientHo
         return (client for client in generator.choice(table.clients, num, replace=False))
 
     trial, _ = run(host, settings_of(selection=unruly(choose=lazily)))
-    assert np.count_nonzero(trial.client_rounds) > 3
+    assert np.count_nonzero(trial.clients["rounds"]) > 3
     assert not trial.notes
     few, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
     (note,) = few.notes
@@ -322,7 +322,7 @@ def test_who_can_never_answer_is_not_in_the_table() -> None:
     settings = settings_of(num_sampled=4)
     settings = replace(settings, session=replace(settings.session, deadline_seconds=2.0))
     trial, reports = run(ClientHost(federation, QUERIES), settings)
-    assert trial.client_rounds == (4, 4, 0, 4, 0, 0, 0)
+    assert trial.clients.get("rounds") == (4, 4, 0, 4, 0, 0, 0)
     assert not trial.dropped_clients
     assert all(report.clients.tolist() == [0, 1, 3] for report in reports)  # the others are not measured either
     assert not trial.notes

@@ -143,18 +143,19 @@ def assert_same(first: Trial, second: Trial) -> None:
     assert (first.status, first.error, first.dropped_clients) == (second.status, second.error, second.dropped_clients)
     np.testing.assert_equal(rounds_of(first), rounds_of(second))  # NaN is what was not measured
     assert np.array_equal(first.vector, second.vector)
-    assert first.client
-    for name in ("client", "client_num_examples", "client_accuracy", "client_clean_accuracy"):
-        np.testing.assert_equal(getattr(first, name), getattr(second, name))
-    for name in ("round_metric", "round_clean_metric", "client_metric", "client_clean_metric", "round_worst_clients"):
-        np.testing.assert_equal(getattr(first, name), getattr(second, name))
+    assert first.clients["id"]
+    for name in ("id", "num_examples", "accuracy", "clean_accuracy", "metric", "clean_metric"):
+        np.testing.assert_equal(first.clients.get(name), second.clients.get(name))
+    for name in ("metric", "clean_metric", "worst_clients"):
+        np.testing.assert_equal(first.rounds.get(name), second.rounds.get(name))
 
 
 def assert_all_same(first: Trial, second: Trial) -> None:
     """What was sent, too, and how those do who use another model."""
     assert_same(first, second)
-    for name in ("round_global_accuracy", "round_new_client_accuracy", "round_seconds", "bytes_down", "bytes_up"):
-        assert getattr(first, name) == getattr(second, name)
+    for name in ("global_accuracy", "new_client_accuracy", "seconds"):
+        assert first.rounds.get(name) == second.rounds.get(name)
+    assert (first.bytes_down, first.bytes_up) == (second.bytes_down, second.bytes_up)
 
 
 def assert_going_on(spec: TrialSettings, host: ClientHost, folder: Path, stopped_in: int) -> tuple[Trial, Trial]:
@@ -426,7 +427,7 @@ def test_a_strategy_with_a_start_of_its_own_keeps_none_and_runs_whole(host: Clie
     result, _ = run(whole(Choice(Whole)), host, store)
     straight, _ = run(whole(Choice(Whole)), host)
     assert np.array_equal(result.vector, straight.vector)
-    assert list(result.round_accuracy) == list(straight.round_accuracy)
+    assert list(result.rounds["accuracy"]) == list(straight.rounds["accuracy"])
 
 
 def test_the_runner_forgets_by_the_name_of_the_state(host: ClientHost, tmp_path: Path) -> None:

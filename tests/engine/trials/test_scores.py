@@ -78,20 +78,25 @@ def test_it_is_that_of_the_pooled_test_rows(name: str, backend: str) -> None:
     federation, metric = uneven_federation(), OF_CLASSES[name]()
     trial = run(federation, metric=metric, backend=backend)
     assert trial.metric == name
-    for measured, clean in ((trial.round_metric, False), (trial.round_clean_metric, True)):
+    for measured, clean in ((trial.rounds.get("metric"), False), (trial.rounds.get("clean_metric"), True)):
         expected = metric.value(metric.statistics(*outputs_and_labels(federation, trial.vector, clean)))
         assert measured[-1] == pytest.approx(expected, abs=1e-12)
-    assert trial.round_metric[-1] != trial.round_clean_metric[-1]
-    assert trial.own_fitness == pytest.approx(np.mean(trial.round_metric))
-    assert trial.clean_fitness == pytest.approx(np.mean(trial.round_clean_metric))
+    assert trial.rounds["metric"][-1] != trial.rounds["clean_metric"][-1]
+    assert trial.own_fitness == pytest.approx(np.mean(trial.rounds["metric"]))
+    assert trial.clean_fitness == pytest.approx(np.mean(trial.rounds["clean_metric"]))
 
 
 def test_beside_it_all_is_as_without_it() -> None:
     plain, measured = run(uneven_federation()), run(uneven_federation(), metric=MacroF1(), worst_clients=True)
     assert rounds_of(plain) == rounds_of(measured)
     assert np.array_equal(plain.vector, measured.vector)
-    assert (plain.metric, plain.round_metric, plain.client_metric, plain.round_worst_clients) == (None,) * 4
-    assert plain.own_fitness == pytest.approx(np.mean(plain.round_accuracy))
+    assert (
+        plain.metric,
+        plain.rounds.get("metric"),
+        plain.clients.get("metric"),
+        plain.rounds.get("worst_clients"),
+    ) == (None,) * 4
+    assert plain.own_fitness == pytest.approx(np.mean(plain.rounds["accuracy"]))
 
 
 class WatchedHost(ClientHost):
@@ -120,17 +125,17 @@ def test_models_of_their_own_are_what_clients_are_scored_with() -> None:
     """Twice the outputs predict the same classes, so both models' macro F1 are one; the macro F1 of none is missing."""
     trial = run(uneven_federation(), metric=MacroF1())
     doubled = completed(spec_of(replace(FEDAVG, algorithm=Doubled()), metric=MacroF1()), uneven_federation())
-    assert trial.round_global_metric is None
-    assert doubled.round_global_metric == trial.round_metric
+    assert trial.rounds.get("global_metric") is None
+    assert doubled.rounds.get("global_metric") == trial.rounds.get("metric")
     assert doubled.global_accuracy == pytest.approx(trial.own_fitness)
 
 
 def test_clients_that_join_later_have_theirs_apart() -> None:
     federation = uneven_federation()
     trial = run(replace(federation, unseen=frozenset((0, 5))), metric=MacroF1())
-    assert len(trial.round_new_client_metric) == trial.num_rounds
-    assert trial.new_client_accuracy == pytest.approx(np.mean(trial.round_new_client_metric))
-    assert set(trial.client) == {1, 2, 3, 4, 6}
+    assert len(trial.rounds["new_client_metric"]) == trial.num_rounds
+    assert trial.new_client_accuracy == pytest.approx(np.mean(trial.rounds["new_client_metric"]))
+    assert set(trial.clients["id"]) == {1, 2, 3, 4, 6}
 
 
 def test_rows_of_one_class_have_no_area_and_the_trial_says_so() -> None:
@@ -211,12 +216,12 @@ def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
     test = rows_of(built, "test")
     said = plain_model(net, trial.vector).eval()(torch.from_numpy(built.features[test])).detach().numpy()[:, 0]
     expected = r2_score(built.targets[test], scale.mean + scale.deviation * said.astype(np.float64))
-    assert trial.round_clean_metric[-1] == pytest.approx(expected, abs=1e-6)
+    assert trial.rounds["clean_metric"][-1] == pytest.approx(expected, abs=1e-6)
     errors = (built.targets[test] - scale.mean) / scale.deviation - said
-    assert trial.round_clean_loss[-1] == pytest.approx(np.mean(errors**2), rel=1e-5)
-    assert trial.round_metric[-1] < trial.round_clean_metric[-1]
-    assert all(np.isnan(trial.round_accuracy))
-    assert trial.own_fitness == pytest.approx(np.mean(trial.round_metric))
+    assert trial.rounds["clean_loss"][-1] == pytest.approx(np.mean(errors**2), rel=1e-5)
+    assert trial.rounds["metric"][-1] < trial.rounds["clean_metric"][-1]
+    assert all(np.isnan(trial.rounds["accuracy"]))
+    assert trial.own_fitness == pytest.approx(np.mean(trial.rounds["metric"]))
 
 
 def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
@@ -226,14 +231,19 @@ def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
     other[rows_of(built, "test")] *= -1e6
     changed = replace(built, targets=other)
     assert np.array_equal(run_quantities(built).vector, run_quantities(changed).vector)
-    assert run_quantities(built).round_metric != run_quantities(changed).round_metric
+    assert run_quantities(built).rounds.get("metric") != run_quantities(changed).rounds.get("metric")
 
 
 def test_unit_and_origin_of_the_target_change_nothing_but_the_absolute_error() -> None:
     built = federation()
     scaled = replace(built, targets=1024 * built.targets + 4096)
-    np.testing.assert_allclose(run_quantities(built).round_metric, run_quantities(scaled).round_metric, rtol=1e-4)
-    ours, theirs = run_quantities(built, metric=Mae()).round_metric, run_quantities(scaled, metric=Mae()).round_metric
+    np.testing.assert_allclose(
+        run_quantities(built).rounds["metric"], run_quantities(scaled).rounds["metric"], rtol=1e-4
+    )
+    ours, theirs = (
+        run_quantities(built, metric=Mae()).rounds.get("metric"),
+        run_quantities(scaled, metric=Mae()).rounds.get("metric"),
+    )
     np.testing.assert_allclose(1024 * np.array(ours), theirs, rtol=1e-4)
 
 
@@ -244,8 +254,8 @@ def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
     other[built.partition.client(0)] *= 100
     ours, theirs = run_quantities(built), run_quantities(replace(built, targets=other))
     assert np.array_equal(ours.vector, theirs.vector)
-    assert ours.round_metric == theirs.round_metric
-    assert ours.round_new_client_metric != theirs.round_new_client_metric
+    assert ours.rounds.get("metric") == theirs.rounds.get("metric")
+    assert ours.rounds.get("new_client_metric") != theirs.rounds.get("new_client_metric")
 
 
 def answers(host: ClientHost, clients: tuple[int, ...]) -> EvaluateResults:
@@ -280,8 +290,9 @@ def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: C
     )
     np.testing.assert_allclose(blocks.vector, loop.vector, atol=2e-5)
     assert not np.array_equal(blocks.vector, loop.vector)
-    for name in ("round_loss", "round_clean_loss", "round_metric", "client_metric"):
-        np.testing.assert_allclose(getattr(blocks, name), getattr(loop, name), rtol=1e-4)
+    for name in ("loss", "clean_loss", "metric"):
+        np.testing.assert_allclose(blocks.rounds[name], loop.rounds[name], rtol=1e-4)
+    np.testing.assert_allclose(blocks.clients["metric"], loop.clients["metric"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("some", [(0,), (CORRUPTED, 5), (3, 0, 1)])
@@ -327,7 +338,7 @@ def test_they_are_sent_no_model_to_train_and_are_scored_beside_the_others(sample
     assert not UNSEEN & {client for call in trained for client in call.clients}
     assert not UNSEEN & grid.client_states.keys()
     assert all(set(call.evaluated) in (set(), set(range(7))) for call in trained)
-    assert trial.client == (0, 2, 3, 4, 6)
+    assert trial.clients["id"] == (0, 2, 3, 4, 6)
 
 
 @pytest.mark.parametrize("message_type", ["train", "query", "evaluate"])
@@ -344,11 +355,11 @@ def test_the_others_train_as_if_they_did_not_exist(choice: Choice) -> None:
     with_them, alone = run(without(federation, LAST), choice), run(cut(federation, 5), choice)
     assert rounds_of(with_them) == rounds_of(alone)
     assert np.array_equal(with_them.vector, alone.vector)
-    assert with_them.client_accuracy == alone.client_accuracy
+    assert with_them.clients["accuracy"] == alone.clients["accuracy"]
     assert with_them.bytes_up == alone.bytes_up
-    assert alone.round_new_client_accuracy is None
+    assert alone.rounds.get("new_client_accuracy") is None
     outputs, labels = outputs_and_labels(federation, with_them.vector, clients=sorted(LAST))
-    assert with_them.round_new_client_accuracy[-1] == np.mean(outputs.argmax(axis=1) == labels)
+    assert with_them.rounds["new_client_accuracy"][-1] == np.mean(outputs.argmax(axis=1) == labels)
 
 
 def test_an_attacker_has_no_accomplice_among_them() -> None:
@@ -377,11 +388,11 @@ def test_their_scores_are_those_that_they_have_among_all(choice: Choice) -> None
     few, all_of_them = run(uneven_federation(), choice, num_scored=4), run(uneven_federation(), choice)
 
     assert np.array_equal(few.vector, all_of_them.vector)
-    assert len(few.client) == 4
-    among_all = dict(zip(all_of_them.client, all_of_them.client_accuracy, strict=True))
-    assert few.client_accuracy == tuple(among_all[client] for client in few.client)
-    weights = np.array(few.client_num_examples)
-    assert few.round_accuracy[-1] == pytest.approx(np.dot(few.client_accuracy, weights) / weights.sum())
+    assert len(few.clients["id"]) == 4
+    among_all = dict(zip(all_of_them.clients["id"], all_of_them.clients["accuracy"], strict=True))
+    assert few.clients["accuracy"] == tuple(among_all[client] for client in few.clients["id"])
+    weights = np.array(few.clients["num_examples"])
+    assert few.rounds["accuracy"][-1] == pytest.approx(np.dot(few.clients["accuracy"], weights) / weights.sum())
 
 
 @pytest.mark.parametrize("num_scored", [7, 1000])
@@ -395,15 +406,15 @@ def test_nobody_else_scores_in_any_round() -> None:
     trial = run_trial(spec, grid)
 
     calls = [(call.clients if method == "evaluate" else call.evaluated) for method, call in grid.calls_made]
-    assert [{*clients} for clients in calls if clients] == [{*trial.client}] * 4
+    assert [{*clients} for clients in calls if clients] == [{*trial.clients["id"]}] * 4
 
 
 def test_clients_that_join_later_are_drawn_apart() -> None:
     trial = run(without(uneven_federation(), UNSEEN), num_scored=2)
 
-    assert len(trial.client) == 2
-    assert not UNSEEN & {*trial.client}
-    assert trial.round_new_client_accuracy is not None
+    assert len(trial.clients["id"]) == 2
+    assert not UNSEEN & {*trial.clients["id"]}
+    assert trial.rounds.get("new_client_accuracy") is not None
 
 
 @pytest.mark.parametrize(("least", "able"), [(1, {0, 1, 3, 5, 6}), (4, {0, 5, 6})])
@@ -472,10 +483,10 @@ def test_each_client_is_scored_under_its_group_s_model(host: ClientHost) -> None
     for group, vector in enumerate(trial.vector):
         alone = LocalGrid(host, session=spec.session).evaluate_all(flat_record(vector))
         for client in np.flatnonzero(group == GROUP):
-            assert trial.client_accuracy[client] == alone.accuracies[client]
-            assert trial.client_clean_accuracy[client] == alone.clean.accuracies[client]
-    assert trial.round_accuracy[-1] == pytest.approx(
-        np.dot(trial.client_accuracy, trial.client_num_examples) / sum(trial.client_num_examples), rel=1e-12
+            assert trial.clients["accuracy"][client] == alone.accuracies[client]
+            assert trial.clients["clean_accuracy"][client] == alone.clean.accuracies[client]
+    assert trial.rounds["accuracy"][-1] == pytest.approx(
+        np.dot(trial.clients["accuracy"], trial.clients["num_examples"]) / sum(trial.clients["num_examples"]), rel=1e-12
     )
     (note,) = trial.notes
     assert note.endswith(" 0, 3-4; 1-2, 6; 5")
@@ -485,7 +496,7 @@ def test_a_group_that_all_are_in_is_scored_as_one_model(host: ClientHost) -> Non
     plain, shifted = (spec_of(choice, num_sampled=4) for choice in (Choice(FedAvg), CHOICE))
     expected, found = (local_result(spec, host) for spec in (plain, shifted))
     first = GROUP == 0  # its model is FedAvg's
-    assert np.array(found.client_accuracy)[first].tolist() == np.array(expected.client_accuracy)[first].tolist()
+    assert np.array(found.clients["accuracy"])[first].tolist() == np.array(expected.clients["accuracy"])[first].tolist()
     np.testing.assert_array_equal(found.vector[0], expected.vector)
 
 

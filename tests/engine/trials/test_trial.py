@@ -88,7 +88,10 @@ def configured(values: Mapping[str, Any], since: int = 1) -> Choice:
 )
 def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
     clean = tuple(accuracy / 2 for accuracy in accuracies)
-    result = Trial.of(spec_of(FEDAVG), round_accuracy=tuple(accuracies), round_clean_accuracy=clean)
+    result = Trial.of(
+        spec_of(FEDAVG),
+        rounds={"accuracy": tuple(accuracies), "clean_accuracy": clean},
+    )
 
     assert result.fitness == result.own_fitness == pytest.approx(fitness)
     assert result.clean_fitness == pytest.approx(fitness / 2)
@@ -97,10 +100,10 @@ def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fi
 def test_fitness_comes_from_all_clients_weighted_by_rows(host: ClientHost) -> None:
     result = local_result(spec_of(FEDAVG), host)
 
-    assert result.client == tuple(range(7))
+    assert result.clients["id"] == tuple(range(7))
     rows = np.array([8, 3, 0, 2, 0, 7, 1])
-    assert result.round_accuracy[-1] == pytest.approx(float(result.client_accuracy @ rows) / 21)
-    assert result.round_clean_accuracy[-1] == pytest.approx(float(result.client_clean_accuracy @ rows) / 21)
+    assert result.rounds["accuracy"][-1] == pytest.approx(float(result.clients["accuracy"] @ rows) / 21)
+    assert result.rounds["clean_accuracy"][-1] == pytest.approx(float(result.clients["clean_accuracy"] @ rows) / 21)
 
 
 # -- Flower's strategies ---------------------------------------------------------------------------------------------
@@ -187,8 +190,8 @@ def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
     result = local_result(spec_of(strategy), host)
 
     assert result.error is None
-    assert [score["accuracy"] for score in built[0].scores[1:]] == list(result.round_accuracy)
-    assert [score["loss"] for score in built[0].scores[1:]] == list(result.round_loss)
+    assert [score["accuracy"] for score in built[0].scores[1:]] == list(result.rounds["accuracy"])
+    assert [score["loss"] for score in built[0].scores[1:]] == list(result.rounds["loss"])
 
 
 @pytest.mark.parametrize("kind", [Whole, telling(), telling(told=(1, 2))])
@@ -197,13 +200,16 @@ def test_a_strategy_with_its_own_start_is_run_whole_however_it_tells_its_rounds(
 ) -> None:
     driven, own = (local_result(spec_of(Choice(each)), host) for each in (FedAvg, kind))
     assert np.array_equal(own.vector, driven.vector)
-    assert (list(own.round_accuracy), list(own.round_loss)) == (list(driven.round_accuracy), list(driven.round_loss))
+    assert (list(own.rounds["accuracy"]), list(own.rounds["loss"])) == (
+        list(driven.rounds["accuracy"]),
+        list(driven.rounds["loss"]),
+    )
     assert own.dropped_clients == driven.dropped_clients
 
 
 def test_a_start_that_ends_early_keeps_its_model(host: ClientHost) -> None:
     driven, early = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(told=(1, 2), trainings=2)))
-    assert list(early.round_loss) == [driven.round_loss[i] for i in (0, 1, 1)]
+    assert list(early.rounds["loss"]) == [driven.rounds["loss"][i] for i in (0, 1, 1)]
 
 
 Resting = overriding("configure_train", lambda flower, number, *args: [] if number == 2 else flower(number, *args))
@@ -213,8 +219,8 @@ Resting = overriding("configure_train", lambda flower, number, *args: [] if numb
 def test_a_round_that_leaves_the_model_as_it_was_is_listed_whoever_drives(host: ClientHost) -> None:
     whole = type("RestingWhole", (Resting, Whole), {})
     driven, own = (local_result(spec_of(Choice(kind), num_rounds=4), host) for kind in (Resting, whole))
-    assert list(own.round_loss) == list(driven.round_loss)
-    assert own.round_loss[0] == own.round_loss[1] != own.round_loss[2]
+    assert list(own.rounds["loss"]) == list(driven.rounds["loss"])
+    assert own.rounds["loss"][0] == own.rounds["loss"][1] != own.rounds["loss"][2]
     assert [*own.skipped_rounds] == [*driven.skipped_rounds] == ["2"]
 
 
@@ -248,7 +254,7 @@ def test_a_start_that_counts_anew_has_its_rounds_continued(host: ClientHost) -> 
 
     told: list[int] = []
     result = local_result(spec_of(Choice(overriding("start", twice))), host, on_round=told.append)
-    assert (result.error, len(set(result.round_loss))) == (None, 3)
+    assert (result.error, len(set(result.rounds["loss"]))) == (None, 3)
     assert told == [1, 2, 2, 3]
 
 
@@ -266,7 +272,7 @@ def test_a_start_may_score_an_earlier_model_again(host: ClientHost) -> None:
             return Result(arrays=models[-1])
 
     driven, own = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, Compares))
-    assert (own.error, list(own.round_loss)) == (None, list(driven.round_loss))
+    assert (own.error, list(own.rounds["loss"])) == (None, list(driven.rounds["loss"]))
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -285,7 +291,7 @@ def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) 
     result = run_trial(spec, grid)
 
     assert [server_round for server_round, _ in seen] == ([1, 2, 3] if asks else [])
-    for (_, metrics), accuracy in zip(seen, result.round_accuracy, strict=False):
+    for (_, metrics), accuracy in zip(seen, result.rounds["accuracy"], strict=False):
         assert metrics["accuracy"] == pytest.approx(accuracy, rel=1e-12)
     assert [method for method, _ in grid.calls_made].count("evaluate") == (3 if asks else 1)
 
@@ -391,7 +397,7 @@ def test_bulyan_goes_on_after_a_round_with_too_few_clients() -> None:
     result = local_result(spec_of(choice, seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
 
     assert (result.status, result.error, list(result.skipped_rounds)) == ("completed", None, ["2"])
-    losses = list(result.round_loss)
+    losses = list(result.rounds["loss"])
     assert losses[0] == losses[1] != losses[2] != losses[3]
     assert re.match(r"Bulyan .*\b7 clients, 1 of .*: AbsentError", result.skipped_rounds["2"])
 
@@ -530,8 +536,8 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
     measure = None if metric is None else OF_CLASSES[metric]()
     result = local_result(spec_of(Choice(Overshooting), metric=measure, worst_clients=True), host)
     expected = [server_round == bad for server_round in (1, 2, 3)]
-    measured = {name: values for name, values in vars(result).items() if name.startswith("round_") and values}
-    del measured["round_train_loss"]
+    measured = dict(result.rounds)
+    del measured["train_loss"]
     assert len(measured) == (6 if metric is None else 8)
     for name, values in measured.items():
         assert np.isnan(values).tolist() == expected, name
@@ -550,7 +556,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
 def test_a_schedule_may_end_at_a_rate_of_zero(host: ClientHost, asked: Mapping[str, Any]) -> None:
     result = local_result(spec_of(configured(asked, since=2)), host)
     assert (result.status, result.num_rounds) == ("completed", 3)
-    losses = result.round_loss
+    losses = result.rounds["loss"]
     assert losses[0] == losses[1] == losses[2]
 
 

@@ -115,9 +115,9 @@ def test_training_has_the_simulations_bits(federation: RealFederation, config: S
     written = load_file(tmp_path / "out" / "model.safetensors")
     named = grid.facts.layout.split(trial.vector)
     assert {name: array.tobytes() for name, array in named.items()} == {n: a.tobytes() for n, a in written.items()}
-    assert real.round_accuracy == trial.round_accuracy
+    assert real.rounds["accuracy"] == trial.rounds["accuracy"]
     rounds = pd.read_parquet(tmp_path / "out" / "rounds.parquet")
-    assert rounds["round_accuracy"].tolist() == list(trial.round_accuracy)
+    assert rounds["round_accuracy"].tolist() == list(trial.rounds["accuracy"])
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_the_whole_program_begins_nothing_twice(agreement: Path, link: NodeLink,
     def run() -> tuple[dict[str, Any], tuple[float, ...]]:
         federation = met(link, agreement, tmp_path)
         chosen = federation.choose(federation.detect(), by=by)
-        return chosen, federation.train(chosen).round_accuracy
+        return chosen, federation.train(chosen).rounds["accuracy"]
 
     first = run()
     sent = len(link.heard)
@@ -175,7 +175,7 @@ def test_clients_that_come_back_keep_their_numbers(agreement: Path, link: NodeLi
     again = met(link, agreement, tmp_path, 2)
     link.apps[5] = last
     trial = again.train({"kind": "fedavg"})
-    assert trial.client == (0, 1, 2)
+    assert trial.clients["id"] == (0, 1, 2)
     names = [told.introduction.name for told in again._roster.members]
     assert names == ["0", "1", "2"]
 
@@ -245,7 +245,7 @@ def test_own_tables_train_as_they_would_have_in_one_table(tmp_path: Path) -> Non
     nodes = ({"data": str(tmp_path / f"{name}.csv"), "name": name} for name in tables)
     real = met(linked(client_app(path), *nodes), path, tmp_path).train({"kind": "fedavg"})
     trial, _ = simulated_trial(config, {"kind": "fedavg"}, num_rounds=2)
-    assert (real.round_accuracy, real.round_loss) == (trial.round_accuracy, trial.round_loss)
+    assert (real.rounds["accuracy"], real.rounds["loss"]) == (trial.rounds["accuracy"], trial.rounds["loss"])
 
 
 @pytest.mark.slow
@@ -270,10 +270,10 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
     for text in documents:
         assert not any(re.search(rf"[ \[]{rows}[],}}]", text) for rows in parts)
     trial, _ = simulated_trial(config, {"kind": "fedavg"}, client_table=client_table_of(config, simulated))
-    np.testing.assert_allclose(real.round_train_loss, trial.round_train_loss, rtol=1e-5)
-    assert trial.client_accuracy is not None
-    np.testing.assert_allclose(real.round_accuracy[-1], np.mean(trial.client_accuracy), rtol=1e-5)
-    assert real.client_num_examples == (1, 1, 1)
+    np.testing.assert_allclose(real.rounds["train_loss"], trial.rounds["train_loss"], rtol=1e-5)
+    assert trial.clients.get("accuracy") is not None
+    np.testing.assert_allclose(real.rounds["accuracy"][-1], np.mean(trial.clients["accuracy"]), rtol=1e-5)
+    assert real.clients["num_examples"] == (1, 1, 1)
 
 
 @pytest.mark.slow

@@ -123,13 +123,8 @@ def test_seconds_are_those_of_the_simulated_clock(tmp_path: Path) -> None:
 
 
 def trial(clean: list[float], seconds: list[float] | None = None, status: Any = "completed") -> Trial:
-    ones = tuple(clean)
-    return Trial(
-        status=status,
-        round_accuracy=ones,
-        round_clean_accuracy=ones,
-        round_seconds=None if seconds is None else tuple(seconds),
-    )
+    rounds = dict.fromkeys(("accuracy", "clean_accuracy"), tuple(clean))
+    return Trial(status=status, rounds=rounds if seconds is None else {**rounds, "seconds": tuple(seconds)})
 
 
 def test_the_best_round_and_the_time_to_a_mean_of_five_by_hand() -> None:

@@ -66,9 +66,9 @@ def test_a_short_trial_is_the_beginning_of_a_long_one(tmp_path: Path) -> None:
     run(runner, [{}])
     (found,) = run(runner, [short], config_hash="of another study")
     assert len(list((tmp_path / "shared" / "trials").iterdir())) == 1
-    for name in ("round_accuracy", "round_clean_accuracy", "round_loss", "fitness", "clean_fitness", "status"):
+    for name in ("rounds", "fitness", "clean_fitness", "status"):
         assert getattr(found, name) == getattr(alone, name)
-    assert found.client_num_examples == alone.client_num_examples
+    assert found.clients["num_examples"] == alone.clients["num_examples"]
 
 
 def test_a_long_trial_after_a_short_one_is_trained_and_takes_its_place(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_long_trial_after_a_short_one_is_trained_and_takes_its_place(tmp_path:
     runner = sharing(tmp_path, script)
     for rounds in (3, 7, 3, 7):
         (record,) = run(runner, [{"num_rounds": rounds}])
-        assert len(record.round_accuracy) == rounds
+        assert len(record.rounds["accuracy"]) == rounds
     assert [spec.num_rounds for spec in script.ran] == [3, 7]
 
 

@@ -128,7 +128,7 @@ def test_runs_have_unique_names_and_flat_settings(tmp_path: Path) -> None:
     adam = next(run for run in runs if run.trial.strategy == "fedadam")
     assert {"eta", "tau", "beta_1", "beta_2", "learning_rate", "seed"} < {*adam.settings}
     assert not any(isinstance(value, dict) or value is None for value in adam.settings.values())
-    assert [adam.rounds[number]["accuracy"] for number in (1, 2, 3)] == list(adam.trial.round_accuracy)
+    assert [adam.rounds[number]["accuracy"] for number in (1, 2, 3)] == list(adam.trial.rounds["accuracy"])
 
 
 def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_mlflow_gets_what_it_does_not_have(tmp_path: Path, mlflow: Client) -> No
         assert run.end_time == round(1000 * record.finished_at.timestamp())
         assert [metric[1] for metric in run.metrics if metric[0] == "fitness"] == [record.fitness]
         steps = [(metric[3], metric[1]) for metric in run.metrics if metric[0] == "accuracy"]
-        assert steps == list(enumerate(record.round_accuracy, start=1))
+        assert steps == list(enumerate(record.rounds["accuracy"], start=1))
 
 
 # The real writers of TensorBoard and Weights & Biases, and their own readers.
@@ -239,8 +239,8 @@ def test_tensorboard_reads_every_trial(tmp_path: Path) -> None:
     for record, folder in zip(study.records, folders, strict=True):
         events = EventAccumulator(str(folder)).Reload()
         accuracy = events.Scalars("accuracy")
-        assert [event.step for event in accuracy] == list(range(1, len(record.round_accuracy) + 1))
-        assert [event.value for event in accuracy] == pytest.approx(record.round_accuracy, rel=1e-6)
+        assert [event.step for event in accuracy] == list(range(1, len(record.rounds["accuracy"]) + 1))
+        assert [event.value for event in accuracy] == pytest.approx(record.rounds["accuracy"], rel=1e-6)
         assert accuracy[0].wall_time == pytest.approx(record.finished_at.timestamp())
         assert events.Scalars("fitness")[0].value == pytest.approx(record.fitness)
         (start,) = (events.summary_metadata["_hparams_/session_start_info"].plugin_data.content,)
@@ -294,5 +294,5 @@ def test_wandb_has_every_trial_with_its_curves(tmp_path: Path) -> None:
         assert (logged.project, logged.run_group) == (study.name, run.trial.phase)
         assert values_of(logged.config.update).items() >= run.settings.items()
         accuracy = [values_of(row.history.item)["accuracy"] for row in found["history"]]
-        assert accuracy == list(run.trial.round_accuracy)
+        assert accuracy == list(run.trial.rounds["accuracy"])
         assert found["exit"][0].exit.exit_code == (run.trial.status == "failed")

@@ -380,7 +380,9 @@ def test_bytes_for_people(count: float, text: str) -> None:
 
 def test_time_stands_where_there_is_a_clock_and_time_to_a_target_where_there_is_one() -> None:
     """Five rounds of 30 s; a mean of 0.6 is reached by the whole of them, one of 0.7 is not."""
-    trial = Trial(round_accuracy=(0.4, 0.5, 0.6, 0.7, 0.8), round_seconds=(30.0,) * 5)
+    trial = Trial(
+        rounds={"accuracy": (0.4, 0.5, 0.6, 0.7, 0.8), "seconds": (30.0,) * 5},
+    )
     near, far = (Objective("time_to_accuracy", 5, target).measure(ACCURACY) for target in (0.6, 0.7))
     assert informative_columns([trial_values(trial)])["simulated time"] == ["2.5 min"]
     assert "time to target" not in informative_columns([trial_values(trial)])

@@ -178,8 +178,8 @@ def test_scores_and_losses_are_of_honest_rows_and_training() -> None:
         trial(build(*effects, dataset="wine"), FEDAVG, num_rounds=1)
         for effects in ((), ({"kind": "sign_flip", "clients": "all"},))
     )
-    assert attacked.round_train_loss[0] == honest.round_train_loss[0]
-    assert attacked.round_accuracy[0] == attacked.round_clean_accuracy[0]
+    assert attacked.rounds["train_loss"][0] == honest.rounds["train_loss"][0]
+    assert attacked.rounds["accuracy"][0] == attacked.rounds["clean_accuracy"][0]
 
 
 EVERY_KIND = (
@@ -254,7 +254,7 @@ def accuracy(strategy: str, attack: str | None, num_clients: int) -> float:
     effects = [{**effect, "clients": attackers} for effect in ATTACKS.get(str(attack), ())]
     result = trial(build(*effects, num_clients=num_clients), ROBUST.get(strategy, FEDAVG))
     assert result.status == "completed", result.error
-    return result.round_clean_accuracy[-1]
+    return result.rounds["clean_accuracy"][-1]
 
 
 @pytest.mark.sampled(14)

@@ -281,7 +281,7 @@ def test_clients_train_by_the_table(path: Path, tmp_path: Path) -> None:
         for name, settings in {"a": with_table(path), "b": with_table(path, *told), "c": SMALL}.items()
     }
     assert {trial.status for trial in trials.values()} == {"completed"}
-    assert trials["a"].round_loss == trials["b"].round_loss != trials["c"].round_loss
+    assert trials["a"].rounds["loss"] == trials["b"].rounds["loss"] != trials["c"].rounds["loss"]
 
 
 def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_path: Path) -> None:

@@ -531,7 +531,7 @@ def test_a_short_training_starts_no_ray_and_gives_threads_back(tmp_path: Path, m
         small = ["federation.dataset=wine", "federation.num_clients=3", "training.num_rounds=2"]
         auto = run_training(load_config(small), tmp_path / "auto")[1]
         local = run_training(load_config([*small, "engine.grid=local"]), tmp_path / "local")[1]
-        assert (auto.round_accuracy, auto.round_loss) == (local.round_accuracy, local.round_loss)
+        assert (auto.rounds["accuracy"], auto.rounds["loss"]) == (local.rounds["accuracy"], local.rounds["loss"])
         report = run_detection(load_config(small))[1]
         assert torch.get_num_threads() == 2
     finally:

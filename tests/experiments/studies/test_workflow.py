@@ -297,7 +297,7 @@ def test_a_built_federation_is_taken(finished: FinishedStudy, tmp_path: Path, mo
     assert study["trials"] == finished.document["trials"]
     assert study["federation"] == finished.document["federation"]
     _, entry, _ = run_training(config, tmp_path / "train", federation=federation)
-    assert entry.round_accuracy == finished.outcome.baseline.round_accuracy
+    assert entry.rounds["accuracy"] == finished.outcome.baseline.rounds["accuracy"]
     advice = recommend(config, RecommendationRequest("rules"), None, federation=federation)
     assert advice.report is not None
     assert advice.report.without_timings() == report.without_timings()
@@ -356,7 +356,7 @@ def test_fedavg_goes_on_from_where_it_was(levelled: Levelled) -> None:
     records = read_study(levelled.study.folder).records
     assert len(levelled.trained) == ROUNDS * (len(records) - len(SHORTER))
     baseline = [record for record in records if record.phase == "baseline"]
-    assert all(baseline[-1].round_accuracy[: one.num_rounds] == one.round_accuracy for one in baseline)
+    assert all(baseline[-1].rounds["accuracy"][: one.num_rounds] == one.rounds["accuracy"] for one in baseline)
 
 
 def test_the_result_and_the_screen_tell_the_rounds(levelled: Levelled, capsys: pytest.CaptureFixture[str]) -> None:

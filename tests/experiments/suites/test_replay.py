@@ -245,8 +245,8 @@ def test_a_short_trial_is_the_beginning_of_the_tabled_one() -> None:
     made = FederationTrials(rising.about, {**rising.trials, (spec, seed): TabledTrial(spec, seed, False, rounds)})
     ledger = ReplayedFederation(made).ledger(load_config((*ARGUMENTS, *SPACE, f"seed={seed}")))
     short, full = ledger.run([ledger.facts.trial("search", spec, num_rounds=n) for n in (3, None)])
-    assert short.round_accuracy == rounds[:3]
-    assert full.round_accuracy == rounds
+    assert short.rounds["accuracy"] == rounds[:3]
+    assert full.rounds["accuracy"] == rounds
     assert (short.whole, full.whole) == (False, True)
 
 
@@ -336,7 +336,7 @@ def test_the_table_is_that_of_the_trials(tmp_path: Path) -> None:
     own = {"kind": "fedavg", **trained.parameters()}
     config = load_config((*arguments(BATTERY.federations[name]), *settings, "engine.grid=local"))
     _, trial, _ = run_training(config.model_copy(update={"strategy": own}), tmp_path / "own")
-    assert found.trials[trained, 0].round_accuracy == pytest.approx(trial.round_accuracy, abs=5e-5)
+    assert found.trials[trained, 0].round_accuracy == pytest.approx(trial.rounds["accuracy"], abs=5e-5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_runner, "run_trial", lambda *_: pytest.fail("a stored trial was trained again"))
         train_table([name], (0,), tmp_path / "t", settings)

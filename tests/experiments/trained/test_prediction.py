@@ -126,8 +126,8 @@ def test_predictions_have_the_trials_accuracy(training: Callable[[str], Trained]
     out, federation, trial = training(kind)
     found = load(out).predict(rows_of(folder, kind))
     right = found["prediction"].to_numpy() == np.array(federation.class_names)[federation.labels]
-    assert trial.client
-    for client, accuracy in zip(trial.client, trial.client_accuracy, strict=True):
+    assert trial.clients["id"]
+    for client, accuracy in zip(trial.clients["id"], trial.clients["accuracy"], strict=True):
         assert right[scored(federation, client, trial.seed)].mean() == accuracy
 
 
@@ -178,7 +178,7 @@ def test_a_quantity_has_its_unit_and_the_trials_error(
     seed = next(seed for seed in seeds_of(folder, kind) if federation.target_scale(seed, 0.2, 0.0) == scale)
     errors = (model.predict(folder / "table.csv")["prediction"].to_numpy() - targets) / scale.deviation
     tests = np.concatenate([scored(federation, client, seed) for client in range(federation.num_clients)])
-    assert np.mean(errors[tests] ** 2) == pytest.approx(trial.round_loss[-1], rel=1e-5)
+    assert np.mean(errors[tests] ** 2) == pytest.approx(trial.rounds["loss"][-1], rel=1e-5)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from tests.search.studies import (
     SEED,
     Measured,
     ScriptedRunner,
+    by_map,
     completed,
     document,
     failed,
@@ -165,7 +166,7 @@ def record_of(own: float = 0.0, clean: float = 0.0, error: str | None = None, **
     """Return a trial of one round of Krum, of which a test names what matters to it."""
     status, scores = "failed" if error else "completed", {"fitness": own, "own_fitness": own, "clean_fitness": clean}
     given = {"strategy": "krum", "learning_rate": 0.2, "round_accuracy": (own,), **scores, **fields}
-    return Trial(KrumSpec(), status=status, error=error, **given)
+    return Trial(KrumSpec(), status=status, error=error, **by_map(given))
 
 
 def test_what_is_not_known_of_a_contestant_is_none() -> None:
@@ -377,7 +378,7 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     own = {"path": "tests.strategies.flower_programs:DrivesItself"}
     config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5, tuned_baseline=False)
     outcome = study(tmp_path, local_runner(tiny_federation()), config, num_rounds=num_rounds)
-    assert outcome.best.round_accuracy == outcome.baseline.round_accuracy
+    assert outcome.best.rounds["accuracy"] == outcome.baseline.rounds["accuracy"]
     found = outcome.confirmation
     assert found.verdict == "no difference"
     challenger, fedavg = found.contestants

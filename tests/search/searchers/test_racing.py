@@ -391,7 +391,7 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
     for entry in outcome.trials[:6]:
         for survivor in outcome.whole_trials:
             if survivor.spec == entry.spec:
-                assert survivor.round_accuracy[:2] == entry.round_accuracy
+                assert survivor.rounds["accuracy"][:2] == entry.rounds["accuracy"]
 
 
 @pytest.mark.sampled(3)

@@ -28,6 +28,7 @@ from tests.search.studies import (
     SEED,
     Measured,
     ScriptedRunner,
+    by_map,
     completed,
     document,
     failed,
@@ -175,7 +176,7 @@ def test_confirmation_pairs_fresh_seeds(tmp_path: Path) -> None:
     for one in outcome.confirmation.contestants:
         spec = best_other.spec if one.role == "challenger" else outcome.baseline.spec
         settings = [replace(runner.ran[0], strategy=spec).on_seed(seed) for seed in seeds]
-        assert one.own == pytest.approx([Trial.of(each, **jittered(each)).fitness for each in settings])
+        assert one.own == pytest.approx([Trial.of(each, **by_map(jittered(each))).fitness for each in settings])
 
 
 # Validation rows.
@@ -203,7 +204,7 @@ def test_with_validation_rows_the_search_never_reads_test_rows(tmp_path: Path, v
 
     def searched(outcome: StudyOutcome) -> list[tuple[Any, ...]]:
         entries = [outcome.baseline, *outcome.trials, *(rate.trials[0] for rate in outcome.tuned)]
-        return [(str(e.spec), e.round_accuracy, e.round_loss, e.round_train_loss) for e in entries]
+        return [(str(e.spec), e.rounds["accuracy"], e.rounds["loss"], e.rounds["train_loss"]) for e in entries]
 
     assert (searched(one) == searched(two)) == (validation_fraction > 0)
     assert one.confirmation.contestants != two.confirmation.contestants
@@ -291,7 +292,9 @@ def test_a_fedavg_that_fails_has_levelled_off(tmp_path: Path) -> None:
 
 
 def test_the_deciding_view_counts() -> None:
-    trial = Trial(round_accuracy=(0.5,) * 10, round_clean_accuracy=tuple(0.1 * n for n in range(10)))
+    trial = Trial(
+        rounds={"accuracy": (0.5,) * 10, "clean_accuracy": tuple(0.1 * n for n in range(10))},
+    )
     assert has_converged(trial)
     assert not has_converged(trial, "clean")
 

@@ -202,8 +202,8 @@ def test_exactly_the_chosen_clients_train(any_host: ClientHost, kind: str) -> No
         return
     spec = parse_strategy({"kind": kind, **FITTING.get(kind, {})}, cohort)
     trial = trained(any_host, spec, RandomSpec())
-    assert sum(trial.client_rounds) == SAMPLED * ROUNDS
-    assert max(trial.client_rounds) <= ROUNDS
+    assert sum(trial.clients["rounds"]) == SAMPLED * ROUNDS
+    assert max(trial.clients["rounds"]) <= ROUNDS
     assert not trial.dropped_clients
 
 
@@ -218,17 +218,17 @@ def test_policies_that_measure_and_assign_choose_for_unlike_strategies(
     spec = parse_strategy(kind, cohort)
     trial = trained(any_host, spec, policy)
     first = len(SIZES) if isinstance(policy, FlashSpec) else SAMPLED
-    assert sum(trial.client_rounds) == first + SAMPLED * (ROUNDS - 1)
-    assert max(trial.client_rounds) <= ROUNDS
+    assert sum(trial.clients["rounds"]) == first + SAMPLED * (ROUNDS - 1)
+    assert max(trial.clients["rounds"]) <= ROUNDS
     assert not trial.dropped_clients
-    assert trial.round_accuracy[-1] > 0
+    assert trial.rounds["accuracy"][-1] > 0
     apart = trained(any_host, spec, policy, merge_on_hosts=False)
-    assert (apart.client_rounds, apart.round_accuracy) == (trial.client_rounds, trial.round_accuracy)
+    assert (apart.clients["rounds"], apart.rounds["accuracy"]) == (trial.clients["rounds"], trial.rounds["accuracy"])
 
 
 def test_all_strategies_meet_the_same_choice(any_host: ClientHost) -> None:
     rounds = {
-        result_of(any_host, parse_strategy(kind), selection=RandomSpec()).client_rounds
+        result_of(any_host, parse_strategy(kind), selection=RandomSpec()).clients["rounds"]
         for kind in ("fedavg", "scaffold", "fedmedian")
     }
     assert len(rounds) == 1
@@ -237,4 +237,4 @@ def test_all_strategies_meet_the_same_choice(any_host: ClientHost) -> None:
 @pytest.mark.parametrize("document", CHOICES, ids=str)
 def test_so_many_clients_train_in_each_round(any_host: ClientHost, document: dict[str, Any]) -> None:
     trial = result_of(any_host, FedAvgSpec(), num_sampled=3, num_rounds=5, selection=parse_selection(document))
-    assert sum(trial.client_rounds) == 3 * 5
+    assert sum(trial.clients["rounds"]) == 3 * 5
