@@ -703,15 +703,17 @@ class Description(BaseModel):
         return Names(tuple(client.name or str(client.client) for client in self.clients), self.class_names)
 
     @property
+    def class_labels(self) -> tuple[str, ...]:
+        """The names of the classes, or their numbers if they have no names."""
+        return self.class_names or tuple(map(str, range(self.realised.num_classes)))
+
+    @property
     def class_counts(self) -> tuple[tuple[str, int], ...]:
         """Each class with its rows over all clients, most frequent first; empty where clients hold no rows."""
         if self.score_name is not None or not self.clients:
             return ()
         counts = [sum(column) for column in zip(*(client.label_counts for client in self.clients), strict=True)]
-        named = [
-            self.class_names[label] if label < len(self.class_names) else str(label) for label in range(len(counts))
-        ]
-        return tuple(sorted(zip(named, counts, strict=True), key=lambda pair: -pair[1]))
+        return tuple(sorted(zip(self.class_labels, counts, strict=True), key=lambda pair: -pair[1]))
 
 
 def describe_federation(

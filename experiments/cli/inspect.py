@@ -222,7 +222,7 @@ def trials(
     import pandas as pd
 
     from fedscout.engine.trials.log import read_columns
-    from fedscout.experiments.studies.run_folder import read_claim
+    from fedscout.experiments.studies.result import read_claim
 
     claim, _ = read_claim(out)
     rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
@@ -301,20 +301,21 @@ def export(
     user_folders()
     from fedscout.engine.runtime.files import refuse_links
     from fedscout.experiments.reports import export as exports
+    from fedscout.experiments.studies.result import read_study
 
     refuse_links(out)
-    study = exports.read_study(out)
-    for fault in study.faults:
-        tell(fault)
+    study = read_study(out)
     folder = out / "exports"
     names = {"optuna": folder / "optuna.db", "mlflow": f"sqlite:///{(folder / 'mlflow.db').absolute()}"}
     place = path or str(names.get(to, folder / to))
     written = exports.export(study, to, place)
+    for fault in study.faults:
+        tell(fault)
     viewers = {
         "optuna": f"optuna-dashboard sqlite:///{place}",
         "mlflow": f"mlflow ui --backend-store-uri {place}",
         "tensorboard": f"tensorboard --logdir {place}",
-        "wandb": f"wandb sync --sync-all {Path(place) / study.name}",
+        "wandb": f"wandb sync --sync-all {Path(place) / exports.name_of(study)}",
     }
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    show(f"{written} trial{'' if written == 1 else 's'} of {exports.name_of(study)} written to {place}")
     show(f"To see them: {viewers[to]}")

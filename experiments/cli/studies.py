@@ -157,11 +157,10 @@ def _next_steps(
 ) -> Iterator[tuple[str, str]]:
     """Yield label and command of the next steps for a finished study."""
     from fedscout.experiments.cli.command_line import command_line, training_command
-    from fedscout.experiments.deployment.driver import advised
+    from fedscout.experiments.studies.result import advised
 
-    document, outcome = finished.document, finished.outcome
-    rate = document["config"]["training"]["learning_rate"]
-    if strategy := advised(document["confirmation"], document["best"], rate):
+    outcome, rate = finished.outcome, finished.document["config"]["training"]["learning_rate"]
+    if strategy := advised(outcome.confirmation, outcome.best, rate):
         yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.early_stopping_round))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])

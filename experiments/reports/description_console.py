@@ -23,7 +23,6 @@ from fedscout.experiments.charts import (
     NUM_SHADES,
     Strip,
     StripRow,
-    class_labels,
     drawn,
     federation_map,
     shades,
@@ -239,22 +238,19 @@ def _show_strip(console: Console, description: Description) -> None:
     names = [client.name or "" for client in description.clients]
     room = console.width - OTHER_COLUMNS - min(LABEL_LENGTH, 12 + max(len(name) for name in names))
     strip = strip_of(description, max(room, 8))
-    rows = [*strip.clients, *strip.deciles]
-    if not rows or all(row.num_rows == 0 for row in rows):
+    if all(row.num_rows == 0 for row in strip.rows):
         return
     console.print("\nClients × classes", style="bold")
     if strip.remark:
         console.print(strip.remark)
-    largest = max(float(row.shares.max()) for row in rows)
-    wide = 2 if 2 * len(rows[0].counts) <= room else 1
+    largest = max(float(row.shares.max()) for row in strip.rows)
+    wide = 2 if 2 * len(strip.rows[0].counts) <= room else 1
     table = plain_table("client", "rows", "classes", "bits", numbers=("rows", "bits"))
     for column in table.columns:
         column.no_wrap = True
     table.columns[0].max_width = LABEL_LENGTH
-    for part in (strip.clients, strip.deciles):
-        for row in part:
-            table.add_row(*_strip_cells(row, largest, wide))
-        table.add_section()
+    for row in strip.rows:
+        table.add_row(*_strip_cells(row, largest, wide))
     console.print(table)
     _show_legend(console, description, strip, largest)
 
@@ -274,10 +270,9 @@ def _show_legend(console: Console, description: Description, strip: Strip, large
     console.print(f"share of the client's rows: {BLOCKS[0]} none, {legend}")
     console.print(
         "bits: Jensen-Shannon divergence between a client's labels and all clients' labels"
-        + ("; for a decile, the mean over its clients" if strip.deciles else "")
-        + ("; * affected by the scenario" if any(row.affected for row in strip.clients) else "")
+        + ("; * affected by the scenario" if any(row.affected for row in strip.rows) else "")
     )
-    names = class_labels(description)
+    names = description.class_labels
     more = len(names) - CLASSES_NAMED
     listed = ", ".join(names[:CLASSES_NAMED]) + (f" and {more} more" if more > 0 else "")
     columns_text = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} adjacent classes per column"

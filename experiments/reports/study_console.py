@@ -245,13 +245,8 @@ def certainty(confirmation: Confirmation) -> str:
 
     if confirmation.no_verdict:
         return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
-    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
-    difference = confirmation.versus[confirmation.reference][confirmation.view]
-    measure, name, reference_text = (
-        confirmation.measure,
-        confirmation.contestants[0].strategy,
-        reference_name(reference),
-    )
+    measure, difference = confirmation.measure, confirmation.difference
+    name, reference_text = confirmation.contestants[0].strategy, reference_name(confirmation.baseline)
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
     gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"

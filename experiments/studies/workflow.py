@@ -42,6 +42,7 @@ from fedscout.experiments.description import dependence_notes, realised, scored_
 from fedscout.experiments.federation import build_federation, built_study, data_digest
 from fedscout.experiments.studies import checks, one_shot, run_folder
 from fedscout.experiments.studies.client_settings import check_alone, client_table_of
+from fedscout.experiments.studies.result import REPORT_FILE, read_report, result_document
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
@@ -67,7 +68,6 @@ STAGES: Final[Mapping[Stage, str]] = {
 
 logger = logging.getLogger("fedscout")
 
-REPORT_FILE = "report.json"
 RECOMMENDATION_FILE = "recommendation.json"
 
 _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
@@ -263,7 +263,7 @@ def recommend(
         UserError: If the request can't be fulfilled.
     """
     one_shot.check_wanted(config, wanted)
-    report = None if wanted.report is None else run_folder.read_report(wanted.report)
+    report = None if wanted.report is None else read_report(wanted.report)
     pipeline = Pipeline(config, display, verbose, built=federation)
     by_words = wanted.text is not None and one_shot.asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
@@ -407,7 +407,7 @@ def run_workflow(
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}
         found = (heterogeneity, dependence)
-        document = run_folder.result_document(config, pipeline.federation, found, report, outcome, timings)
+        document = result_document(config, pipeline.federation, found, report, outcome, timings)
         if folder.is_writable:
             folder.write_json(run_folder.RESULT_FILE, document)
         return FinishedStudy(document, folder.path, pipeline.federation, report, outcome, ledger.facts.measure)
