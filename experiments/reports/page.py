@@ -141,7 +141,7 @@ def _search(study: StoredStudy) -> Section:
     failed = [trial for trial in study.trials if trial.status == "failed"]
     if trials.empty:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
-    tried, best = (trials["phase"] == "search").sum(), trials.loc[trials["fitness"].idxmax(), "name"]
+    tried, best = (trials["phase"] == "search").sum(), trials["name"].iloc[int(trials["fitness"].argmax())]
     sentences = _one_shot(study) or [
         f"{tried} configurations were tried besides FedAvg; the best on the search's seed is {best}."
     ]

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.reports.details import trial_name
+from fedscout.experiments.reports.study_console import trial_name
 from fedscout.experiments.studies.result import StoredStudy
 from fedscout.search.confirmation.confirmation import Candidate
 from fedscout.strategies import parse_strategy

@@ -41,7 +41,6 @@ from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, built_study, data_digest
 from fedscout.experiments.studies import checks, one_shot, run_folder
-from fedscout.experiments.studies.client_settings import check_alone, client_table_of
 from fedscout.experiments.studies.result import REPORT_FILE, read_report, result_document
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
@@ -316,21 +315,19 @@ def run_training(
     """Train one strategy, by default FedAvg, log it as a trial and write its model.
 
     Returns:
-        The federation, whose facts have under `moved_labels` the number of wrong labels of each client, the trial, and
-        the folder.
+        The federation, the trial, and the folder.
 
     Raises:
         StrategyError: If the strategy is invalid or does not fit the federation.
     """
     config = with_strategy(config)
-    check_alone(config)
+    checks.check_alone(config)
     pipeline = Pipeline(config, display, verbose, search_path, federation)
     config = pipeline.with_data()
     spec = checks.own_strategy(config, pipeline.cohort)
     policy = checks.selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
     checks.check(config, pipeline.federation, pipeline.cohort, [spec], policies)
-    moved = pipeline.federation.num_moved_labels()
     notes = spec.notes(pipeline.cohort)
     for note in notes:
         logger.warning("%s", note)
@@ -346,8 +343,7 @@ def run_training(
             write_training(folder.path, config, built, settings, trial)
         elif keep_model and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
             logger.warning("%s holds this training without its model; use another --out to retrain it", folder.path)
-        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": moved})
-        return described, trial, folder.path
+        return pipeline.federation, trial, folder.path
 
 
 def run_workflow(
@@ -369,7 +365,7 @@ def run_workflow(
     detection = detection and not config.search.published
     config = config if detection else config.without_diagnosis()
     check_searchable(config)
-    check_alone(config)
+    checks.check_alone(config)
     one_shot.check_language_model(config, out)
     one_shot.check_one_shot(config, detection, has_answer=(out / one_shot.NAME).is_file())
     by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
@@ -448,7 +444,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
             config.training.session(
                 config.seed, config.search.validation_fraction, metric, config.search.objective == "worst_clients"
             ),
-            client_table=client_table_of(config, federation),
+            client_table=checks.client_table_of(config, federation),
         ),
         view=config.search.view,
         timeout_seconds=config.training.trial_timeout_seconds,

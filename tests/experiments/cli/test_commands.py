@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.trials.log import read_trials
-from fedscout.experiments.cli.command_line import training_command
+from fedscout.experiments.cli.studies import training_command
 from tests.experiments.cli.conftest import SMALL, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
 from tests.experiments.deployment.test_app_folder import study

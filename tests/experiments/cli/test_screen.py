@@ -24,8 +24,8 @@ import pytest
 
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.reports.console import PlainConsole, show_path
-from fedscout.experiments.reports.details import show_outcome
 from fedscout.experiments.reports.progress import TrialProgress
+from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.study import run_study

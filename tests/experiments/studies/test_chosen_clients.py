@@ -20,8 +20,7 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.studies.checks import searched_policies, selection_of
-from fedscout.experiments.studies.client_settings import check_proxy_rows
+from fedscout.experiments.studies.checks import check_proxy_rows, searched_policies, selection_of
 from fedscout.experiments.studies.workflow import cohort_of, run_training, run_workflow
 from fedscout.search.ledger import StudyFacts
 from fedscout.search.settings_table_file import write_settings_table

@@ -16,7 +16,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config, planned_trials
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.details import show_outcome
+from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.result import read_study
