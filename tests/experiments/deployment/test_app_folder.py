@@ -102,12 +102,14 @@ def candidate(role: Any, strategy: str, rate: float, score: float) -> Candidate:
 
 
 @pytest.mark.parametrize(
-    ("score", "wanted"), [(0.9, {"kind": "krum"}), (0.7, {"kind": "fedavg", "client_learning_rate": 0.4})]
+    ("verdict", "wanted"),
+    [("better", {"kind": "krum"}), ("no difference", {"kind": "fedavg", "client_learning_rate": 0.4})],
 )
-def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, score: float, wanted: dict[str, Any]) -> None:
+def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict: str, wanted: dict[str, Any]) -> None:
     """A pick that was not confirmed gives way to the stronger baseline, at its own rate."""
     baselines = candidate("fedavg", "fedavg", 0.2, 0.5), candidate("tuned-fedavg", "fedavg", 0.4, 0.7)
-    confirmation = confirm((1, 2, 3), [candidate("challenger", "krum", 0.2, score), *baselines], "own")
+    confirmation = confirm((1, 2, 3), [candidate("challenger", "krum", 0.2, 0.8), *baselines], "own")
+    confirmation = confirmation.model_copy(update={"verdict": verdict})
     best = {"strategy": "krum", "parameters": {}, "learning_rate": 0.2}
     config, strategy = winner_of(study(tmp_path, confirmation=confirmation.model_dump(mode="json"), best=best))
     assert strategy == wanted
