@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, names, out_folder, prepare, user_folders
+from fedscout.engine.user_code import user_folders
+from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, names, out_folder, prepare
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:

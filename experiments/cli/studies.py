@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import (
     FAILED,
     AsJson,
@@ -29,7 +30,6 @@ from fedscout.experiments.cli.options import (
     Settings,
     Verbose,
     read_settings,
-    user_folders,
 )
 from fedscout.experiments.text import tell
 
@@ -263,12 +263,12 @@ def train(
 ) -> None:
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
-    from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
     from fedscout.experiments.federation import built_study
     from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.reports.study_console import show_federation, show_trials
     from fedscout.experiments.studies.checks import measure_of_study
+    from fedscout.experiments.studies.result import rounds_of
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.trained import DESCRIPTION_FILE
 
@@ -282,11 +282,9 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        rounds: dict[str, list[float | None]] = {}
-        for name in ("loss", "accuracy", *SCORES_WHERE_KNOWN, "seconds"):
-            scores = getattr(trial, f"round_{name}") or ()
-            if name == "loss" or any(map(isfinite, scores)):  # regression has no accuracy
-                rounds[name] = [value if isfinite(value) else None for value in scores]  # JSON has no infinity
+        rounds = {  # JSON has no infinity
+            name: [value if isfinite(value) else None for value in values] for name, values in rounds_of(trial).items()
+        }
         show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()

@@ -151,7 +151,6 @@ class Program:
         max_rounds: Maximum number of rounds of a search.
         max_bytes: Maximum bytes of its messages.
         min_clients: Number of clients that must be connected before the driver starts.
-        out: Output folder on the server; None names it after the app.
     """
 
     strategy: Mapping[str, Any] | None = None
@@ -159,7 +158,6 @@ class Program:
     max_rounds: int | None = None
     max_bytes: int | None = None
     min_clients: int = FEWEST_CLIENTS
-    out: str | None = None
 
 
 def check_new(folder: Path) -> str:
@@ -225,7 +223,7 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
         "flwr": ">=1.41,<1.42",
         "agreement": AGREEMENT_FILE,
         "min_clients": program.min_clients,
-        "out": json.dumps(program.out or f"{name}-out"),
+        "out": json.dumps(f"{name}-out"),
         "rounds": agreement.config.training.num_rounds,
         "constants": constants,
         "steps": steps,

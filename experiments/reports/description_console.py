@@ -7,7 +7,6 @@ OUT/clients.png        heat map of clients × classes; also clients.svg; not for
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -137,8 +136,6 @@ def _classes_text(description: Description) -> str:
 
 
 def _feature_lines(found: RealizedHeterogeneity) -> Iterable[tuple[str, str]]:
-    if found.token_hellinger is not None:
-        yield "text distance", f"Hellinger {found.token_hellinger:.4f} of token histograms, mean over pairs"
     if found.feature_hellinger is not None:
         yield (
             "feature distance",
@@ -277,19 +274,6 @@ def _show_legend(console: Console, description: Description, strip: Strip, large
     listed = ", ".join(names[:CLASSES_NAMED]) + (f" and {more} more" if more > 0 else "")
     columns_text = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} adjacent classes per column"
     console.print(f"classes from left to right{columns_text}: {listed}")
-
-
-def check_output(folder: Path) -> None:
-    """Check that files can be written to a folder before any work is done. Nothing is created.
-
-    Raises:
-        LogError: If the folder, or its closest existing parent, is no folder or not writable.
-    """
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise LogError(UNUSABLE.format(path=folder, reason=f"{existing} is not a folder"))
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
 
 
 def write_description(description: Description, folder: Path) -> tuple[Path, ...]:

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedscout.engine.errors import ConfigurationError, EngineError, UserError, first_line
-from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
+from fedscout.engine.errors import ConfigurationError, UserError, first_line
+from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments import charts
 from fedscout.experiments.reports import page_tables
@@ -41,6 +41,7 @@ from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
 from fedscout.experiments.studies.result import StoredStudy, read_study
+from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.text import visible
 
 
@@ -90,11 +91,7 @@ def study_page(folder: Path) -> Page:
     Raises:
         LogError: If the folder holds no study.
     """
-    return page_of(read_study(folder))
-
-
-def page_of(study: StoredStudy) -> Page:
-    """Return the page of a loaded study."""
+    study = read_study(folder)
     clients = page_tables.client_table(study)
     headline, lead, figures = verdict(study, clients)
     sections = (
@@ -372,30 +369,16 @@ def write_report(folder: Path) -> Path:
         LogError: If the folder holds neither.
         EngineError: If it can't be written, for example because the disk is full.
     """
-    return written(html_of(page_in(folder)).encode(), folder / REPORT)
-
-
-def written(content: bytes, path: Path) -> Path:
-    """Write a file atomically.
-
-    Raises:
-        EngineError: If it can't be written.
-    """
-    try:
-        write_atomically(path, partial(Path.write_bytes, data=content))
-    except OSError as error:
-        raise EngineError(not_written(path, error)) from error
-    return path
+    GridFolder(folder).write_text(REPORT, html_of(page_in(folder)))
+    return folder / REPORT
 
 
 def report_of_finished(folder: Path) -> Path | None:
     """Write the report of a finished study or sweep; errors are logged, as the results are already saved.
 
     Returns:
-        The file; None if it was not written. In a read-only folder, the existing report if there is one.
+        The file; None if it was not written.
     """
-    if not os.access(folder, os.W_OK):
-        return folder / REPORT if (folder / REPORT).is_file() else None
     try:
         return write_report(folder)
     except Exception as error:  # no error in a chart may end a finished study
@@ -427,12 +410,10 @@ def write_figures(folder: Path, file_format: charts.FileFormat, name: str | None
         names = ", ".join(pictures) or "none"
         raise ConfigurationError.of("--what", f"name a chart of {folder} ({names})", name)
     selected = pictures.values() if name is None else [pictures[name]]
-    return [
-        written(rendered(picture, file_format), folder / FIGURES / f"{picture.name}.{file_format}")
-        for picture in selected
-    ]
-
-
-def rendered(picture: Picture, file_format: charts.FileFormat) -> bytes:
-    """Return the bytes of a chart's file, on a white background."""
-    return charts.drawn(picture.chart.properties(width=WIDTH), file_format)
+    paths = []
+    for picture in selected:
+        content = charts.drawn(picture.chart.properties(width=WIDTH), file_format)
+        name = f"{FIGURES}/{picture.name}.{file_format}"
+        GridFolder(folder).write(name, partial(Path.write_bytes, data=content))
+        paths.append(folder / name)
+    return paths

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from fedscout.engine.errors import DataError, LogError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.text import details, fault_of
 from fedscout.engine.trials.log import read_records
-from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
 from fedscout.experiments.config import StudyConfig, fault_text
 from fedscout.experiments.description import RealizedHeterogeneity
 from fedscout.experiments.studies.run_folder import RESULT_FILE, stored_claim, versions
@@ -210,6 +211,14 @@ class StoredStudy:
         """Return a trial's scores in the study's view, per round or per client."""
         view = "clean_" if self.config.search.view == "clean" else ""
         return getattr(trial, f"{of}_{view}{'accuracy' if trial.metric is None else 'metric'}") or ()
+
+
+def rounds_of(trial: Trial) -> dict[str, tuple[float, ...]]:
+    """Return what was measured after each round, by name; without the accuracy of a regression, which is NaN."""
+    names = ("accuracy", "loss", "train_loss", *SCORES_WHERE_KNOWN, "seconds")
+    rounds = {name: getattr(trial, f"round_{name}") for name in names}
+    has_accuracy = any(map(isfinite, trial.round_accuracy))
+    return {name: of for name, of in rounds.items() if of is not None and (has_accuracy or name != "accuracy")}
 
 
 def read_study(folder: Path) -> StoredStudy:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import platform
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +36,6 @@ from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.runtime.files import (
     LOCK,
     UNUSABLE,
-    UnwritableFolderError,
     check_same_folder,
     folder_identity,
     folder_lock,
@@ -175,26 +174,11 @@ def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> No
 
 
 class RunFolder(GridFolder):
-    """The locked folder of a study, or one that is read-only."""
+    """The locked folder of a study."""
 
-    def __init__(self, path: Path, unwritable: UnwritableFolderError | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._unwritable = unwritable
         self._identity = folder_identity(path)
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether files can be added to the folder."""
-        return self._unwritable is None
-
-    def check_writable(self) -> None:
-        """Check that the folder is writable.
-
-        Raises:
-            LogError: With the reason why it is not.
-        """
-        if self._unwritable is not None:
-            raise self._unwritable
 
     @property
     def checkpoints(self) -> Path:
@@ -229,9 +213,7 @@ def default_folder(config: StudyConfig) -> Path:
 
 
 @contextmanager
-def open_run_folder(
-    path: Path, config: StudyConfig, data: str | None = None, reading_suffices: bool = False
-) -> Iterator[RunFolder]:
+def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) -> Iterator[RunFolder]:
     """Open a new folder, or that of a study with the same configuration, locked by this process.
 
     If the block raises a `UserError` and the folder is otherwise unused, nothing is left behind.
@@ -240,7 +222,6 @@ def open_run_folder(
         path: The folder; created if missing.
         config: The study's configuration.
         data: Digest of the data; None if they have not been read yet.
-        reading_suffices: Whether to open the folder of an existing study even if it is read-only.
 
     Raises:
         LogError: If the folder is not writable, is in use, or holds anything else: a study of another configuration or
@@ -253,13 +234,8 @@ def open_run_folder(
             stack.enter_context(folder_made(path))
         except OSError as error:
             raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
-        try:
-            stack.enter_context(folder_lock(path))
-            folder = RunFolder(path)
-        except UnwritableFolderError as error:
-            if not reading_suffices or stored_claim(path) is None:
-                raise
-            folder = RunFolder(path, error)
+        stack.enter_context(folder_lock(path))
+        folder = RunFolder(path)
         for name in ("", *FOLDERS):
             remove_unfinished(path / name)
         is_new = not (path / "config.json").exists()
@@ -322,25 +298,15 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
             raise LogError(UNUSABLE.format(path=folder.path, reason=error)) from error
         return
     if stored.get("config_hash") != config.digest():
-        before, now = stored.get("config", {}), config.identity()
-        if not _differs_only_in_search_start(folder, differences(before, now)):
-            changes = differences(before, now, type(config)().model_dump(mode="json"))
-            different = f"what differs: {'; '.join(changes[:6]) or UNSEEN}"
-            problem = f"holds a study with another configuration and can't be continued with this one; {different}"
-            raise _can_not_go_on(folder, problem)
-        if folder.is_writable:
-            claim = {**stored, "config_hash": config.digest(), "config": config.identity()}
-            folder.write_json("config.json", claim)
+        defaults = type(config)().model_dump(mode="json")
+        changes = differences(stored.get("config", {}), config.identity(), defaults)
+        different = f"what differs: {'; '.join(changes[:6]) or UNSEEN}"
+        problem = f"holds a study with another configuration and can't be continued with this one; {different}"
+        raise _can_not_go_on(folder, problem)
     bind(folder, config, data)
     changes = differences(stored.get("versions", {}), versions())
     if changes:
         logger.warning("%s was started with other versions: %s", folder.path, "; ".join(changes))
-
-
-def _differs_only_in_search_start(folder: RunFolder, changes: Sequence[str]) -> bool:
-    """Whether only `search.informed` differs and the folder has no trials, such as that of a report."""
-    is_start = bool(changes) and all(change.startswith("search.informed: ") for change in changes)
-    return is_start and not any((folder.path / "trials").glob("*"))
 
 
 def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
@@ -360,13 +326,12 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         raise _can_not_go_on(folder, f"holds a study with other code and can't be continued; changed: {changed}")
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
-        folder.check_writable()
         remove_file(folder.path / "result.json")  # it rests on trials that are run again
         logger.warning("%s of %s has changed since; its trials are run again", ", ".join(files), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}
-    if bound != existing and folder.is_writable:
+    if bound != existing:
         folder.write_json("config.json", bound)
 
 

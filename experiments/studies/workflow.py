@@ -49,7 +49,15 @@ from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
-from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
+from fedscout.search.study import (
+    ASKS_A_LANGUAGE_MODEL,
+    StudyOutcome,
+    check_search,
+    early_stopping,
+    planned_space,
+    run_study,
+    study_space,
+)
 from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
@@ -333,7 +341,7 @@ def run_training(
         logger.warning("%s", note)
     built = pipeline.federation if pipeline.federation.targets is not None else pipeline.federation.without_rows()
     keep_model = bool(built.reading) and leaves_model(spec, built)
-    opened = run_folder.open_run_folder(out, config, pipeline.digest, reading_suffices=True)
+    opened = run_folder.open_run_folder(out, config, pipeline.digest)
     with opened as folder, pipeline.place(config.training.num_rounds, folder) as runner:
         ledger = pipeline.ledger(runner, folder)
         ledger.suppress_notes(spec.label, notes)
@@ -384,7 +392,7 @@ def run_workflow(
     checks.check(config, pipeline.federation, pipeline.cohort, [FedAvgSpec(), *members], policies, detection)
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
-    with run_folder.open_run_folder(out, config, pipeline.digest, reading_suffices=True) as folder:
+    with run_folder.open_run_folder(out, config, pipeline.digest) as folder:
         compare = run_folder.read_warm_start(config, folder, pipeline.digest, detection)
         with pipeline.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
             report = pipeline.detect(runner, folder) if detection and not by_words else None
@@ -392,7 +400,8 @@ def run_workflow(
             start = None
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
-            with one_shot.language_model_of_study(config, folder.path) as model:
+            asks = config.search.kind in ASKS_A_LANGUAGE_MODEL
+            with one_shot.language_model(config, folder.path) if asks else nullcontext() as model:
                 rounds = pipeline.early_stopping(ledger) if config.training.early_stopping else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
@@ -404,8 +413,7 @@ def run_workflow(
         timings = {"seconds": seconds, "engine": engine}
         found = (heterogeneity, dependence)
         document = result_document(config, pipeline.federation, found, report, outcome, timings)
-        if folder.is_writable:
-            folder.write_json(run_folder.RESULT_FILE, document)
+        folder.write_json(run_folder.RESULT_FILE, document)
         return FinishedStudy(document, folder.path, pipeline.federation, report, outcome, ledger.facts.measure)
 
 

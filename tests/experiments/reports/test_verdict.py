@@ -17,7 +17,6 @@ from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.reports.console import PlainConsole, bytes_text, paragraph
-from fedscout.experiments.reports.progress import cost_text
 from fedscout.experiments.reports.study_console import (
     SEVERITY_BAR,
     StudyScreen,
@@ -186,7 +185,7 @@ STEPS = (("Train", COMMAND), ("Export", "fedscout app"), ("Report", "fedscout re
 
 
 def screen(outcome: StudyOutcome, report: HeterogeneityReport | None = None, **parts: Any) -> StudyScreen:
-    given: dict[str, Any] = {"federation": LONG, "cost": cost_text(9, 0, 12.4), "next_steps": STEPS}
+    given: dict[str, Any] = {"federation": LONG, "cost": "Cost: 9 trainings, 12 s.", "next_steps": STEPS}
     return StudyScreen(outcome, report, **{**given, **parts})
 
 
