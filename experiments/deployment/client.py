@@ -104,7 +104,7 @@ class Agreement(ModelDescription):
         """
         from fedscout.experiments.data.loaders.table import load_dataset
         from fedscout.experiments.reinforcement import ENVIRONMENTS
-        from fedscout.experiments.studies.checks import lookup_of, warn_of_table
+        from fedscout.experiments.studies.checks import lookup_of
 
         federation = config.federation
         if federation.dataset in ENVIRONMENTS:
@@ -125,7 +125,7 @@ class Agreement(ModelDescription):
         if settings.kind is not None and settings.metric not in METRICS:
             must = f"be {' or '.join(METRICS)} on real clients, which receive no code"
             raise ConfigurationError.of("client_settings.metric", must, settings.metric)
-        agreement = cls(
+        return cls(
             rows=shared_fields(DatasetRequest, federation),
             kind=dataset.kind,
             feature_shape=dataset.features.shape[1:],
@@ -142,9 +142,6 @@ class Agreement(ModelDescription):
             settings=None if settings.kind is None else lookup_of(settings, dataset.num_classes),
             study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
         )
-        if settings.kind is not None:
-            warn_of_table(config, str(agreement.factory))
-        return agreement
 
     @classmethod
     def read(cls, path: Path) -> Self:

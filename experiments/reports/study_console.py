@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedscout.engine.data.federation import Federation
     from fedscout.engine.trials.record import Trial
     from fedscout.experiments.studies.workflow import FinishedStudy
-    from fedscout.search.confirmation.confirmation import Candidate, Confirmation
+    from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.confirmation.runs import TunedRate
     from fedscout.search.study import StudyOutcome
     from fedscout.strategies import StrategySpec
@@ -439,14 +439,12 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: Mea
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
-    columns = informative_columns([candidate_values(candidate) for candidate in confirmation.contestants])
-    numbers = ["learning rate", measure.name, *(["on clean data"] if clean else []), *columns]
+    numbers = ["learning rate", measure.name, *(["on clean data"] if clean else [])]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
-    for index, candidate in enumerate(confirmation.contestants):
+    for candidate in confirmation.contestants:
         views = [candidate.own, candidate.clean] if clean else [candidate.own]
         spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
-        more = [cells[index] for cells in columns.values()]
-        table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread, *more)
+        table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread)
     console.print()
     console.print(table)
     for role, sides in confirmation.versus.items():
@@ -501,18 +499,6 @@ def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
         UP: trial.bytes_up,
         "simulated time": None if trial.round_seconds is None else sum(trial.round_seconds),
     }
-
-
-def candidate_values(candidate: Candidate) -> Values:
-    """Return the values of a confirmation candidate, averaged over its seeds."""
-    scores = {
-        "mean score": candidate.score,
-        "own": candidate.score or candidate.own,
-        "global model": candidate.global_accuracy,
-        "new client": candidate.new_client_accuracy,
-    }
-    means = {name: None if values is None else sum(values) / len(values) for name, values in scores.items()}
-    return {**means, DOWN: candidate.bytes_down, UP: candidate.bytes_up}
 
 
 def informative_columns(rows: Sequence[Values]) -> dict[str, list[str]]:

@@ -44,7 +44,7 @@ from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.client_settings import ClientSettingsConfig
 from fedscout.search.config import HAS_TARGET, ObjectiveName
 from fedscout.search.objective import MEASURES, Measure, Objective, reward
-from fedscout.strategies import BUILT_IN_KINDS, SelectionSpec, named_selection, parse_selection, parse_strategy
+from fedscout.strategies import SelectionSpec, named_selection, parse_selection, parse_strategy
 from fedscout.strategies.arguments import imported
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import CLIENT_PARAMETERS, StrategySpec
@@ -532,50 +532,11 @@ def check_client_settings(config: StudyConfig, federation: Federation, detection
         return
     path, (_, provenance) = config.client_settings.path, config.client_settings.read()
     check_proxy_rows(provenance, config.federation, str(path))
-    warn_of_table(config, str(federation.facts.get("model")))
     if detection:
         logger.warning(
             "detection queries clients for aggregates of their data, which a table of client settings does not need; "
             "fedscout search and train query nothing"
         )
-
-
-def warn_of_table(config: StudyConfig, model: str) -> None:
-    """Warn of differences between the table's tuning and this study.
-
-    Args:
-        config: The study's configuration, with a table.
-        model: Description of the model that its clients train.
-    """
-    path, (_, provenance) = config.client_settings.path, config.client_settings.read()
-    if differing := _differing_settings(provenance, config, model):
-        tuned, actual = (", ".join(f"{name} {pair[side]}" for name, pair in differing.items()) for side in (0, 1))
-        logger.warning("%s was tuned for %s; this study has %s", path, tuned, actual)
-
-
-def _differing_settings(
-    provenance: Mapping[str, Any], config: StudyConfig, trained: str
-) -> dict[str, tuple[object, object]]:
-    """Return the settings that differ, as pairs of the table's and the study's.
-
-    A table tuned with FedAvg may be used with every strategy (docs/client_settings.md), any other only with its own.
-    """
-    tuned = provenance.get("tuned")
-    training = tuned.get("training") if isinstance(tuned, Mapping) else None
-    described = {**(training if isinstance(training, Mapping) else {}), **provenance}
-    study_values = {
-        "dataset": config.federation.dataset,
-        "model": trained if "trained_model" in described else config.model.kind,
-        **{name: getattr(config.training, name) for name in ("optimizer", "momentum", "weight_decay")},
-    }
-    described["model"] = described.get("trained_model", described.get("model", config.model.kind))
-    pairs = {name: (described.get(name, value), value) for name, value in study_values.items()}
-    others: dict[str, tuple[object, object]] = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    kinds = [str(config.strategy["kind"])] if config.strategy else [*(config.search.strategies or BUILT_IN_KINDS)]
-    family = described.get("strategy", "fedavg")
-    if family != "fedavg" and kinds != [family]:
-        others["strategy"] = family, " or ".join(kinds)
-    return others
 
 
 def check_alone(config: StudyConfig) -> None:

@@ -387,7 +387,7 @@ def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Pat
 
 
 @pytest.mark.parametrize("key", ["model.kind", "federation.embedding"])
-@pytest.mark.parametrize("commands", [("train", "train"), ("detect", "search"), ("detect", "recommend")])
+@pytest.mark.parametrize("commands", [("train", "train"), ("detect", "run"), ("detect", "recommend")])
 def test_an_edited_network_is_refused_by_name(cli: Cli, folder: Path, key: str, commands: tuple[str, str]) -> None:
     settings = (*SMALL, f"{key}=my_net:net", "--json", "--out", "out")
     first, second = ((command, *settings) for command in commands)
