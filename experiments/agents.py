@@ -35,7 +35,6 @@ from pydantic import Field
 from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
-from fedscout.experiments.cli.main import WITH_INPUT
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.run_folder import stored_claim
@@ -113,7 +112,7 @@ def _lies_below(root: Path, value: str) -> bool:
         return False
 
 
-COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.main", WITH_INPUT)
+COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.main", "--end-with-input")
 END_SECONDS = 20.0
 """A study that is ended closes its log and its processes first."""
 LAST_LINES = 5

@@ -2,7 +2,7 @@
 
 Signal handlers are installed before the commands (`program.py`) are imported, which can take a second.
 
-A command that a server starts with `WITH_INPUT` ends with the server, even if the server was killed: standard input is
+A command that a server (`agents.py`) starts with `--end-with-input` ends with the server, even if the server was killed: standard input is
 a pipe that is never written to and whose other end only the server holds. Reading reaches the end of the pipe when the
 server closes it or exits; the command is then terminated by SIGTERM, which it handles gracefully.
 """
@@ -45,9 +45,6 @@ def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     return code
 
 
-WITH_INPUT = "--end-with-input"
-
-
 def _end_with_input() -> None:
     while os.read(0, 1):
         pass
@@ -55,7 +52,7 @@ def _end_with_input() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [WITH_INPUT]:
+    if sys.argv[1:2] == ["--end-with-input"]:
         del sys.argv[1]
         threading.Thread(target=_end_with_input, daemon=True).start()
     main()
