@@ -15,7 +15,6 @@ import anyio
 import psutil
 import pytest
 
-from fedscout.experiments.agents import COMMAND
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_detection, run_workflow
 from tests.experiments.cli.conftest import SMALL
@@ -134,7 +133,7 @@ def test_what_takes_longer_than_the_agent_wants_is_ended(tmp_path: Path) -> None
 
 def is_command(process: psutil.Process) -> bool:
     try:
-        return COMMAND[-1] in process.cmdline()
+        return "--end-with-input" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 
