@@ -2,7 +2,7 @@
 
 Signal handlers are installed before the commands (`program.py`) are imported, which can take a second.
 
-A command that a server (`agents.py`) starts with `--end-with-input` ends with the server, even if the server was killed:
+A command that a server (`agents.py`) starts with `--end-with-input` ends with the server, even if that was killed:
 standard input is a pipe that is never written to and whose other end only the server holds. Reading reaches the end of
 the pipe when the server closes it or exits; the command is then terminated by SIGTERM, which it handles gracefully.
 """
