@@ -214,12 +214,6 @@ def test_privacy_is_told_before_a_training_and_stands_in_its_log(cli: Cli, tmp_p
     assert logged == [note]
 
 
-def test_strategies_gives_a_schema(cli: Cli) -> None:
-    document = cli("strategies", "--json", "federation.num_clients=20", "training.fraction_train=0.5").document
-    assert (document["num_clients"], document["num_sampled"]) == (20, 10)
-    assert "krum" in json.dumps(document["schema"])
-
-
 # The commands that a finished study names.
 
 

@@ -395,14 +395,6 @@ def test_an_edited_value(cli: Cli, study: Path, tmp_path: Path, name: str, comma
         held_to_its_word(cli, folder, tmp_path, command)
 
 
-def test_a_place_of_a_client_has_two_numbers(cli: Cli, study: Path, tmp_path: Path) -> None:
-    folder = copied(study, tmp_path / "out")
-    document = json.loads((study / "report.json").read_text())
-    document["centroids"] = {"0": []}
-    (folder / "report.json").write_text(json.dumps(document))
-    held_to_its_word(cli, folder, tmp_path, "plot")
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "gone": Path.unlink,
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
@@ -431,18 +423,12 @@ def test_any_file_may_be_gone_or_damaged(cli: Cli, study: Path, tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", READERS)
-def test_a_folder_without_its_log(cli: Cli, study: Path, tmp_path: Path, command: str) -> None:
+def test_a_folder_without_its_log_or_its_configuration(cli: Cli, study: Path, tmp_path: Path, command: str) -> None:
     folder = copied(study, tmp_path / "out")
     shutil.rmtree(folder / "trials")
     wanted = 2 if command in ("trials", "export") else 0
     assert held_to_its_word(cli, folder, tmp_path, command) == wanted
     (folder / "trials").touch()
     assert held_to_its_word(cli, folder, tmp_path, command) == wanted
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", READERS)
-def test_without_its_configuration_it_is_no_study(cli: Cli, study: Path, tmp_path: Path, command: str) -> None:
-    folder = copied(study, tmp_path / "out")
     (folder / "config.json").unlink()
     assert held_to_its_word(cli, folder, tmp_path, command) == 2

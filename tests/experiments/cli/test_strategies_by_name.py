@@ -77,7 +77,8 @@ def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) 
 
 
 def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:
-    document = cli("strategies", *SERVER, CLOCK, "--json").document
+    document = cli("strategies", *SERVER, CLOCK, "training.fraction_train=0.5", "--json").document
+    assert (document["num_clients"], document["num_sampled"]) == (10, 5)
     kinds = {name: [entry["title"] for entry in document[name]["oneOf"]] for name in ("schema", "by_name")}
     assert kinds == {"schema": [*BUILT_IN_KINDS], "by_name": [*CHOSEN_BY_NAME_KINDS]}
     assert cli("strategies", *SERVER, CLOCK, "--json", EVERYTHING).document["by_name"] is None
