@@ -124,6 +124,19 @@ def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Pa
     assert write_report(folder).is_file()
 
 
+@pytest.mark.parametrize(
+    "change", [{"versus": {}}, {"contestants": []}, {"reference": "tuned-fedavg"}, {"versus": {"fedavg": {}}}], ids=str
+)
+def test_a_confirmation_that_compares_nothing_is_told(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = write_study(tmp_path / "out")
+    result = json.loads((folder / "result.json").read_text())
+    result["confirmation"] |= change
+    (folder / "result.json").write_text(json.dumps(result))
+    page = study_page(folder)
+    (search,) = [section for section in page.sections if section.name == "search"]
+    assert any("result.json" in sentence for sentence in search.sentences)
+
+
 @pytest.mark.slow
 def test_no_word_of_others_becomes_code(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
