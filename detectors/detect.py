@@ -331,7 +331,6 @@ def detect(
         metrics=reported,
         feature_shifts=dict(features.shifts),
         centroids=features.centroids,
-        density=features.density,
         speed_skew=speeds,
         notes=(*labels.notes, *features.notes, *_notes(copies, len(clients), settings, classifies)),
         names=names,

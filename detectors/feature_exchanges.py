@@ -27,7 +27,7 @@ import numpy as np
 from fedscout.detectors import calibrated_feature_skew, feature_skew, label_agreement
 from fedscout.detectors.conversation import Conversation
 from fedscout.detectors.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
-from fedscout.detectors.report import CalibratedFinding, DetectionConfig, FeatureDensity, Finding
+from fedscout.detectors.report import CalibratedFinding, DetectionConfig, Finding
 from fedscout.detectors.statistics import ClientTest, Values
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.messages.contents import QueryAnswers
@@ -74,7 +74,6 @@ class FeatureMeasurement:
         concepts: Whether clients' labels depend on the same features; None if not measured.
         shifts: Each client's shift on shared axes; empty if not measured.
         centroids: Means of clients on the two principal axes; empty if not measured.
-        density: Distribution of the feature of largest variance; None if not measured.
     """
 
     finding: Finding
@@ -86,7 +85,6 @@ class FeatureMeasurement:
     concepts: label_agreement.Concepts | None = None
     shifts: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     centroids: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    density: FeatureDensity | None = None
 
 
 def measure_features(
@@ -179,16 +177,7 @@ def measure_features(
         label_agreement.compare_concepts(classes, within, pooled.num_rows, groups),
         {} if isinstance(shifts, str) else calibrated_feature_skew.shared_axes(shifts),
         {client: tuple(centroid.tolist()) for client, centroid in centroids.items()},
-        _density(histograms, bins),
     )
-
-
-def _density(histograms: QueryAnswers, bins: feature_skew.Bins) -> FeatureDensity | None:
-    """Return each client's histogram of the feature of largest variance, whose bins are the widest."""
-    feature = int(bins.width.argmax())
-    start, width = float(bins.start[feature]), float(bins.width[feature])
-    counts = {client: tuple(answer["counts"][feature].tolist()) for client, answer in histograms.arrays.items()}
-    return FeatureDensity(feature=feature, start=start, width=width, counts=counts) if counts and width > 0 else None
 
 
 def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAMED) -> Conversation[MomentsAnswers]:

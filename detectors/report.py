@@ -302,24 +302,6 @@ class ClientFacts(_ReportPart):
     heterogeneity_index: float
 
 
-class FeatureDensity(_ReportPart):
-    """Histogram of each client's values of the feature of largest variance.
-
-    It is taken from the histograms for the mean distances, whose values are means of at least `min_release` rows.
-
-    Attributes:
-        feature: Index of the feature.
-        start: Lower edge of the first bin.
-        width: Bin width.
-        counts: Rows in each bin, by client.
-    """
-
-    feature: int
-    start: float
-    width: float
-    counts: dict[int, tuple[int, ...]]
-
-
 class ReportedMetrics(_ReportPart):
     """Metrics reported in addition to the detectors' findings; None if they could not be measured.
 
@@ -392,7 +374,6 @@ class HeterogeneityReport(_ReportPart):
             shared by all clients (`fedscout.detectors.calibrated_feature_skew`). Empty if clients were not compared
             or add noise.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
-        density: Histograms of the feature of largest variance; None if not measured.
         speed_skew: Differences in speed; None if no client takes any time.
         notes: Caveats on the measurement: samples, projections, missing answers.
         names: Names of clients, classes and features, as far as known to the server; used in sentences.
@@ -414,7 +395,6 @@ class HeterogeneityReport(_ReportPart):
     metrics: ReportedMetrics
     feature_shifts: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     centroids: dict[int, tuple[float, float]] = Field(default_factory=dict, exclude_if=lambda found: not found)
-    density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()
     names: Names = UNNAMED

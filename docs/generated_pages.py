@@ -114,9 +114,9 @@ def keys_page() -> str:
         "What `fedscout keys` prints, by section; [configuration](../configuration.md) says how they are given.",
     ]
     sections: dict[str, list[tuple[str, ...]]] = {}
-    for key in known_keys().values():
-        row = (f"`{key.name}`", default_text(key.default), key.description)
-        sections.setdefault(key.name.partition(".")[0] if "." in key.name else "study", []).append(row)
+    for name, key in known_keys().items():
+        row = (f"`{name}`", default_text(key), key.description or "")
+        sections.setdefault(name.partition(".")[0] if "." in name else "study", []).append(row)
     for section, rows in sections.items():
         parts += [f"## {section}", _table("key | default", rows)]
     return "\n\n".join(parts)

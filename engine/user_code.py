@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,6 +22,14 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 _loaded: dict[str, tuple[Any, Mapping[str, str]]] = {}
 """Modules imported by this process: their specification, and their code at that time."""
+
+
+def user_folders() -> tuple[str, ...]:
+    """Return the folders searched for a user's own code: the working directory, appended to the path."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return (folder,)
 
 
 def is_own(module: str) -> bool:

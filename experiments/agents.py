@@ -112,7 +112,7 @@ def _lies_below(root: Path, value: str) -> bool:
         return False
 
 
-COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.watched_command")
+COMMAND = (sys.executable, "-m", "fedscout.experiments.cli.main", "--end-with-input")
 END_SECONDS = 20.0
 """A study that is ended closes its log and its processes first."""
 LAST_LINES = 5

@@ -7,14 +7,8 @@ after Okabe and Ito, Color Universal Design (2008), moved to a medium lightness 
 Learning curves of background trials hold at most `MOST_POINTS` rounds, evenly spaced and including the first and the
 last, so that a page of hundreds of trials stays small; highlighted trials hold up to `MOST_POINTS_IN_FRONT`.
 
-The search space is drawn as parallel coordinates (A. Inselberg. The plane with parallel coordinates. The Visual
-Computer 1, 1985), with axes stacked vertically so that the chart fits the width of a phone. An axis whose positive
-values span more than a factor of thirty is logarithmic. A trial's line skips parameters that its strategy does not
-have.
-
 The heat map of clients × classes has a row for each of up to `MAX_ROWS` clients, in their order. With more clients,
-those whose labels diverge most from the overall distribution have a row each, most divergent first; below, all measured
-clients are summarized by decile of that divergence, each row summing the rows of its clients.
+those whose labels diverge most from the overall distribution have a row each, most divergent first.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedscout.experiments.description import ClientDescription, Description
+from fedscout.experiments.description import Description
 from fedscout.experiments.text import visible
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#2f80c3", "#dd8a1f", "#1f9e77", "#d1495b", "#9566c0", "#8b929c"
@@ -251,53 +245,28 @@ def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
     return _of_height(chart, 240)
 
 
-def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
-    """Return a chart of the distribution of one feature for each client.
-
-    Args:
-        bins: One row per client and bin with `client`, `value` (center of the bin), `share` of the client's rows, and
-            `flagged`.
-        title: The feature.
-    """
-    chart = _drawn_by(
-        "line",
-        bins,
-        {"interpolate": "monotone", "opacity": 0.75},
-        x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=6)),
-        y=alt.Y("share:Q", title="share of the client's rows", axis=alt.Axis(format="%")),
-        detail="client:N",
-        color=_flagged(GREY),
-        tooltip=tooltips(client="client", flagged="decision"),
-    )
-    return _of_height(chart, 200)
-
-
 MAX_ROWS = 40
 MOST_DIFFERENT = 20
-NUM_DECILES = 10
 NUM_SHADES = 4
 
 
 @dataclass(frozen=True)
 class StripRow:
-    """One row of the heat map.
+    """A client in the heat map.
 
     Attributes:
-        label: Displayed label.
-        num_rows: Data rows it stands for.
+        label: Number and name of the client.
+        num_rows: Its rows.
         counts: Rows in each column, shape `(columns,)`.
-        divergence: Label divergence from all clients in bits, the mean if there are several clients; None if not
-            measured.
+        divergence: Label divergence from all clients in bits; None if not measured.
         affected: Whether a scenario affects the client.
-        num_clients: Number of clients whose rows are summed.
     """
 
     label: str
     num_rows: int
     counts: npt.NDArray[np.int64]
     divergence: float | None
-    affected: bool = False
-    num_clients: int = 1
+    affected: bool
 
     @property
     def shares(self) -> npt.NDArray[np.float64]:
@@ -310,26 +279,14 @@ class Strip:
     """Rows and columns of the heat map of clients × classes.
 
     Attributes:
-        clients: Rows of single clients.
-        deciles: One row per decile of the measured clients, least divergent first; empty if every client has a row.
+        rows: One for each displayed client.
         classes_per_column: Number of adjacent classes that share a column.
-        num_clients: Number of clients in the federation.
+        remark: What is not shown; empty if everything is shown.
     """
 
-    clients: tuple[StripRow, ...]
-    deciles: tuple[StripRow, ...]
+    rows: tuple[StripRow, ...]
     classes_per_column: int
-    num_clients: int
-
-    @property
-    def remark(self) -> str | None:
-        """What is not shown; None if everything is shown."""
-        if len(self.clients) == self.num_clients:
-            return None
-        text = f"The {len(self.clients)} of {self.num_clients} clients whose labels diverge most from all labels"
-        if not self.deciles:
-            return f"{text}."
-        return f"{text}; below, all measured clients by decile of that divergence, with the rows of a decile summed."
+    remark: str = ""
 
 
 def strip_of(description: Description, max_columns: int) -> Strip:
@@ -340,47 +297,21 @@ def strip_of(description: Description, max_columns: int) -> Strip:
         max_columns: Maximum number of columns; with more classes, adjacent ones share a column.
     """
     together = max(1, -(-description.realised.num_classes // max(max_columns, 1)))
-    clients = description.clients
-    if len(clients) <= MAX_ROWS:
-        return Strip(tuple(_client_row(client, together) for client in clients), (), together, len(clients))
-    measured = [client for client in clients if client.label_divergence is not None]
-    ordered = sorted(measured, key=lambda client: (client.label_divergence or 0.0, -client.client))
-    shown = [_client_row(client, together) for client in ordered[: -MOST_DIFFERENT - 1 : -1]]
-    deciles: list[StripRow] = []
-    if len(ordered) >= NUM_DECILES:
-        positions = np.array_split(np.arange(len(ordered)), NUM_DECILES)
-        deciles = [
-            _decile_row(number, [ordered[position] for position in part], together)
-            for number, part in enumerate(positions, 1)
-        ]
-    return Strip(tuple(shown), tuple(deciles), together, len(clients))
-
-
-def label_of(client: ClientDescription) -> str:
-    """Return a client's label: its number, and its name if it has one."""
-    return str(client.client) if client.name is None else f"{client.client} {client.name}"
-
-
-def class_labels(description: Description) -> tuple[str, ...]:
-    """Return the names of the classes, or their numbers if they have no names."""
-    return description.class_names or tuple(str(number) for number in range(description.realised.num_classes))
-
-
-def _client_row(client: ClientDescription, together: int) -> StripRow:
-    counts = _columns(np.array(client.label_counts, np.int64), together)
-    return StripRow(label_of(client), client.num_rows, counts, client.label_divergence, client.affected)
-
-
-def _decile_row(number: int, clients: Sequence[ClientDescription], together: int) -> StripRow:
-    counts = np.sum([client.label_counts for client in clients], axis=0).astype(np.int64)
-    mean = float(np.mean([client.label_divergence or 0.0 for client in clients]))
-    label = f"decile {number}: {len(clients)} clients"
-    return StripRow(label, int(counts.sum()), _columns(counts, together), mean, num_clients=len(clients))
-
-
-def _columns(counts: npt.NDArray[np.int64], together: int) -> npt.NDArray[np.int64]:
-    """Return counts summed over adjacent classes."""
-    return np.add.reduceat(counts, np.arange(0, len(counts), together))
+    clients, remark = description.clients, ""
+    if len(clients) > MAX_ROWS:
+        measured = [client for client in clients if client.label_divergence is not None]
+        measured.sort(key=lambda client: -(client.label_divergence or 0.0))
+        shown = tuple(measured[:MOST_DIFFERENT])
+        remark = f"The {len(shown)} of {len(clients)} clients whose labels diverge most from all labels."
+        clients = shown
+    rows = []
+    for client in clients:
+        counts = np.add.reduceat(
+            np.array(client.label_counts, np.int64), np.arange(0, len(client.label_counts), together)
+        )
+        label = str(client.client) if client.name is None else f"{client.client} {client.name}"
+        rows.append(StripRow(label, client.num_rows, counts, client.label_divergence, client.affected))
+    return Strip(tuple(rows), together, remark)
 
 
 def shades(values: npt.ArrayLike, largest: float) -> npt.NDArray[np.int64]:
@@ -424,20 +355,17 @@ def class_map(counts: pd.DataFrame) -> alt.Chart:
 
 
 def federation_map(description: Description) -> alt.HConcatChart:
-    """Return a heat map of clients × classes with a bar chart of rows per client; same rows as in the terminal.
-
-    A decile's values are means over its clients.
-    """
+    """Return a heat map of clients × classes with a bar chart of rows per client; same rows as in the terminal."""
     strip = strip_of(description, MOST_CLASSES)
-    names, together = class_labels(description), strip.classes_per_column
+    names, together = description.class_labels, strip.classes_per_column
     parts = [names[first : first + together] for first in range(0, len(names), together)]
     columns = [part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}" for part in parts]
     cells, sizes = [], []
-    for row in (*strip.clients, *strip.deciles):
+    for row in strip.rows:
         label = f"{row.label} *" if row.affected else row.label
-        sizes.append({"client": label, "rows": row.num_rows / row.num_clients, "affected": row.affected})
+        sizes.append({"client": label, "rows": row.num_rows, "affected": row.affected})
         for column, count, share in zip(columns, row.counts.tolist(), row.shares.tolist(), strict=True):
-            cells.append({"client": label, "class": column, "rows": count / row.num_clients, "share": share})
+            cells.append({"client": label, "class": column, "rows": count, "share": share})
     tiles = class_map(pd.DataFrame(cells)).properties(width=min(WIDEST, CLASS_WIDTH * len(columns)))
     bars = _drawn_by(
         "bar",
@@ -448,7 +376,7 @@ def federation_map(description: Description) -> alt.HConcatChart:
         color=_affected(),
     ).properties(width=ROWS_WIDTH, height=tiles.height)
     remarks = [strip.remark] if strip.remark else []
-    remarks += ["* affected by the scenario"] if any(row.affected for row in strip.clients) else []
+    remarks += ["* affected by the scenario"] if any(row.affected for row in strip.rows) else []
     title = alt.TitleParams(rounded(description.name), subtitle=[line for text in remarks for line in wrap(text, 90)])
     chart: alt.HConcatChart = alt.hconcat(tiles, bars, title=title).resolve_scale(y="shared")
     return chart
@@ -524,70 +452,6 @@ def _curves(trials: pd.DataFrame, most: int) -> alt.InlineData:
         identity = {name: trial[name] for name in ("trial", "name", "role", "fitness")}
         rows.append({**identity, "round": rounds, "score": scores})
     return inline(rows)
-
-
-MOST_AXES = 9
-LOGARITHMIC = 30.0
-SPACE_ROW = 62
-MARGIN = 0.06
-PALE = "#c3c9d1"
-
-
-def strategy_space(trials: pd.DataFrame, parameters: Sequence[str], measure: str) -> alt.TopLevelMixin:
-    """Return a parallel-coordinates chart of the search: strategy, parameters and fitness of each trial.
-
-    Args:
-        trials: One row per trial with `trial`, `name`, `strategy`, `fitness`, `chosen`, and one column per parameter,
-            NaN or None where the strategy has none.
-        parameters: Names of the parameter columns.
-        measure: What the fitness measures.
-    """
-    axes = ["strategy", *parameters[: MOST_AXES - 2], measure]
-    frame = trials.rename(columns={"fitness": measure})
-    scales = {axis: _scale(frame[axis].dropna().tolist()) for axis in axes}
-    rows, ticks = [], []
-    for place, axis in enumerate(axes):
-        position, labels = scales[axis]
-        ticks += [{"axis": axis, "x": x, "label": label} for x, label in labels]
-        known = frame[frame[axis].notna()].to_dict("records")
-        identities = [{name: trial[name] for name in ("trial", "name", "chosen")} for trial in known]
-        rows += [
-            {**identity, "axis": axis, "place": place, "x": position(trial[axis]), "fitness": trial[measure]}
-            for trial, identity in zip(known, identities, strict=True)
-        ]
-    x_axis = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 1]))
-    y_axis = alt.Y("axis:N", sort=axes, title=None, axis=alt.Axis(grid=True, labelFontSize=12, offset=6))
-    tooltip = tooltips(trial="trial", name="strategy", fitness__Q=measure)
-    colour = alt.Color("fitness:Q", scale=alt.Scale(range=[PALE, GREEN]), legend=None)
-    base = alt.Chart(inline(rows))
-    lines = base.mark_line(opacity=0.55, strokeWidth=1.4, orient="vertical").encode(
-        x_axis, y_axis, detail="trial:N", order="place:Q", color=colour, tooltip=tooltip
-    )
-    chosen = base.transform_filter("datum.chosen").mark_line(strokeWidth=3.2, color=BLUE, orient="vertical")
-    points = base.mark_circle(size=34).encode(x_axis, y_axis, color=colour, tooltip=tooltip)
-    chosen = chosen.encode(x_axis, y_axis, detail="trial:N", order="place:Q", tooltip=tooltip)
-    look = {"dy": 15, "fontSize": 10, "opacity": 0.75, "align": "center"}
-    names = _drawn_by("text", ticks, look, x=x_axis, y=y_axis, text="label:N")
-    return alt.layer(lines, chosen, points, names).properties(height=SPACE_ROW * len(axes))
-
-
-def _scale(values: Sequence[Any]) -> tuple[Any, list[tuple[float, str]]]:
-    """Return a function from a value to its position, in `[MARGIN, 1 − MARGIN]`, and the axis labels."""
-    if any(isinstance(value, str | bool) for value in values):
-        words = list(dict.fromkeys(map(str, values)))
-        step = (1 - 2 * MARGIN) / max(len(words) - 1, 1)
-        places = {word: (MARGIN + step * place if len(words) > 1 else 0.5) for place, word in enumerate(words)}
-        return lambda value: places[str(value)], [(place, word) for word, place in places.items()]
-    low, high = min(values), max(values)
-    log = low > 0 and high >= LOGARITHMIC * low
-    first, last = (math.log(low), math.log(high)) if log else (low, high)
-
-    def position(value: float) -> float:
-        share = ((math.log(value) if log else value) - first) / (last - first) if last > first else 0.5
-        return MARGIN + (1 - 2 * MARGIN) * share
-
-    ends = [low] if low == high else [low, high]
-    return position, [(position(end), f"{end:.3g}") for end in ends]
 
 
 MAP_ROW = 46

@@ -1,8 +1,7 @@
 """Configuration of a study: a YAML file and `dotted.key=value` arguments, validated by pydantic models.
 
 Unknown keys are errors, all faults are reported at once with suggestions for misspelled keys, and the whole
-configuration is logged with every trial. `known_keys` lists all keys; `named_values` lists the values of a key for
-shell completion.
+configuration is logged with every trial. `known_keys` lists all keys.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedscout.detectors.report import DetectionConfig
@@ -308,25 +307,14 @@ def check_searchable(config: StudyConfig) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Key:
-    """A key of the configuration, by its dotted name."""
-
-    name: str
-    default: Any
-    description: str
-
-
-def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[str, Key]:
+def known_keys(model: type[BaseModel] = StudyConfig, prefix: str = "") -> dict[str, FieldInfo]:
     """Return every key by its dotted name, in the order of the models."""
-    keys: dict[str, Key] = {}
+    keys: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            keys.update(known_keys(annotation, f"{prefix}{name}."))
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys |= known_keys(field.annotation, f"{prefix}{name}.")
         else:
-            default = field.get_default(call_default_factory=True)
-            keys[prefix + name] = Key(prefix + name, default, field.description or "")
+            keys[prefix + name] = field
     return keys
 
 
@@ -366,56 +354,10 @@ def _close(leaf: str, names: Sequence[str]) -> list[str]:
     return [name for last in near for name in names if name.rpartition(".")[2] == last]
 
 
-def named_values(key: str) -> tuple[str, ...]:
-    """Return the named values of a key, from a table or its type; empty for numbers and text."""
-    tables = _tables()
-    return tuple(tables[key]) if key in tables else tuple(_choices(_annotation(key)))
-
-
 def takes_text(key: str) -> bool:
     """Return whether a key takes only text, or text and None."""
-    forms = {*alternatives([_annotation(key)])} - {NoneType}
-    return forms == {str}
-
-
-def _tables() -> Mapping[str, Iterable[str]]:
-    from fedscout.experiments.data.loaders.table import DATASETS
-    from fedscout.experiments.models.table import MODELS
-    from fedscout.experiments.partitions.table import PARTITIONS
-    from fedscout.experiments.reinforcement import ENVIRONMENTS
-    from fedscout.experiments.scenarios.table import SCENARIOS
-    from fedscout.strategies import SELECTIONS, STRATEGIES
-
-    return {
-        "federation.dataset": [*DATASETS, *ENVIRONMENTS],
-        "federation.server_dataset": DATASETS,
-        "federation.partition.kind": PARTITIONS,
-        "federation.scenario": SCENARIOS,
-        "model.kind": MODELS,
-        "strategy.kind": STRATEGIES,
-        "selection.kind": SELECTIONS,
-    }
-
-
-def _annotation(key: str) -> Any:
-    annotation: Any = StudyConfig
-    for part in key.split("."):
-        is_group = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        field = annotation.model_fields.get(part) if is_group else None
-        if field is None:
-            return None
-        annotation = field.annotation
-    return annotation
-
-
-def _choices(annotation: Any) -> Iterator[str]:
-    if annotation is bool:
-        yield from ("true", "false")
-    elif get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _choices(part)
+    field = known_keys().get(key)
+    return field is not None and {*alternatives([field.annotation])} - {NoneType} == {str}
 
 
 YAML_SUFFIXES = (".yaml", ".yml")

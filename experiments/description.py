@@ -13,9 +13,7 @@ to the rounding of bin edges. Only the moments that place the bins are computed 
 of all clients, as sums of x − x₀ and (x − x₀)² for one of the rows, x₀. A constant feature therefore has a variance of
 exactly 0, and since |x₀ − μ| ≤ √(N − 1) σ, at most a factor N of the last bit is lost.
 
-Texts are compared by the Hellinger distance of their token histograms. Token numbers carry no meaning, so positions are
-not compared numerically and there is no Wasserstein distance. A client's histogram counts all tokens of all its rows
-except padding (0). In a large vocabulary, the most frequent tokens have a bin each and all others share one.
+The features of texts are not compared, as token numbers carry no meaning.
 
 Clients whose data a scenario changes are read through `Federation.client_data(client).own`; all others are counted
 together, without a loop over clients. The changes are measured by comparing each client's rows with its original ones.
@@ -48,7 +46,7 @@ from fedscout.detectors.feature_skew import Bins, feature_distances, feature_his
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew, label_counts
 from fedscout.detectors.near_copies import NearCopies, count_near_copies
 from fedscout.detectors.report import DetectionConfig, Finding
-from fedscout.detectors.statistics import Values, distribution, mean_pairwise_hellinger, paired_clients
+from fedscout.detectors.statistics import Values, paired_clients
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import CHUNK_ROWS, ClientTransform, Partition, QueryInputs, Samples
@@ -398,39 +396,6 @@ def _weighted_rows(client_rows: ClientRows, clients: Sequence[int]) -> Iterator[
                 yield rows.astype(np.float64), np.ones(len(rows))
 
 
-MAX_BINS = 2000
-
-
-def token_hellinger(client_rows: ClientRows, paired: Sequence[int]) -> float | None:
-    """Return the mean Hellinger distance over all pairs of clients; None if fewer than two have a token.
-
-    Args:
-        client_rows: Rows of the clients, which are token numbers.
-        paired: Clients whose pairs are averaged.
-    """
-    vocabulary_size = 1 + max((int(_tokens(client_rows.client(client)).max(initial=0)) for client in paired), default=0)
-    total = np.zeros(vocabulary_size, np.int64)
-    for client in paired:
-        total += np.bincount(_tokens(client_rows.client(client)), minlength=vocabulary_size)
-    bins = _bins(total)
-    num_bins = int(bins.max(initial=0)) + 1
-    counts = [np.bincount(bins[_tokens(client_rows.client(client))], minlength=num_bins)[1:] for client in paired]
-    nonempty_counts = [histogram for histogram in counts if histogram.sum() > 0]
-    return float(mean_pairwise_hellinger(distribution(np.stack(nonempty_counts)))) if len(nonempty_counts) > 1 else None
-
-
-def _tokens(rows: Samples) -> IntArray:
-    return rows.features[rows.rows].reshape(-1).astype(np.int64)
-
-
-def _bins(total: IntArray) -> IntArray:
-    """Return each token's bin: 0 for padding, then one for each of the most frequent tokens, then one for the rest."""
-    by_frequency = 1 + np.argsort(-total[1:], kind="stable")
-    bins = np.zeros(len(total), np.int64)
-    bins[by_frequency] = np.minimum(np.arange(len(by_frequency)) + 1, MAX_BINS)
-    return bins
-
-
 QUICK_COLUMNS = 64
 """Number of columns that are compared in every run."""
 
@@ -486,8 +451,6 @@ class RealizedHeterogeneity(_Value):
         feature_wasserstein: Mean 1-Wasserstein distance over pairs and features, in standard deviations.
         num_features: Values in a row.
         num_features_compared: Number of features that were compared.
-        token_hellinger: For texts, in place of the feature distances: mean Hellinger distance of token histograms over
-            pairs.
         notes: Remarks on how the metrics were measured.
     """
 
@@ -514,7 +477,6 @@ class RealizedHeterogeneity(_Value):
     feature_wasserstein: float | None = None
     num_features: int
     num_features_compared: int = 0
-    token_hellinger: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -556,7 +518,7 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     paired = paired_clients(measured, settings.max_pairwise_clients, seed)
     is_text = federation.facts.get("data_kind") == "tokens"
     num_compared = max(1, min(max_features, MAX_COMPARED // max(len(paired), 1)))
-    client_rows = holdings_of(federation, row_length(federation) if is_text else num_compared, seed)
+    client_rows = holdings_of(federation, num_compared, seed)
     with_labels = () if plays else measured
     counts = client_rows.label_counts
     released_counts = ReleasedCounts.whole({client: counts[client] for client in with_labels})
@@ -572,9 +534,7 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
             "label_skew_client": max(finding.client_values, key=finding.client_values.__getitem__),
             "label_divergence": Spread.of(list(finding.client_values.values())),
         }
-    if is_text and not plays:
-        values["token_hellinger"] = token_hellinger(client_rows, paired)
-    elif not plays and (distances := measure_features(client_rows, measured, paired, settings)):
+    if not plays and not is_text and (distances := measure_features(client_rows, measured, paired, settings)):
         values |= {**distances, "num_features_compared": client_rows.features.shape[1]}
     num_holders = np.bincount(federation.partition.rows, minlength=len(federation.labels))
     num_held = int(np.count_nonzero(num_holders))
@@ -621,10 +581,7 @@ def _notes(
             f"Label and feature distances cover pairs of {num_paired} of {num_measured} clients, sampled by the seed."
         )
     if is_text:
-        notes.append(
-            f"Rows are texts: token histograms without padding are compared; tokens beyond the {MAX_BINS - 1} most "
-            "frequent share a bin."
-        )
+        notes.append("Rows are texts, whose features are not compared, as token numbers carry no meaning.")
     elif client_rows.features.shape[1] < client_rows.num_columns:
         notes.append(
             f"Feature distances cover {client_rows.features.shape[1]} of {client_rows.num_columns} features, "
@@ -703,15 +660,17 @@ class Description(BaseModel):
         return Names(tuple(client.name or str(client.client) for client in self.clients), self.class_names)
 
     @property
+    def class_labels(self) -> tuple[str, ...]:
+        """The names of the classes, or their numbers if they have no names."""
+        return self.class_names or tuple(map(str, range(self.realised.num_classes)))
+
+    @property
     def class_counts(self) -> tuple[tuple[str, int], ...]:
         """Each class with its rows over all clients, most frequent first; empty where clients hold no rows."""
         if self.score_name is not None or not self.clients:
             return ()
         counts = [sum(column) for column in zip(*(client.label_counts for client in self.clients), strict=True)]
-        named = [
-            self.class_names[label] if label < len(self.class_names) else str(label) for label in range(len(counts))
-        ]
-        return tuple(sorted(zip(named, counts, strict=True), key=lambda pair: -pair[1]))
+        return tuple(sorted(zip(self.class_labels, counts, strict=True), key=lambda pair: -pair[1]))
 
 
 def describe_federation(

@@ -152,14 +152,6 @@ class Federation:
         return self.num_clients - len(self.unseen)
 
     @property
-    def majority_share(self) -> float:
-        """Share of the clients' rows that belong to the most frequent class, in `[0, 1]`; 0 if clients have a task."""
-        rows = self.partition.rows
-        if self.task is not None or not len(rows):
-            return 0.0
-        return float(np.bincount(self.labels[rows]).max() / len(rows))
-
-    @property
     def has_ordered_classes(self) -> bool:
         """Whether classes are ordinal: tenths of a regression target, or classes whose names are all numbers."""
         return bool(self.target_name) or all(map(PLAIN_NUMBER.fullmatch, self.class_names))
@@ -230,16 +222,6 @@ class Federation:
             unseen=frozenset(),
             server=None,
         )
-
-    def num_moved_labels(self) -> dict[int, int]:
-        """Return the number of labels that corruption changed, by client, for clients with such labels."""
-        num_changed: dict[int, int] = {}
-        for client in self.transforms:
-            data = self.client_data(client)
-            (_, own), (_, clean) = (view.take(np.arange(len(view))) for view in (data.own, data.clean))
-            if num_moved := int((own != clean).sum()):
-                num_changed[client] = num_moved
-        return num_changed
 
     def client_data(self, client: int) -> ClientData:
         """Return the local data of one client, with its corruption applied."""

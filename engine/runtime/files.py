@@ -173,17 +173,12 @@ LOCK = ".lock"
 UNUSABLE = "--out must be a folder that can be written, got {path}: {reason}"
 
 
-class UnwritableFolderError(LogError):
-    """The folder can't be written."""
-
-
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Lock the folder, after killing orphans of an earlier holder that was killed on this machine.
 
     Raises:
-        UnwritableFolderError: If it can't be written.
-        LogError: If another process holds the lock, or the folder can't be locked.
+        LogError: If it can't be written, another process holds the lock, or the folder can't be locked.
     """
     refuse_links(folder)
     lock = _open_locked(folder)
@@ -217,7 +212,7 @@ def _open_locked(folder: Path) -> int:
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         except OSError as error:
-            raise UnwritableFolderError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
+            raise LogError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_still(path, lock):

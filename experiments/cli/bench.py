@@ -1,22 +1,36 @@
-"""`fedscout bench`: benchmarks of the engine and of methods."""
+"""`fedscout bench`: benchmarks of the engine and of methods; `fedscout reproduce`: published tables and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.experiments.cli.options import AsJson, Settings, names, prepare, user_folders
-from fedscout.experiments.cli.reproduce import TrialsOut
+from fedscout.engine.user_code import user_folders
+from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, names, out_folder, prepare
 from fedscout.experiments.text import show, tell
+
+if TYPE_CHECKING:
+    from fedscout.experiments.grids.catalogue import Entry
 
 bench = typer.Typer(name="bench", help="Benchmark the engine and methods.", no_args_is_help=True)
 
 
-SUITES = Path(__file__).parents[1] / "suites"
+SUITES, PUBLISHED = (Path(__file__).parents[1] / name for name in ("suites", "published"))
+
+TrialsOut = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        parser=out_folder,
+        metavar=FOLDER,
+        help="Folder of trials and tables; existing trials are reused.",
+    ),
+]
 
 
 @bench.command()
@@ -243,3 +257,61 @@ def _ascending(text: str) -> list[int]:
     if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
         raise ConfigurationError.of("--nodes", "be ascending numbers >= 1, such as 1,2,4", repr(text))
     return numbers
+
+
+Published = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SOURCE/TABLE | SOURCE | all | KEY=VALUE]...",
+        help="Studies, or all, and keys for every training, such as engine.grid=ray.",
+        show_default=False,
+    ),
+]
+
+
+def reproduce(
+    what: Published = None,
+    scale: Annotated[
+        Literal["laptop", "published"], typer.Option(help="Size of federations, rounds and seeds.")
+    ] = "laptop",
+    seeds: Annotated[
+        int | None, typer.Option(min=2, help="Number of seeds; each study's own by default.", show_default=False)
+    ] = None,
+    out: TrialsOut = Path("runs/reproduction"),
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce published studies and compare with their numbers; without a name, list them."""
+    prepare(verbose=False)
+    from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.tables import result_lines
+    from fedscout.experiments.reports.console import show_json
+
+    entries = catalogue(PUBLISHED)
+    sources = [text for text in what or () if "=" not in text]
+    settings = tuple(text for text in what or () if "=" in text)
+    if sources in ([], ["list"]):
+        _list(entries, as_json)
+        return
+    command = "fedscout reproduce {entry.name}"
+    request = Run(command, settings, None if scale == "laptop" else scale, seeds, note=tell)
+    results = []
+    for result in run_entries(entries, entries_named(entries, [] if sources == ["all"] else sources), out, request):
+        results.append(result)
+        if not as_json:
+            show("\n".join([*result_lines(result), ""]))
+    if as_json:
+        show_json({"studies": [result.model_dump(mode="json") for result in results], "out": str(out)})
+
+
+def _list(entries: Sequence[Entry], as_json: bool) -> None:
+    from fedscout.experiments.reports.console import markdown_table, show_json
+
+    listed = [
+        {"study": entry.name, "also": [f"{entry.source}/{name}" for name in entry.also], "title": entry.read().title}
+        for entry in entries
+    ]
+    if as_json:
+        show_json({"studies": listed})
+        return
+    rows = [[entry["study"], ", ".join(entry["also"]), entry["title"]] for entry in listed]
+    show("\n".join(markdown_table(["study", "also", "what is compared"], rows)))

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import (
     AsJson,
     ConfigFile,
@@ -18,7 +19,6 @@ from fedscout.experiments.cli.options import (
     StudyFolder,
     prepare,
     read_settings,
-    user_folders,
 )
 from fedscout.experiments.text import show, show_json_text, tell
 
@@ -40,11 +40,9 @@ def describe(
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
     from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.description_console import check_output, write_description
+    from fedscout.experiments.reports.description_console import write_description
     from fedscout.experiments.reports.progress import WorkLine
 
-    if out is not None:
-        check_output(out)
     with WorkLine("reading data").live():
         from fedscout.experiments.description import describe_federation
         from fedscout.experiments.federation import build_federation
@@ -76,7 +74,6 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     from rich.text import Text
 
     from fedscout.engine.text import listed
-    from fedscout.experiments.cli.options import user_folders
     from fedscout.experiments.reports.console import out_console, plain_table, show_json
     from fedscout.experiments.studies.checks import own_selection, own_strategy
     from fedscout.experiments.studies.workflow import cohort_of
@@ -145,61 +142,54 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
 
 def scenarios(as_json: AsJson = False) -> None:
     """List the published scenarios, and the effects with their keys as a Markdown table."""
+    from fedscout.experiments.reports.console import markdown_table, show_json
+    from fedscout.experiments.scenarios.base import ScenarioEffect
     from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS
 
     if as_json:
-        from fedscout.experiments.reports.console import show_json
-
         effects = {kind: effect.model_json_schema() for kind, effect in EFFECTS.items()}
         show_json({"scenarios": list(SCENARIOS), "effects": effects})
         return
-    print(f"Published scenarios: {', '.join(SCENARIOS)}\n")
-    print("\n".join(effect_table()))
 
+    def key_rows(first: str, keys: Mapping[str, FieldInfo]) -> Iterator[Sequence[object]]:
+        for name, key in keys.items():
+            default = "must be given" if key.is_required() else default_text(key)
+            yield first, f"`{name}`", default, key.description
 
-def effect_table() -> Iterator[str]:
-    """Yield the lines of the table of effects: the common keys, then those of each effect."""
-    from fedscout.experiments.scenarios.base import ScenarioEffect
-    from fedscout.experiments.scenarios.table import EFFECTS
-
-    yield "| kind | key | default | meaning |"
-    yield "| --- | --- | --- | --- |"
     shared = {name: key for name, key in ScenarioEffect.model_fields.items() if name != "kind"}
-    yield from _key_lines("every effect", shared)
+    rows = [*key_rows("every effect", shared)]
     for kind, effect in EFFECTS.items():
         own_keys = {name: key for name, key in effect.model_fields.items() if name not in {*shared, "kind"}}
-        yield f"| `{kind}` |  |  | {(effect.__doc__ or '').splitlines()[0]} |"
-        yield from _key_lines("", own_keys)
-
-
-def _key_lines(first: str, keys: dict[str, FieldInfo]) -> Iterator[str]:
-    for name, key in keys.items():
-        default = "must be given" if key.is_required() else default_text(key.default)
-        yield f"| {first} | `{name}` | {default} | {key.description} |"
+        rows += [(f"`{kind}`", "", "", (effect.__doc__ or "").splitlines()[0]), *key_rows("", own_keys)]
+    print(f"Published scenarios: {', '.join(SCENARIOS)}\n")
+    print("\n".join(markdown_table(("kind", "key", "default", "meaning"), rows)))
 
 
 def keys(as_json: AsJson = False) -> None:
     """List the keys of the configuration with their defaults, as a Markdown table."""
     from fedscout.experiments.config import known_keys
+    from fedscout.experiments.reports.console import markdown_table, show_json
 
-    all_keys = known_keys().values()
+    fields = known_keys()
     if as_json:
-        from fedscout.experiments.reports.console import show_json
-
-        show_json({key.name: {"default": key.default, "description": key.description} for key in all_keys})
+        show_json({name: {"default": default_of(key), "description": key.description} for name, key in fields.items()})
         return
-    print("| key | default | meaning |")
-    print("| --- | --- | --- |")
-    for key in all_keys:
-        print(f"| `{key.name}` | {default_text(key.default)} | {key.description} |")
+    rows = [(f"`{name}`", default_text(key), key.description) for name, key in fields.items()]
+    print("\n".join(markdown_table(("key", "default", "meaning"), rows)))
 
 
-def default_text(default: Any) -> str:
+def default_of(key: FieldInfo) -> Any:
+    """Return the default of a key."""
+    return key.get_default(call_default_factory=True)
+
+
+def default_text(key: FieldInfo) -> str:
     """Return a default as it would be typed; empty if there is none."""
+    default = default_of(key)
     if default is None or default == ():
         return ""
     if isinstance(default, tuple):
-        return f"`[{', '.join(str(value) for value in default)}]`"
+        return f"`[{', '.join(map(str, default))}]`"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
@@ -222,7 +212,7 @@ def trials(
     import pandas as pd
 
     from fedscout.engine.trials.log import read_columns
-    from fedscout.experiments.studies.run_folder import read_claim
+    from fedscout.experiments.studies.result import read_claim
 
     claim, _ = read_claim(out)
     rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
@@ -301,20 +291,21 @@ def export(
     user_folders()
     from fedscout.engine.runtime.files import refuse_links
     from fedscout.experiments.reports import export as exports
+    from fedscout.experiments.studies.result import read_study
 
     refuse_links(out)
-    study = exports.read_study(out)
-    for fault in study.faults:
-        tell(fault)
+    study = read_study(out)
     folder = out / "exports"
     names = {"optuna": folder / "optuna.db", "mlflow": f"sqlite:///{(folder / 'mlflow.db').absolute()}"}
     place = path or str(names.get(to, folder / to))
     written = exports.export(study, to, place)
+    for fault in study.faults:
+        tell(fault)
     viewers = {
         "optuna": f"optuna-dashboard sqlite:///{place}",
         "mlflow": f"mlflow ui --backend-store-uri {place}",
         "tensorboard": f"tensorboard --logdir {place}",
-        "wandb": f"wandb sync --sync-all {Path(place) / study.name}",
+        "wandb": f"wandb sync --sync-all {Path(place) / exports.name_of(study)}",
     }
-    show(f"{written} trial{'' if written == 1 else 's'} of {study.name} written to {place}")
+    show(f"{written} trial{'' if written == 1 else 's'} of {exports.name_of(study)} written to {place}")
     show(f"To see them: {viewers[to]}")

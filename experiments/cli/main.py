@@ -1,12 +1,18 @@
 """The `fedscout` process, which shuts down gracefully on signals.
 
 Signal handlers are installed before the commands (`program.py`) are imported, which can take a second.
+
+A command that a server (`agents.py`) starts with `--end-with-input` ends with the server, even if that was killed:
+standard input is a pipe that is never written to and whose other end only the server holds. Reading reaches the end of
+the pipe when the server closes it or exits; the command is then terminated by SIGTERM, which it handles gracefully.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -39,5 +45,14 @@ def _exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     return code
 
 
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--end-with-input"]:
+        del sys.argv[1]
+        threading.Thread(target=_end_with_input, daemon=True).start()
     main()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare, user_folders
+from fedscout.engine.user_code import user_folders
+from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,26 +19,10 @@ FAILED = 1
 
 
 def complete(incomplete: str) -> list[str]:
-    """Return configuration keys, or values of a key, with this prefix, for shell completion."""
-    from fedscout.experiments.config import known_keys, named_values
+    """Return configuration keys with this prefix, for shell completion."""
+    from fedscout.experiments.config import known_keys
 
-    if (key := _key_before()) is not None:
-        return [value for value in named_values(key) if value.startswith(incomplete)]
-    key, equals, value_prefix = incomplete.partition("=")
-    if equals:
-        return [f"{key}={value}" for value in named_values(key) if value.startswith(value_prefix)]
     return [f"{name}=" for name in (*known_keys(), "strategy.kind", "selection.kind") if name.startswith(incomplete)]
-
-
-def _key_before() -> str | None:
-    """Return the key of a value in bash, which splits `key=value` into three words and completes only the last."""
-    words, index = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
-    if not index.isdecimal():
-        return None
-    before, current = words[: int(index)], words[int(index) : int(index) + 1]
-    if current == ["="]:
-        return before[-1] if before else None
-    return before[-2] if before[-1:] == ["="] and len(before) > 1 else None
 
 
 Settings = Annotated[
@@ -128,11 +110,3 @@ def _show_own_messages() -> None:
 def names(text: str | None) -> tuple[str, ...] | None:
     """Return comma-separated names, or None for None."""
     return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
-def user_folders() -> tuple[str, ...]:
-    """Return the folders searched for a user's own strategies: the working directory, appended to the path."""
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return (folder,)

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import (
     FAILED,
     ConfigFile,
@@ -21,7 +22,6 @@ from fedscout.experiments.cli.options import (
     Verbose,
     prepare,
     read_settings,
-    user_folders,
 )
 from fedscout.experiments.text import show, tell, visible
 
@@ -37,10 +37,6 @@ def app(
         Literal["rules", "search"] | None,
         typer.Option("--choose", help="Without a strategy: how the driver chooses one; rules by default."),
     ] = None,
-    min_clients: Annotated[
-        int | None, typer.Option(min=1, help="Number of clients that must connect; the study's by default, else 2.")
-    ] = None,
-    results: Annotated[str | None, typer.Option(help="Folder of results on the server; APP-out by default.")] = None,
     max_rounds: Annotated[int | None, typer.Option(min=1, help="Most rounds of a search on the real clients.")] = None,
     max_bytes: Annotated[int | None, typer.Option(min=1, help="Most bytes sent and received by a search.")] = None,
     verbose: Verbose = False,
@@ -73,8 +69,8 @@ def app(
     agreement, note = Agreement.of_study(config), None
     if strategy:
         note = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)
-    num_clients = min_clients or config.federation.num_seen or FEWEST_CLIENTS
-    program = Program(strategy or None, choose or "rules", max_rounds, max_bytes, num_clients, results)
+    num_clients = config.federation.num_seen or FEWEST_CLIENTS
+    program = Program(strategy or None, choose or "rules", max_rounds, max_bytes, num_clients)
     show(f"The app for `flwr run` is in {write_app(out, agreement, program)}; its README.md lists the commands")
     if note is not None:
         show(f"note: {note}")

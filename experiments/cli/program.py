@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedscout.engine.errors import Fault
-from fedscout.experiments.cli import bench, inspect, many_studies, others, reproduce, studies
+from fedscout.experiments.cli import bench, inspect, many_studies, others, studies
 from fedscout.experiments.cli.options import FAILED
 from fedscout.experiments.text import tell
 
@@ -67,7 +67,7 @@ for command in (
     inspect.trials,
     inspect.report,
     inspect.plot,
-    reproduce.reproduce,
+    bench.reproduce,
     inspect.export,
     others.app,
     others.mcp,

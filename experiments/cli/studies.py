@@ -9,16 +9,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import (
     FAILED,
     AsJson,
@@ -27,11 +30,11 @@ from fedscout.experiments.cli.options import (
     Settings,
     Verbose,
     read_settings,
-    user_folders,
 )
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from rich.console import Console
 
     from fedscout.experiments.studies.one_shot import Recommended
@@ -65,7 +68,10 @@ def run(
     """Detect heterogeneity, search for the strategy, confirm the winner. Without arguments: the demo."""
     all_settings = [*(settings or [])]
     if one_shot:
-        _check_no_other_searcher(all_settings)
+        others = [setting for setting in all_settings if setting.startswith("search.kind=")]
+        if any(setting != "search.kind=one_shot" for setting in others):
+            must = "be left out with --one-shot, which runs no search"
+            raise ConfigurationError.of("search.kind", must, others[-1])
         all_settings.append("search.kind=one_shot")
     if text is not None:
         import yaml
@@ -73,21 +79,6 @@ def run(
         quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
         all_settings.append(f"recommender.text={quoted}")
     study(all_settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
-
-
-def _check_no_other_searcher(settings: Sequence[str]) -> None:
-    """Check that no other searcher is configured together with `--one-shot`.
-
-    Raises:
-        ConfigurationError: If one is.
-    """
-    kinds = [value for key, _, value in (each.partition("=") for each in settings) if key.strip() == "search.kind"]
-    if any(kind.strip() != "one_shot" for kind in kinds):
-        from fedscout.engine.errors import ConfigurationError
-
-        raise ConfigurationError.of(
-            "search.kind", "be left out with --one-shot, which runs no search", f"search.kind={kinds[-1]}"
-        )
 
 
 def study(
@@ -103,13 +94,11 @@ def study(
     tuned_settings = [] if tuned_baseline is None else [f"search.tuned_baseline={str(tuned_baseline).lower()}"]
     arguments = [*(settings or []), *tuned_settings]
     config = read_settings(arguments, config_file, verbose)
-    from fedscout.experiments.cli.command_line import study_command
     from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.console import out_console, show_columns, show_json
-    from fedscout.experiments.reports.details import federation_line, show_study
     from fedscout.experiments.reports.page import report_of_finished
     from fedscout.experiments.reports.progress import TrialProgress
-    from fedscout.experiments.reports.study_console import StudyScreen
+    from fedscout.experiments.reports.study_console import StudyScreen, federation_line, show_study
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
@@ -156,12 +145,10 @@ def _next_steps(
     verbose: bool,
 ) -> Iterator[tuple[str, str]]:
     """Yield label and command of the next steps for a finished study."""
-    from fedscout.experiments.cli.command_line import command_line, training_command
-    from fedscout.experiments.deployment.driver import advised
+    from fedscout.experiments.studies.result import advised
 
-    document, outcome = finished.document, finished.outcome
-    rate = document["config"]["training"]["learning_rate"]
-    if strategy := advised(document["confirmation"], document["best"], rate):
+    outcome, rate = finished.outcome, finished.document["config"]["training"]["learning_rate"]
+    if strategy := advised(outcome.confirmation, outcome.best, rate):
         yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.early_stopping_round))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
@@ -169,6 +156,90 @@ def _next_steps(
         yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
     if not verbose:
         yield "More", "the same command with --verbose"
+
+
+# The commands suggested to the user as next steps.
+
+NOT_TRAINING_KEYS = ("search.", "recommender.", "strategy")
+"""Prefixes of a study's arguments that a training of its winner omits."""
+
+RANGES = "ranges"
+"""The parameter of a user's own strategy that only a search uses."""
+
+OF_ROUNDS = ("training.num_rounds=", "training.early_stopping=")
+"""Prefixes of arguments that set the number of rounds."""
+
+OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
+
+
+def command_line(words: Sequence[str], width: int = 72) -> str:
+    r"""Return words as a shell command; long commands are continued on the next line after a `\`."""
+    lines = [""]
+    for word in map(shlex.quote, words):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
+
+
+def study_command(name: str, settings: Iterable[str], file: Path | None, out: Path | None, *flags: str) -> list[str]:
+    """Return the words of a command with these arguments."""
+    return [
+        "fedscout",
+        name,
+        *([] if file is None else ["-c", str(file)]),
+        *settings,
+        *([] if out is None else ["--out", str(out)]),
+        *flags,
+    ]
+
+
+def training_command(
+    settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any], num_rounds: int | None = None
+) -> list[str]:
+    """Return the words of the command that trains a study's winner.
+
+    Args:
+        settings: Arguments of the study.
+        file: Configuration file of the study, or None.
+        strategy: Kind and parameters of the winner.
+        num_rounds: Number of rounds that the study determined; None uses the arguments.
+    """
+    replaced_settings = OF_ROUNDS if num_rounds is not None else ()
+    kept_settings = [
+        setting for setting in settings if _is_of_a_training(setting) and not setting.startswith(replaced_settings)
+    ]
+    rounds = [] if num_rounds is None else [f"training.num_rounds={num_rounds}"]
+    from fedscout.strategies import parse_strategy
+
+    strategy_values = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
+    fields = type(parse_strategy(strategy_values)).model_fields
+    strategy_settings = [
+        f"strategy.{name}={_yaml(value)}"
+        for name, value in strategy_values.items()
+        if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
+    ]
+    return study_command("train", [*kept_settings, *rounds, *strategy_settings], file, None)
+
+
+def _default(field: FieldInfo) -> Any:
+    from pydantic_core import to_jsonable_python
+
+    return None if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
+
+
+def _is_of_a_training(setting: str) -> bool:
+    from fedscout.experiments.config import YAML_SUFFIXES
+
+    if "=" not in setting and setting.endswith(YAML_SUFFIXES):
+        return True
+    return not setting.startswith(NOT_TRAINING_KEYS) or setting.startswith(OF_ITS_MEASURE)
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def search(
@@ -192,12 +263,12 @@ def train(
 ) -> None:
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
-    from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
     from fedscout.experiments.federation import built_study
     from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.details import show_federation, show_labels, show_trials
     from fedscout.experiments.reports.progress import TrialProgress
+    from fedscout.experiments.reports.study_console import show_federation, show_trials
     from fedscout.experiments.studies.checks import measure_of_study
+    from fedscout.experiments.studies.result import rounds_of
     from fedscout.experiments.studies.run_folder import default_folder
     from fedscout.experiments.trained import DESCRIPTION_FILE
 
@@ -211,18 +282,18 @@ def train(
             config, out or default_folder(config), progress.display(), verbose, folders
         )
     if as_json:
-        rounds: dict[str, list[float | None]] = {}
-        for name in ("loss", "accuracy", *SCORES_WHERE_KNOWN, "seconds"):
-            scores = trial.rounds.get(name, ())
-            if name == "loss" or any(map(isfinite, scores)):  # regression has no accuracy
-                rounds[name] = [value if isfinite(value) else None for value in scores]  # JSON has no infinity
+        rounds = {  # JSON has no infinity
+            name: [value if isfinite(value) else None for value in values] for name, values in rounds_of(trial).items()
+        }
         show_json({"trial": trial.summary(), "view": config.search.view, "rounds": rounds, "out": str(folder)})
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
     measure = measure_of_study(built_study(config, federation)[0])
     show_trials(console, [trial], None, title="Trial", measure=measure)
-    show_labels(console, federation, trial, config.search.view)
+    if trial.own_fitness != trial.clean_fitness:
+        own, clean = f"{trial.own_fitness:.4f}", f"{trial.clean_fitness:.4f}"
+        console.print(f"On the clients' own data the score is {own}, on uncorrupted data {clean}.")
     console.print()
     show_path(console, "Log", folder / "trials")
     if (folder / DESCRIPTION_FILE).is_file():
@@ -244,9 +315,8 @@ def detect(
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.description import dependence_notes
     from fedscout.experiments.reports.console import out_console, show_columns, show_json
-    from fedscout.experiments.reports.details import show_federation, show_report
     from fedscout.experiments.reports.progress import TrialProgress
-    from fedscout.experiments.reports.study_console import show_diagnosis
+    from fedscout.experiments.reports.study_console import show_diagnosis, show_federation, show_report
 
     progress = TrialProgress()
     with progress.live():
@@ -298,8 +368,8 @@ def recommend(
         recommender = config.recommender.model_copy(update={"replay": replay})
         config = config.model_copy(update={"recommender": recommender})
     from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.details import show_report
     from fedscout.experiments.reports.progress import TrialProgress
+    from fedscout.experiments.reports.study_console import show_report
     from fedscout.experiments.studies import workflow
     from fedscout.experiments.studies.one_shot import RecommendationRequest, asks_model
     from fedscout.experiments.studies.run_folder import default_folder

@@ -54,7 +54,7 @@ from fedscout.experiments.client_settings.tuning import (
 )
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.studies.client_settings import folder_of_metric
+from fedscout.experiments.studies.checks import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
 from fedscout.experiments.studies.workers import Display
 from fedscout.search.settings_table_file import read_settings_table

@@ -43,8 +43,7 @@ from fedscout.experiments.client_settings.proxies import (
     warm_started_by,
 )
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.studies.grid_folder import locked_folder
-from fedscout.experiments.studies.run_folder import RunFolder, federation_code
+from fedscout.experiments.studies.run_folder import RunFolder, federation_code, locked_folder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workers import Display, End, Piece, await_release, end_by, run_pieces
 from fedscout.experiments.studies.workflow import study_facts

@@ -15,7 +15,6 @@ process, and does not evaluate between rounds. The clients also work with Flower
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from pprint import pformat
-from string import Template
 from typing import Any, Literal
 
 from fedscout.engine.errors import ConfigurationError
@@ -34,111 +32,10 @@ from fedscout.experiments.deployment.client import Agreement
 Choice = Literal["rules", "search"]
 
 AGREEMENT_FILE = "federation.json"
+TEMPLATES = Path(__file__).parent / "templates"
 FEWEST_CLIENTS = 2
 LONGEST_NAME = 32
 """Longest name of an app by Flower's rules; letters, digits and hyphens."""
-
-PROJECT = Template("""\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "$title"
-version = "1.0.0"
-description = "$description"
-license = "Apache-2.0"
-dependencies = ["fedscout==$fedscout", "flwr$flwr"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["$name"]
-
-[tool.flwr.app]
-publisher = "$publisher"
-
-[tool.flwr.app.components]
-serverapp = "$name.server_app:app"
-clientapp = "$name.client_app:app"
-
-[tool.flwr.app.config]
-min-clients = $min_clients     # number of clients that must connect before the run starts
-patience = 600.0     # seconds to wait for them
-rounds = $rounds
-round-timeout = 600.0  # seconds after which a round continues without clients that did not reply
-out = $out  # folder on the server for reports, log, checkpoints and model; a second run resumes from it
-""")
-
-CLIENT = Template('''\
-"""The client app: each SuperNode runs it on its own rows, which stay there."""
-
-from pathlib import Path
-
-from fedscout import client_app
-
-app = client_app(Path(__file__).parent / "$agreement")
-''')
-
-SERVER = Template('''\
-"""The driver: $summary"""
-
-from pathlib import Path
-
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-
-from fedscout import RealFederation
-
-$constants
-app = ServerApp()
-
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    config = context.run_config
-    agreement = Path(__file__).parent / "$agreement"
-    federation = RealFederation(grid, agreement, config["out"], round_timeout=config["round-timeout"])
-    federation.wait_for(config["min-clients"], patience=config["patience"])
-$steps
-    print(f"accuracy by round: {[round(score, 4) for score in trial.rounds['accuracy']]}")
-    print(f"the model is in {federation.out}")
-''')
-
-WINNER = '    trial = federation.train(STRATEGY, rounds=config["rounds"])'
-PROGRAM = Template("""\
-    report = federation.detect()
-    strategy = federation.choose(report, by="$choice", max_rounds=MAX_ROUNDS, max_bytes=MAX_BYTES)
-    print(f"chosen: {strategy}")
-    trial = federation.train(strategy, rounds=config["rounds"])""")
-
-README = Template("""\
-# $name
-
-$summary Written by fedscout $fedscout.
-
-To try the app in four terminals on one machine (`--insecure` disables encryption, so use it only with 127.0.0.1):
-
-```
-flower-superlink --insecure --disable-runtime-dependency-installation
-flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config '$first'
-flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config '$second'
-flwr run . local --stream
-```
-
-`local` is a connection in `~/.flwr/config.toml`:
-
-```
-[superlink.local]
-address = "127.0.0.1:8000"
-insecure = true
-```
-
-Between machines, use Flower's TLS and node authentication: start the SuperLink with `--ssl-ca-certfile`,
-`--ssl-certfile`, `--ssl-keyfile` and `--enable-supernode-auth`, each SuperNode with `--root-certificates` and
-`--auth-supernode-private-key`, and register its public key by `flwr supernode register`.
-
-A client's owner sets what the client may answer in a file, named by `policy="/path/policy.toml"` in `--node-config`
-(docs/real_federation.md of fedscout). docs/privacy.md lists what leaves a client.
-""")
 
 
 @dataclass(frozen=True)
@@ -151,7 +48,6 @@ class Program:
         max_rounds: Maximum number of rounds of a search.
         max_bytes: Maximum bytes of its messages.
         min_clients: Number of clients that must be connected before the driver starts.
-        out: Output folder on the server; None names it after the app.
     """
 
     strategy: Mapping[str, Any] | None = None
@@ -159,7 +55,6 @@ class Program:
     max_rounds: int | None = None
     max_bytes: int | None = None
     min_clients: int = FEWEST_CLIENTS
-    out: str | None = None
 
 
 def check_new(folder: Path) -> str:
@@ -202,17 +97,15 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
     Raises:
         ConfigurationError: If the folder is not empty, or can't be written.
     """
+    import jinja2
+
     name, folder = check_new(folder), folder.absolute()
     strategy = program.strategy
-    if strategy is None:
-        summary = "measures how the clients' data differ, chooses a strategy and trains it."
-        limits = f"{program.max_rounds}, {program.max_bytes}"
-        constants = f"MAX_ROUNDS, MAX_BYTES = {limits}  # limits of a search; None means no limit\n"
-        steps = PROGRAM.substitute(choice=program.choice)
-    else:
-        summary = f"trains {strategy['kind']}."
-        constants = f"STRATEGY = {pformat(dict(strategy), sort_dicts=False)}\n"
-        steps = WINNER
+    summary = (
+        "measures how the clients' data differ, chooses a strategy and trains it."
+        if strategy is None
+        else f"trains {strategy['kind']}."
+    )
     simulated = agreement.encoding is None and agreement.kind != "image"
     nodes = ["partition-id=0", "partition-id=1"] if simulated else ['data="/path/of/a.csv"', 'data="/path/of/b.csv"']
     values = {
@@ -220,26 +113,24 @@ def write_app(folder: Path, agreement: Agreement, program: Program) -> Path:
         "title": name.replace("_", "-"),
         "summary": summary,
         "description": summary[0].upper() + summary[1:-1],
-        "publisher": "fedscout",
         "fedscout": version("fedscout"),
-        "flwr": ">=1.41,<1.42",
         "agreement": AGREEMENT_FILE,
-        "min_clients": program.min_clients,
-        "out": json.dumps(program.out or f"{name}-out"),
+        "program": program,
+        "strategy": None if strategy is None else pformat(dict(strategy), sort_dicts=False),
         "rounds": agreement.config.training.num_rounds,
-        "constants": constants,
-        "steps": steps,
-        "first": nodes[0],
-        "second": nodes[1],
+        "nodes": nodes,
     }
-    files = {
-        "pyproject.toml": PROJECT.substitute(values),
-        "README.md": README.substitute({**values, "summary": f"{summary[0].upper()}{summary[1:]}"}),
-        f"{name}/__init__.py": "",
-        f"{name}/{AGREEMENT_FILE}": agreement.text,
-        f"{name}/server_app.py": SERVER.substitute(values),
-        f"{name}/client_app.py": CLIENT.substitute(values),
-    }
+    environment = jinja2.Environment(  # noqa: S701 - of text and Python, not HTML
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    files = {f"{name}/__init__.py": "", f"{name}/{AGREEMENT_FILE}": agreement.text}
+    for template in environment.list_templates():
+        file_name = template.removesuffix(".jinja")
+        place = f"{name}/{file_name}" if file_name.endswith(".py") else file_name
+        files[place] = environment.get_template(template).render(values)
     try:
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file_name, text in files.items():

@@ -104,7 +104,7 @@ class Agreement(ModelDescription):
         """
         from fedscout.experiments.data.loaders.table import load_dataset
         from fedscout.experiments.reinforcement import ENVIRONMENTS
-        from fedscout.experiments.studies.client_settings import warn_of_table
+        from fedscout.experiments.studies.checks import lookup_of
 
         federation = config.federation
         if federation.dataset in ENVIRONMENTS:
@@ -122,7 +122,10 @@ class Agreement(ModelDescription):
                 "be left out with client_settings on real clients, as its sums reveal rows",
                 config.metric_name,
             )
-        agreement = cls(
+        if settings.kind is not None and settings.metric not in METRICS:
+            must = f"be {' or '.join(METRICS)} on real clients, which receive no code"
+            raise ConfigurationError.of("client_settings.metric", must, settings.metric)
+        return cls(
             rows=shared_fields(DatasetRequest, federation),
             kind=dataset.kind,
             feature_shape=dataset.features.shape[1:],
@@ -136,12 +139,9 @@ class Agreement(ModelDescription):
             training=config.training.local(),
             test_fraction=config.training.test_fraction,
             seed=config.seed,
-            settings=None if settings.kind is None else _lookup_of(settings, dataset.num_classes),
+            settings=None if settings.kind is None else lookup_of(settings, dataset.num_classes),
             study=config.model_copy(update={"client_settings": ClientSettingsConfig()}).model_dump(mode="json"),
         )
-        if settings.kind is not None:
-            warn_of_table(config, str(agreement.factory))
-        return agreement
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -203,28 +203,6 @@ class Agreement(ModelDescription):
             split=self.rows.split_kind,
             facts={"model": str(factory), "data_kind": self.kind},
         )
-
-
-def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLookup:
-    """Return the table of client settings.
-
-    Raises:
-        ConfigurationError: If it is for another number of classes, or clients can't measure its metric.
-    """
-    table, provenance = settings.read()
-    if provenance.get("num_classes", num_classes) != num_classes:
-        raise ConfigurationError.of(
-            "client_settings.path",
-            f"be a table for {num_classes} classes, as in the study",
-            f"{settings.path}, a table for {provenance['num_classes']}",
-        )
-    if settings.metric not in METRICS:
-        raise ConfigurationError.of(
-            "client_settings.metric",
-            f"be {' or '.join(METRICS)} on real clients, which receive no code",
-            settings.metric,
-        )
-    return SettingsLookup(table, settings.metric, epsilon=settings.epsilon)
 
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike]

@@ -43,8 +43,9 @@ from fedscout.engine.trials.runner import LocalRunner, Progress
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config import StudyConfig, load_config, planned_trials
 from fedscout.experiments.deployment.client import Agreement, wire
-from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder, read_claim, read_result
-from fedscout.experiments.studies.workflow import REPORT_FILE, measure, stored_report, study_facts
+from fedscout.experiments.studies.result import REPORT_FILE, advised, read_claim, read_result
+from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
+from fedscout.experiments.studies.workflow import measure, stored_report, study_facts
 from fedscout.experiments.text import visible_line
 from fedscout.experiments.trained import what_is_kept, write_model, write_rounds
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
@@ -121,34 +122,10 @@ def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, 
     if result is None:
         raise LogError.of("--from", "be the folder of a finished study (fedscout run --out)", folder)
     config = _configuration(stored_config, claim["config"].get("client_settings"), settings)
-    strategy = advised(result.get("confirmation"), result.get("best"), config.training.learning_rate)
+    strategy = advised(result.confirmation, result.best, config.training.learning_rate)
     if strategy is None:
         raise LogError.of(folder, "hold a study with a completed training")
     return config, strategy
-
-
-def advised(
-    confirmation: Mapping[str, Any] | None, best: Mapping[str, Any] | None, usual_rate: float
-) -> dict[str, Any] | None:
-    """Return the strategy that a study recommends, or None if all trainings failed.
-
-    It holds kind, parameters and client learning rate.
-
-    Args:
-        confirmation: The confirmation as JSON, or None.
-        best: The search's best trial, as a summary.
-        usual_rate: The study's client learning rate, which is omitted from the result.
-    """
-    chosen = best
-    if confirmation is not None:
-        chosen, *others = confirmation["contestants"]
-        if confirmation["verdict"] != "better":
-            chosen = next((other for other in others if other["role"] == confirmation["reference"]), chosen)
-    if chosen is None:
-        return None
-    rate = chosen["learning_rate"]
-    own_rate = {} if rate == usual_rate else {"client_learning_rate": rate}
-    return {"kind": chosen["strategy"], **chosen["parameters"], **own_rate}
 
 
 def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> StudyConfig:
@@ -279,9 +256,7 @@ class RealFederation:
                 return {"kind": recommendation.spec.kind, **recommendation.spec.parameters()}
             self._refuse_costs(max_rounds, max_bytes)
             outcome = run_study(self._config.search, self._ledger(folder, facts), report)
-        confirmation = None if outcome.confirmation is None else outcome.confirmation.model_dump(mode="json")
-        best = None if outcome.best is None else outcome.best.summary()
-        strategy = advised(confirmation, best, self._config.training.learning_rate)
+        strategy = advised(outcome.confirmation, outcome.best, self._config.training.learning_rate)
         if strategy is None:
             raise TrialError("every training of the search failed; see the log for the errors")
         if outcome.confirmation is not None:

@@ -24,8 +24,7 @@ from fedscout.experiments.grids.comparison import ExperimentResult, cell_results
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
 from fedscout.experiments.grids.tables import experiment_picture, result_lines
-from fedscout.experiments.studies.grid_folder import GridFolder
-from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.studies.run_folder import GridFolder, versions
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import NAME as LLM_RECORD
 from fedscout.search.language_model import has_key, read_exchanges

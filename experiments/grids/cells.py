@@ -58,9 +58,8 @@ from fedscout.experiments.grids.federation_runner import (
 )
 from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.experiments.studies.grid_folder import GridFolder, read_json
 from fedscout.experiments.studies.one_shot import language_model
-from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.studies.run_folder import GridFolder, read_json, versions
 from fedscout.experiments.studies.workers import Display, End, end_by, run_pieces
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of

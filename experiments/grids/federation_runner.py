@@ -31,8 +31,14 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import built_study, data_digest
-from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
-from fedscout.experiments.studies.run_folder import versions
+from fedscout.experiments.studies.run_folder import (
+    STUDIES,
+    GridFolder,
+    locked_folder,
+    read_json,
+    refuse_others,
+    versions,
+)
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
 from fedscout.search.ledger import Ledger

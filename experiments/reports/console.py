@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -100,41 +100,20 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
     """
     columns: Sequence[Mapping[str, Any]] = facts.get("columns", ())
     if is_brief:
-        for line in _brief(columns):
-            console.print(line)
-        return
-    if not columns:
-        return
-    console.print()
-    table = plain_table("column", "kind", "missing", "features", "usage", "overridden by federation.…")
-    for column in columns:
-        usage = "; ".join(filter(None, (column["became"], column["suspicion"])))
-        counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]
-        table.add_row(column["name"], column["kind"], *counts, usage, column["key"].replace("federation.", ""))
-    console.print(table)
-
-
-def _brief(columns: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    left_out = [column["name"] for column in columns if column["became"].startswith("left out:")]
-    coded = [
-        f"{column['name']} ({', '.join(column['missing_codes'])})" for column in columns if column["missing_codes"]
-    ]
-    codes = {code: None for column in columns for code in column["missing_codes"]}
-    parts = [f"left out {listed(left_out, MOST_NAMED)}"] if left_out else []
-    parts += [
-        f"{column['name']} is a text, which {column['key']} passes to models"
-        for column in columns
-        if column["kind"] == "text" and column["became"].startswith("left out:")
-    ][:1]
-    parts += [
-        f"{column['name']}: {column['became']} ({column['key']})"
-        for column in columns
-        if column["kind"] == "label" and column["key"] == "federation.task=regression"
-    ]
-    if coded:
-        listed_codes = ", ".join(codes)
-        parts.append(
-            f"possible missing-value codes: {listed(coded, MOST_NAMED)}: 'federation.missing_values=[{listed_codes}]'"
-        )
-    if parts:
-        yield f"columns: {'; '.join(parts)} (fedscout describe lists them)"
+        left_out = [column["name"] for column in columns if column["became"].startswith("left out:")]
+        coded = [f"{one['name']} ({', '.join(one['missing_codes'])})" for one in columns if one["missing_codes"]]
+        codes = ", ".join(dict.fromkeys(code for column in columns for code in column["missing_codes"]))
+        parts = [f"left out {listed(left_out, MOST_NAMED)}"] if left_out else []
+        if coded:
+            key = f"'federation.missing_values=[{codes}]'"
+            parts.append(f"possible missing-value codes: {listed(coded, MOST_NAMED)}: {key}")
+        if parts:
+            console.print(f"columns: {'; '.join(parts)} (fedscout describe lists them)")
+    elif columns:
+        console.print()
+        table = plain_table("column", "kind", "missing", "features", "usage", "overridden by federation.…")
+        for column in columns:
+            usage = "; ".join(filter(None, (column["became"], column["suspicion"])))
+            counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]
+            table.add_row(column["name"], column["kind"], *counts, usage, column["key"].replace("federation.", ""))
+        console.print(table)

@@ -7,7 +7,6 @@ OUT/clients.png        heat map of clients × classes; also clients.svg; not for
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -23,7 +22,6 @@ from fedscout.experiments.charts import (
     NUM_SHADES,
     Strip,
     StripRow,
-    class_labels,
     drawn,
     federation_map,
     shades,
@@ -138,8 +136,6 @@ def _classes_text(description: Description) -> str:
 
 
 def _feature_lines(found: RealizedHeterogeneity) -> Iterable[tuple[str, str]]:
-    if found.token_hellinger is not None:
-        yield "text distance", f"Hellinger {found.token_hellinger:.4f} of token histograms, mean over pairs"
     if found.feature_hellinger is not None:
         yield (
             "feature distance",
@@ -239,22 +235,19 @@ def _show_strip(console: Console, description: Description) -> None:
     names = [client.name or "" for client in description.clients]
     room = console.width - OTHER_COLUMNS - min(LABEL_LENGTH, 12 + max(len(name) for name in names))
     strip = strip_of(description, max(room, 8))
-    rows = [*strip.clients, *strip.deciles]
-    if not rows or all(row.num_rows == 0 for row in rows):
+    if all(row.num_rows == 0 for row in strip.rows):
         return
     console.print("\nClients × classes", style="bold")
     if strip.remark:
         console.print(strip.remark)
-    largest = max(float(row.shares.max()) for row in rows)
-    wide = 2 if 2 * len(rows[0].counts) <= room else 1
+    largest = max(float(row.shares.max()) for row in strip.rows)
+    wide = 2 if 2 * len(strip.rows[0].counts) <= room else 1
     table = plain_table("client", "rows", "classes", "bits", numbers=("rows", "bits"))
     for column in table.columns:
         column.no_wrap = True
     table.columns[0].max_width = LABEL_LENGTH
-    for part in (strip.clients, strip.deciles):
-        for row in part:
-            table.add_row(*_strip_cells(row, largest, wide))
-        table.add_section()
+    for row in strip.rows:
+        table.add_row(*_strip_cells(row, largest, wide))
     console.print(table)
     _show_legend(console, description, strip, largest)
 
@@ -274,27 +267,13 @@ def _show_legend(console: Console, description: Description, strip: Strip, large
     console.print(f"share of the client's rows: {BLOCKS[0]} none, {legend}")
     console.print(
         "bits: Jensen-Shannon divergence between a client's labels and all clients' labels"
-        + ("; for a decile, the mean over its clients" if strip.deciles else "")
-        + ("; * affected by the scenario" if any(row.affected for row in strip.clients) else "")
+        + ("; * affected by the scenario" if any(row.affected for row in strip.rows) else "")
     )
-    names = class_labels(description)
+    names = description.class_labels
     more = len(names) - CLASSES_NAMED
     listed = ", ".join(names[:CLASSES_NAMED]) + (f" and {more} more" if more > 0 else "")
     columns_text = "" if strip.classes_per_column == 1 else f", {strip.classes_per_column} adjacent classes per column"
     console.print(f"classes from left to right{columns_text}: {listed}")
-
-
-def check_output(folder: Path) -> None:
-    """Check that files can be written to a folder before any work is done. Nothing is created.
-
-    Raises:
-        LogError: If the folder, or its closest existing parent, is no folder or not writable.
-    """
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise LogError(UNUSABLE.format(path=folder, reason=f"{existing} is not a folder"))
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise LogError(UNUSABLE.format(path=folder, reason="Permission denied"))
 
 
 def write_description(description: Description, folder: Path) -> tuple[Path, ...]:

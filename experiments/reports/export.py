@@ -31,10 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.errors import LogError, UserError, first_line
-from fedscout.engine.trials.log import read_records
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
-from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.studies.run_folder import read_claim
+from fedscout.experiments.studies.result import StoredStudy
 from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import extra_module
 from fedscout.search.searchers.optuna import quiet_optuna
@@ -44,38 +42,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 CURVES = ("accuracy", "clean_accuracy", *SCORES_WHERE_KNOWN, "clean_metric", "loss", "clean_loss", "train_loss")
-
-
-@dataclass(frozen=True)
-class LoggedStudy:
-    """A study with its trials by number, possibly still running, and why log files could not be used."""
-
-    path: Path
-    config: StudyConfig
-    name: str
-    records: tuple[Trial, ...]
-    faults: tuple[str, ...] = ()
-
-    def runs(self) -> Iterator[Run]:
-        """Yield all trials, including confirmation."""
-        for record in self.records:
-            strategy = "".join(letter if letter.isalnum() else "-" for letter in record.strategy)
-            values = {
-                "strategy": record.strategy,
-                **flattened(record.parameters),
-                "learning_rate": record.learning_rate,
-            }
-            settings = {
-                name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
-                for name, value in (values | {"seed": record.seed}).items()
-                if value is not None
-            }
-            rounds: dict[int, dict[str, float]] = {}
-            for measure in CURVES:
-                for number, value in enumerate(record.rounds.get(measure, ()), start=1):
-                    if math.isfinite(value):
-                        rounds.setdefault(number, {})[measure] = value
-            yield Run(f"{record.trial:05d}-{strategy}-{record.key[:4]}", record, settings, rounds)
 
 
 @dataclass(frozen=True)
@@ -95,29 +61,39 @@ class Run:
     rounds: Mapping[int, Mapping[str, float]]
 
 
-def read_study(path: Path) -> LoggedStudy:
-    """Return the study in a folder; its name begins with the data set and is valid as a folder name.
-
-    Raises:
-        LogError: If the folder holds none, or one of another version.
-    """
-    claim, config = read_claim(path)
-    records, unread = read_records(path / "trials", str(claim["config_hash"]))
-    faults = [f"{file} can't be used and is left out ({reason})" for file, reason in unread.items()]
-    if not records:
-        why = f": {faults[0]}" if faults else ""
-        raise LogError.of("the folder", "hold a study's log", f"{path} without a readable trial{why}")
-    name = f"{Path(config.federation.dataset).stem}-{claim['config_hash'][:8]}"
-    return LoggedStudy(path, config, name, tuple(records), tuple(faults))
+def name_of(study: StoredStudy) -> str:
+    """Return the name of a study's exports, which begins with the data set and is valid as a folder name."""
+    return f"{Path(study.config.federation.dataset).stem}-{study.claim['config_hash'][:8]}"
 
 
-def export(study: LoggedStudy, program: str, place: str) -> int:
+def runs_of(study: StoredStudy) -> Iterator[Run]:
+    """Yield all trials, including confirmation."""
+    for trial in study.trials:
+        strategy = "".join(letter if letter.isalnum() else "-" for letter in trial.strategy)
+        values = {"strategy": trial.strategy, **flattened(trial.parameters), "learning_rate": trial.learning_rate}
+        settings = {
+            name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            for name, value in (values | {"seed": trial.seed}).items()
+            if value is not None
+        }
+        rounds: dict[int, dict[str, float]] = {}
+        for measure in CURVES:
+            for number, value in enumerate(trial.rounds.get(measure, ()), start=1):
+                if math.isfinite(value):
+                    rounds.setdefault(number, {})[measure] = value
+        yield Run(f"{trial.trial:05d}-{strategy}-{trial.key[:4]}", trial, settings, rounds)
+
+
+def export(study: StoredStudy, program: str, place: str) -> int:
     """Write a study for a program of `WRITERS`, and return the number of trials.
 
     Raises:
         ConfigurationError: If the program's package is not installed.
         LogError: If nothing can be written to this place, or if there is nothing to write.
     """
+    if not study.trials:
+        why = f": {study.faults[0]}" if study.faults else ""
+        raise LogError.of("the folder", "hold a study's log", f"{study.folder} without a readable trial{why}")
     try:
         return WRITERS[program](study, place)
     except UserError:
@@ -133,32 +109,32 @@ LOGARITHMIC = 30.0
 ATTRIBUTES = ("trial", "phase", "generation", "seed", "learning_rate", "own_fitness", "clean_fitness", "error")
 
 
-def _write_optuna(study: LoggedStudy, place: str) -> int:
+def _write_optuna(study: StoredStudy, place: str) -> int:
     """Write an SQLite file; other studies in it are kept."""
     import optuna
 
     trials = list(optuna_trials(study))
     if not trials:
-        raise LogError.of("the folder", "hold trials of a search", f"{study.path} with only other trials")
+        raise LogError.of("the folder", "hold trials of a search", f"{study.folder} with only other trials")
     Path(place).parent.mkdir(parents=True, exist_ok=True)
     with quiet_optuna():
         storage = optuna.storages.RDBStorage(f"sqlite:///{place}")
         with suppress(KeyError):  # without an earlier export
-            optuna.delete_study(study_name=study.name, storage=storage)
-        exported = optuna.create_study(study_name=study.name, storage=storage, direction="maximize")
+            optuna.delete_study(study_name=name_of(study), storage=storage)
+        exported = optuna.create_study(study_name=name_of(study), storage=storage, direction="maximize")
         exported.set_metric_names(["fitness"])
-        exported.set_user_attr("federation", study.records[0].study)
+        exported.set_user_attr("federation", study.trials[0].study)
         exported.add_trials(trials)
         storage.remove_session()
         storage.engine.dispose()
     return len(trials)
 
 
-def optuna_trials(study: LoggedStudy) -> Iterator[FrozenTrial]:
+def optuna_trials(study: StoredStudy) -> Iterator[FrozenTrial]:
     """Yield the trials of the search, FedAvg first."""
     from optuna.trial import TrialState, create_trial
 
-    runs = [run for run in study.runs() if run.trial.phase in ("baseline", "search")]
+    runs = [run for run in runs_of(study) if run.trial.phase in ("baseline", "search")]
     distributions = _distributions([run.settings for run in runs])
     num_rounds = max((run.trial.num_rounds for run in runs), default=0)
     for run in runs:
@@ -201,15 +177,15 @@ LONGEST_VALUE = 6000
 """MLflow's limit."""
 
 
-def _write_mlflow(study: LoggedStudy, uri: str) -> int:
+def _write_mlflow(study: StoredStudy, uri: str) -> int:
     """Log all trials that MLflow does not have; those left unfinished by an earlier export are repeated."""
     mlflow, entities = (extra_module(name, "mlflow", "--to mlflow") for name in ("mlflow", "mlflow.entities"))
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     client, num_written = mlflow.MlflowClient(tracking_uri=uri), 0
-    found = client.get_experiment_by_name(study.name)
-    experiment = client.create_experiment(study.name) if found is None else found.experiment_id
-    for run in study.runs():
+    found = client.get_experiment_by_name(name_of(study))
+    experiment = client.create_experiment(name_of(study)) if found is None else found.experiment_id
+    for run in runs_of(study):
         if client.search_runs([experiment], f"tags.{KEY} = '{run.name}' and attributes.status != 'RUNNING'"):
             continue
         trial, end = run.trial, round(1000 * run.trial.finished_at.timestamp())
@@ -227,38 +203,35 @@ def _write_mlflow(study: LoggedStudy, uri: str) -> int:
     return num_written
 
 
-def _write_tensorboard(study: LoggedStudy, place: str) -> int:
+def _write_tensorboard(study: StoredStudy, place: str) -> int:
     """Write all trials into a folder named after the study."""
     extra_module("tensorboard", "tensorboard", "--to tensorboard")
     writer_class: Any = extra_module("torch.utils.tensorboard", "tensorboard", "--to tensorboard").SummaryWriter
-    for run in study.runs():
-        folder, facts = Path(place, study.name, run.name), {"phase": run.trial.phase, "status": run.trial.status}
+    for run in runs_of(study):
+        folder, facts = Path(place, name_of(study), run.name), {"phase": run.trial.phase, "status": run.trial.status}
         if folder.is_dir():
             shutil.rmtree(folder)
         with writer_class(log_dir=str(folder)) as writer:
             for number, values in run.rounds.items():
                 for name, value in values.items():
                     writer.add_scalar(name, value, number, walltime=run.trial.finished_at.timestamp())
-            plain = {
-                k: v if isinstance(v, bool | int | float | str) else json.dumps(v) for k, v in run.settings.items()
-            }
-            writer.add_hparams(plain | facts, {"fitness": run.trial.fitness}, run_name=".")
-    return len(study.records)
+            writer.add_hparams({**run.settings, **facts}, {"fitness": run.trial.fitness}, run_name=".")
+    return len(study.trials)
 
 
 QUIET = {"console": "off", "silent": True, "disable_git": True, "save_code": False, "x_disable_stats": True}
 
 
-def _write_wandb(study: LoggedStudy, place: str) -> int:
+def _write_wandb(study: StoredStudy, place: str) -> int:
     """Write all trials into a folder named after the study."""
-    wandb, folder = extra_module("wandb", "wandb", "--to wandb"), Path(place, study.name)
+    wandb, folder = extra_module("wandb", "wandb", "--to wandb"), Path(place, name_of(study))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     settings = wandb.Settings(mode="offline", reinit="create_new", x_disable_meta=True, **QUIET)
     try:
-        for run in study.runs():
+        for run in runs_of(study):
             trial = run.trial
-            names = {"project": study.name, "group": trial.phase, "name": run.name, "id": trial.key[:16]}
+            names = {"project": name_of(study), "group": trial.phase, "name": run.name, "id": trial.key[:16]}
             started = wandb.init(**names, dir=str(folder), config=dict(run.settings), settings=settings)
             for number, values in run.rounds.items():
                 started.log(dict(values), step=number)
@@ -266,10 +239,10 @@ def _write_wandb(study: LoggedStudy, place: str) -> int:
             started.finish(exit_code=1 if trial.status == "failed" else 0)
     finally:
         wandb.teardown()  # ends the process that writes the files, once it has
-    return len(study.records)
+    return len(study.trials)
 
 
-WRITERS: Mapping[str, Callable[[LoggedStudy, str], int]] = {
+WRITERS: Mapping[str, Callable[[StoredStudy, str], int]] = {
     "optuna": _write_optuna,
     "mlflow": _write_mlflow,
     "tensorboard": _write_tensorboard,

@@ -32,18 +32,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedscout.engine.errors import ConfigurationError, EngineError, UserError, first_line
-from fedscout.engine.runtime.files import not_written, refuse_links, write_atomically
+from fedscout.engine.errors import ConfigurationError, UserError, first_line
+from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments import charts
 from fedscout.experiments.reports import page_tables
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
-from fedscout.experiments.reports.page_tables import Page, Picture, Section, StudyFiles, Table
+from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.studies.result import StoredStudy, read_study
+from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.text import visible
 
 
-def command_of(study: StudyFiles) -> str | None:
+def command_of(study: StoredStudy) -> str | None:
     """Return a command that reproduces the study; None if no command of this version has the same digest."""
     from fedscout.experiments.config import StudyConfig, load_config
 
@@ -52,13 +54,12 @@ def command_of(study: StudyFiles) -> str | None:
         config = load_config([f"{key}={text}" for key, text in settings], None)
     except (UserError, TypeError, ValueError):
         return None
-    phases = set(study.trials["phase"])
     digests = {"run": config.digest(), "search": config.without_diagnosis().digest()}
     names = ["search", "run"] if study.report is None else ["run", "search"]
     command = next((name for name in names if digests[name] == study.claim["config_hash"]), None)
     if command is None:
         return None
-    if phases == {"train"}:
+    if {trial.phase for trial in study.trials} == {"train"}:
         command = "train"
     return " ".join(["fedscout", command, *(shlex.quote(f"{key}={text}") for key, text in settings)])
 
@@ -90,11 +91,7 @@ def study_page(folder: Path) -> Page:
     Raises:
         LogError: If the folder holds no study.
     """
-    return page_of(page_tables.read_study_files(folder))
-
-
-def page_of(study: StudyFiles) -> Page:
-    """Return the page of a loaded study."""
+    study = read_study(folder)
     clients = page_tables.client_table(study)
     headline, lead, figures = verdict(study, clients)
     sections = (
@@ -109,14 +106,14 @@ def page_of(study: StudyFiles) -> Page:
     return Page(study.name, headline, lead, figures, sections, footer=str(study.claim["config_hash"]))
 
 
-def _federation(study: StudyFiles) -> Section:
+def _federation(study: StoredStudy) -> Section:
     sizes, labels = page_tables.size_table(study), page_tables.label_table(study)
     if sizes.empty:
         return Section("federation", "Federation", missing=("Client data are shown once the study is finished.",))
     total = int(sizes["rows"].sum())
     facts = f"{len(sizes)} clients hold {total:,} rows, from {sizes['rows'].min():,} to {sizes['rows'].max():,} each."
-    model = study.federation.get("model")
-    sentences = (facts if model is None else f"{facts} They train the model {model}.", *study.dependence)
+    model = study.facts.federation.model
+    sentences = (f"{facts} They train the model {model}." if model else facts, *study.facts.dependence)
     pictures = [
         Picture("client-rows", "Rows of each client. Red: changed by the scenario.", charts.client_sizes(sizes))
     ]
@@ -136,41 +133,28 @@ CLASS_MAP = (
 )
 
 
-def _search(study: StudyFiles) -> Section:
+def _search(study: StoredStudy) -> Section:
     trials = page_tables.searched(study)
-    failed = study.trials[study.trials["status"] == "failed"]
-    name = study.measure.name
+    failed = [trial for trial in study.trials if trial.status == "failed"]
     if trials.empty:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
-    tried = trials[trials["phase"] == "search"]
-    best = page_tables.fittest(trials)
+    tried, best = (trials["phase"] == "search").sum(), trials["name"].iloc[int(trials["fitness"].argmax())]
     sentences = _one_shot(study) or [
-        f"{len(tried)} configurations were tried besides FedAvg; the best on the search's seed is {best['name']}."
+        f"{tried} configurations were tried besides FedAvg; the best on the search's seed is {best}."
     ]
-    policies = study.trials.loc[study.trials["phase"] == "search", "selection"].dropna().unique()
-    if len(policies):
+    policies = {trial.selection: None for trial in study.trials if trial.phase == "search" and trial.selection}
+    if policies:
         sentences.append(f"The clients of each round were selected by {listed(map(str, policies))}.")
-    if len(failed):
-        reason = next(iter(failed["error"].dropna()), "unknown")
-        sentences.append(f"{len(failed)} trainings failed; the first reason: {reason}.")
+    if failed:
+        sentences.append(f"{len(failed)} trainings failed; the first reason: {failed[0].error or 'unknown'}.")
     displayed = _drawn_trials(trials)
     curves = charts.learning_curves(displayed, study.score_measure.name)
     caption = (
         f"Mean {study.score_measure.name} of the clients after each round, one line per trial; grey: not chosen. "
         f"At most {MAX_DRAWN} of these are drawn, evenly spaced by their fitness."
     )
-    pictures = [Picture("learning-curves", caption, curves)]
-    missing: tuple[str, ...] = ()
-    if len(tried) > 1:
-        frame, parameters = page_tables.parameter_frame(displayed[displayed["phase"] == "search"])
-        caption = (
-            "One line per trial, from its strategy through its parameters to its fitness at the bottom; the best trial "
-            "is blue, and a stronger green is a higher fitness."
-        )
-        pictures.append(Picture("strategy-space", caption, charts.strategy_space(frame, parameters, name)))
-    else:
-        missing = ("The search space is not drawn, as there are too few trials.",)
-    return Section("search", "Search", (*sentences, *study.faults), tuple(pictures), missing=missing)
+    picture = Picture("learning-curves", caption, curves)
+    return Section("search", "Search", (*sentences, *study.faults), (picture,))
 
 
 MAX_DRAWN = 600
@@ -184,18 +168,15 @@ def _drawn_trials(trials: pd.DataFrame) -> pd.DataFrame:
     return trials[(trials["role"] != "") | trials.index.isin(kept.index)]
 
 
-def _one_shot(study: StudyFiles) -> list[str]:
+def _one_shot(study: StoredStudy) -> list[str]:
     """Return who recommended the trained strategy, and why; empty for a search."""
-    answer = (study.result or {}).get("recommendation")
+    answer = study.facts.recommendation
     if answer is None:
         return []
-    model = answer["language_model"]
-    by = "The rules" if model is None else f"The language model {model['model']}"
-    first = f"No search was run. {answer['instead_of_model'] or f'{by} recommended the strategy.'}"
-    return [first, f"{answer['name']}: {answer['reasons'][0]['explanation']}"]
+    return [f"No search was run. {answer.answered_by}", f"{answer.name}: {answer.reasons[0].explanation}"]
 
 
-def _clients(study: StudyFiles, found: page_tables.BeforeAndAfter | None) -> Section:
+def _clients(study: StoredStudy, found: page_tables.BeforeAndAfter | None) -> Section:
     if found is None:
         reason = "Scores per client are unknown, as they require FedAvg and another strategy in the log."
         return Section("clients", "Who gains, who loses", missing=(reason,))
@@ -215,7 +196,7 @@ MOST_SEEDS = 8
 """Seeds of a table of scores."""
 
 
-def _confirmation(study: StudyFiles) -> Section:
+def _confirmation(study: StoredStudy) -> Section:
     confirmation = study.confirmation
     if confirmation is None:
         return Section("confirmation", "Confirmation", missing=("Nothing was confirmed on fresh seeds.",))
@@ -248,26 +229,19 @@ def _confirmation(study: StudyFiles) -> Section:
     return Section("confirmation", "Confirmation", (confirmation.sentence,), pictures, shown)
 
 
-def _cost(study: StudyFiles) -> Section:
-    table = page_tables.cost_table(study)
-    if table.empty:
-        return Section("cost", "Cost", missing=("Nothing has been trained yet.",))
+def _cost(study: StoredStudy) -> Section:
     rows = [
-        (
-            row["part"],
-            str(row["trainings"]),
-            str(row["rounds"]),
-            bytes_text(1e6 * row["megabytes"]) if pd.notna(row["megabytes"]) else "",
-            seconds_text(row["seconds"]),
-        )
-        for row in table.to_dict("records")
+        (part, str(cost.trainings), str(cost.rounds), bytes_text(cost.bytes), seconds_text(cost.seconds))
+        for part, cost in page_tables.cost_table(study)
     ]
+    if not rows:
+        return Section("cost", "Cost", missing=("Nothing has been trained yet.",))
     headings = ("part", "trainings", "rounds", "sent and received", "time of trials")
     sentences = ("Cost of the study itself, on simulated clients; trials may have run in parallel.",)
     return Section("cost", "Cost", sentences, table=Table(headings, rows))
 
 
-def _reproduction(study: StudyFiles) -> Section:
+def _reproduction(study: StoredStudy) -> Section:
     command = command_of(study)
     missing = () if command else ("No command of this version reproduces it; config.json has the configuration.",)
     return Section(
@@ -280,7 +254,7 @@ def _reproduction(study: StudyFiles) -> Section:
     )
 
 
-def _identity(study: StudyFiles) -> Iterator[tuple[str, str]]:
+def _identity(study: StoredStudy) -> Iterator[tuple[str, str]]:
     yield "configuration", str(study.claim["config_hash"])
     if "data_digest" in study.claim:
         yield "data", str(study.claim["data_digest"])
@@ -288,8 +262,8 @@ def _identity(study: StudyFiles) -> Iterator[tuple[str, str]]:
     if study.confirmation is not None:
         yield "fresh seeds", ", ".join(map(str, study.confirmation.seeds))
     yield "versions", ", ".join(f"{name} {version}" for name, version in study.claim.get("versions", {}).items())
-    if "source" in study.federation:
-        yield "data source", str(study.federation["source"])
+    if study.facts.federation.source:
+        yield "data source", study.facts.federation.source
 
 
 SNIPPET = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
@@ -395,30 +369,16 @@ def write_report(folder: Path) -> Path:
         LogError: If the folder holds neither.
         EngineError: If it can't be written, for example because the disk is full.
     """
-    return written(html_of(page_in(folder)).encode(), folder / REPORT)
-
-
-def written(content: bytes, path: Path) -> Path:
-    """Write a file atomically.
-
-    Raises:
-        EngineError: If it can't be written.
-    """
-    try:
-        write_atomically(path, partial(Path.write_bytes, data=content))
-    except OSError as error:
-        raise EngineError(not_written(path, error)) from error
-    return path
+    GridFolder(folder).write_text(REPORT, html_of(page_in(folder)))
+    return folder / REPORT
 
 
 def report_of_finished(folder: Path) -> Path | None:
     """Write the report of a finished study or sweep; errors are logged, as the results are already saved.
 
     Returns:
-        The file; None if it was not written. In a read-only folder, the existing report if there is one.
+        The file; None if it was not written.
     """
-    if not os.access(folder, os.W_OK):
-        return folder / REPORT if (folder / REPORT).is_file() else None
     try:
         return write_report(folder)
     except Exception as error:  # no error in a chart may end a finished study
@@ -450,12 +410,10 @@ def write_figures(folder: Path, file_format: charts.FileFormat, name: str | None
         names = ", ".join(pictures) or "none"
         raise ConfigurationError.of("--what", f"name a chart of {folder} ({names})", name)
     selected = pictures.values() if name is None else [pictures[name]]
-    return [
-        written(rendered(picture, file_format), folder / FIGURES / f"{picture.name}.{file_format}")
-        for picture in selected
-    ]
-
-
-def rendered(picture: Picture, file_format: charts.FileFormat) -> bytes:
-    """Return the bytes of a chart's file, on a white background."""
-    return charts.drawn(picture.chart.properties(width=WIDTH), file_format)
+    paths = []
+    for picture in selected:
+        content = charts.drawn(picture.chart.properties(width=WIDTH), file_format)
+        name = f"{FIGURES}/{picture.name}.{file_format}"
+        GridFolder(folder).write(name, partial(Path.write_bytes, data=content))
+        paths.append(folder / name)
+    return paths

@@ -5,8 +5,7 @@ Both are derived from the study's result and log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -15,45 +14,43 @@ from fedscout.detectors.report import (
     TITLES,
     CalibratedFinding,
     DetectorName,
-    FeatureDensity,
     Finding,
     Verdict,
     verdicts,
 )
 from fedscout.engine.data.federation import Names
+from fedscout.engine.trials.record import Trial
 from fedscout.experiments import charts
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_tables import (
+    PARTS,
     BeforeAndAfter,
+    Cost,
     Picture,
     Section,
-    StudyFiles,
     Table,
-    cost_table,
+    completed,
     fittest,
-    policy_of,
     strategy_name,
 )
 from fedscout.experiments.reports.study_console import caveats, certainty
+from fedscout.experiments.studies.result import StoredStudy
 from fedscout.search.confirmation.confirmation import reference_name
 
 Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """Headline, sentences, and figures."""
 
 
-def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
+def verdict(study: StoredStudy, clients: BeforeAndAfter | None = None) -> Words:
     """Return recommendation, gain, certainty and cost, and which clients lose if their scores are given."""
     cost = _cost_figures(study)
     confirmation = study.confirmation
     if confirmation is None:
         headline, sentences = _unconfirmed(study)
         return headline, sentences, cost
-    if confirmation.no_verdict:
-        return f"No verdict: {confirmation.no_verdict}.", (f"Measured: {confirmation.scores_text}.",), cost
-    measure, difference = confirmation.measure, confirmation.versus[confirmation.reference][confirmation.view]
-    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
+    measure, difference = confirmation.measure, confirmation.difference
     scores = map(measure.value, confirmation.means)
-    names = (f"{measure.name} of {confirmation.contestants[0].strategy}", f"of {reference_name(reference)}")
+    names = (f"{measure.name} of {confirmation.contestants[0].strategy}", f"of {reference_name(confirmation.baseline)}")
     figures = [*zip(names, scores, strict=True)]
     if confirmation.guessing:
         figures.append(("of a constant prediction", measure.value(confirmation.guessing)))
@@ -66,7 +63,7 @@ def verdict(study: StudyFiles, clients: BeforeAndAfter | None = None) -> Words:
     return f"Use {confirmation.advised}.", lead, (*figures, *cost)
 
 
-def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
+def losers_sentence(study: StoredStudy, clients: BeforeAndAfter) -> str:
     """Return a sentence on the clients whose mean score over seeds is lower after the choice than before."""
     table, (before, _) = clients
     lost = table[table["change"] < 0].sort_values("change")
@@ -81,14 +78,13 @@ def losers_sentence(study: StudyFiles, clients: BeforeAndAfter) -> str:
     return f"{losing_clients[:1].upper()}{losing_clients[1:]} {verb} a lower mean score than with {before}; {largest}."
 
 
-def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
-    trials = study.trials[study.trials["status"] == "completed"]
-    searched = trials[trials["phase"].isin(["search", "baseline", "train"])]
-    if searched.empty:
+def _unconfirmed(study: StoredStudy) -> tuple[str, tuple[str, ...]]:
+    trials = completed(study, "search", "baseline", "train")
+    if not trials:
         return "Nothing has been trained yet.", ()
-    best = fittest(searched)
-    name, fitness = strategy_name(best), f"{study.measure.name} {best['fitness']:.4f}"
-    if study.result is None and best["phase"] == "train":
+    best = fittest(trials)
+    name, fitness = strategy_name(best), f"{study.measure.name} {best.fitness:.4f}"
+    if study.result is None and best.phase == "train":
         sentences = (
             f"It reached {fitness}, the mean of the last rounds.",
             *_chosen(best, study.names),
@@ -98,37 +94,36 @@ def _unconfirmed(study: StudyFiles) -> tuple[str, tuple[str, ...]]:
     if study.result is None:
         headline = f"Not finished: {name} is best so far."
         return headline, (f"It has {fitness} on the search's seed; run the same command to resume.",)
-    several = len(searched) > 1
-    caveat = "the largest of several on one seed and thus optimistic" if several else "on the search's only seed"
+    caveat = (
+        "the largest of several on one seed and thus optimistic" if len(trials) > 1 else "on the search's only seed"
+    )
     return f"Best of the search: {name}.", (f"It has {fitness}, {caveat}; it was not evaluated on fresh seeds.",)
 
 
-def _chosen(trial: Mapping[str, Any], names: Names) -> Iterator[str]:
+def _chosen(trial: Trial, names: Names) -> Iterator[str]:
     """Yield the client selection policy of a trial and the clients' numbers of rounds; nothing without a policy."""
-    policy, rounds = policy_of(trial), trial["client_rounds"]
-    if policy is None or not isinstance(rounds, list):
+    rounds = trial.clients.get("rounds")
+    if trial.selection is None or not rounds:
         return
-    idle = [client for client, count in zip(trial["client"], rounds, strict=True) if not count]
-    text = (
-        f"{policy} selected the clients: each trained in {min(rounds)} to {max(rounds)} of {trial['num_rounds']} rounds"
-    )
+    idle = [client for client, count in zip(trial.clients["id"], rounds, strict=False) if not count]
+    text = f"{trial.selection} selected the clients: each trained in {min(rounds)} to {max(rounds)} of "
+    text += f"{trial.num_rounds} rounds"
     yield text + (f"; {names.some_clients(idle)} never trained." if idle else ".")
 
 
-def _simulated(trial: Mapping[str, Any]) -> Iterator[str]:
+def _simulated(trial: Trial) -> Iterator[str]:
     """Yield the simulated duration of a trial's rounds; nothing without a simulated clock."""
-    if isinstance(trial["round_seconds"], list):
-        yield f"Its rounds took {seconds_text(sum(trial['round_seconds']))} of simulated time."
+    if seconds := trial.rounds.get("seconds"):
+        yield f"Its rounds took {seconds_text(sum(seconds))} of simulated time."
 
 
-def _cost_figures(study: StudyFiles) -> tuple[tuple[str, str], ...]:
-    table = cost_table(study)
-    if table.empty:
+def _cost_figures(study: StoredStudy) -> tuple[tuple[str, str], ...]:
+    cost = Cost.of(study, *PARTS)
+    if not cost.trainings:
         return ()
-    count, sent = int(table["trainings"].sum()), 1e6 * float(table["megabytes"].sum())
-    text = f"{seconds_text(float(table['seconds'].sum()))} of training"
-    text += f", {bytes_text(sent)} sent and received" if sent > 0 else ""
-    return ((text, f"{count} training{'s' if count != 1 else ''}"),)
+    text = f"{seconds_text(cost.seconds)} of training"
+    text += f", {bytes_text(cost.bytes)} sent and received" if cost.bytes > 0 else ""
+    return ((text, f"{cost.trainings} training{'s' if cost.trainings != 1 else ''}"),)
 
 
 VALUES: dict[DetectorName, tuple[str, str]] = {
@@ -145,7 +140,7 @@ MEANINGS: dict[DetectorName, str] = {
 }
 
 
-def diagnosis(study: StudyFiles) -> Section:
+def diagnosis(study: StoredStudy) -> Section:
     """Return the diagnosis section; it states why if detection did not run."""
     report = study.report
     if report is None:
@@ -164,7 +159,7 @@ def diagnosis(study: StudyFiles) -> Section:
         pictures += evidence_pictures
         missing += [] if evidence_pictures else [verdict.sentence]
         if verdict.name == "feature_skew":
-            pictures += _feature_pictures(report, study.names, decided)
+            pictures += _shifts(report, study.names, decided)
     headings = ("property", "found", "clients", "strength", "what it means")
     table = Table(headings, rows, ("found", "clients", "what it means"))
     sentences = (*report.beside, *filter(None, [report.withholding]), *report.notes)
@@ -193,56 +188,24 @@ def _evidence(report: HeterogeneityReport, names: Names, verdict: Verdict) -> It
     yield Picture(name, f"{verdict.sentence} {EVIDENCE}", charts.evidence(pd.DataFrame(rows), title, threshold))
 
 
-CENTROIDS = (
-    "Mean of each client's rows on the first two principal axes of all rows, regardless of class; larger points have "
-    "more rows. Different classes also separate clients here."
-)
 SHIFTS = (
     "Shift of each client's rows from the median client's rows of the same class, on the two axes on which clients "
     "differ most; in standard deviations, corrected for chance. Larger points have more rows."
 )
 
 
-def _feature_pictures(
-    report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding
-) -> Iterator[Picture]:
-    """Yield charts of clients by their centroids, the distribution of a feature, and class-conditional shifts."""
-    shifts = {client: shift for client, shift in report.feature_shifts.items() if len(shift) > 1}
+def _shifts(report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding) -> Iterator[Picture]:
+    """Yield a chart of the clients' class-conditional shifts; nothing if they have fewer than two axes."""
     sizes = {facts.client: facts.num_rows for facts in report.clients}
-
-    def places(of: Mapping[int, Sequence[float]]) -> pd.DataFrame:
-        rows = [(names.client(c), place[0], place[1], sizes.get(c, 0), _flag(c, decided)) for c, place in of.items()]
-        return pd.DataFrame(rows, columns=["client", "x", "y", "rows", "flagged"])
-
-    if report.centroids:
-        axes = ("first principal axis", "second principal axis")
-        yield Picture("feature-centroids", CENTROIDS, charts.positions(places(report.centroids), axes))
-    if report.density is not None:
-        yield _density(report.density, names, decided)
-    if shifts:
-        yield Picture(
-            "feature-shifts", SHIFTS, charts.positions(places(shifts), ("first shared axis", "second shared axis"))
-        )
-
-
-def _density(histogram: FeatureDensity, names: Names, decided: Finding | CalibratedFinding) -> Picture:
-    filled = [bin_index for counts in histogram.counts.values() for bin_index, count in enumerate(counts) if count]
-    displayed_bins = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
     rows = [
-        {
-            "client": names.client(client),
-            "value": histogram.start + (bin_index + 0.5) * histogram.width,
-            "share": count / max(sum(counts), 1),
-            "flagged": _flag(client, decided),
-        }
-        for client, counts in list(histogram.counts.items())[: charts.MOST_CLIENTS]
-        for bin_index, count in enumerate(counts)
-        if bin_index in displayed_bins
+        (names.client(client), shift[0], shift[1], sizes.get(client, 0), _flag(client, decided))
+        for client, shift in report.feature_shifts.items()
+        if len(shift) > 1
     ]
-    caption = (
-        f"Distribution of the feature with the largest variance, for each of the first {charts.MOST_CLIENTS} clients."
-    )
-    return Picture("feature-density", caption, charts.density(pd.DataFrame(rows), f"feature {histogram.feature}"))
+    if rows:
+        places = pd.DataFrame(rows, columns=["client", "x", "y", "rows", "flagged"])
+        chart = charts.positions(places, ("first shared axis", "second shared axis"))
+        yield Picture("feature-shifts", SHIFTS, chart)
 
 
 def _flag(client: int, decided: Finding | CalibratedFinding) -> str:

@@ -16,7 +16,7 @@ from fedscout.engine.errors import LogError
 from fedscout.experiments.charts import curves, gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
 from fedscout.experiments.reports.sweep_console import sweep_table
-from fedscout.experiments.studies.grid_folder import read_json
+from fedscout.experiments.studies.run_folder import read_json
 from fedscout.experiments.sweeps.results import (
     FEDAVG,
     SEEDS,

@@ -18,24 +18,6 @@ if TYPE_CHECKING:
     from fedscout.experiments.studies.workflow import Display, Stage
 
 
-def cost_text(num_trainings: int, num_known: int, seconds: float, num_short: int = 0) -> str:
-    """Return the cost of a study in a sentence.
-
-    Args:
-        num_trainings: All trainings, including those of fewer rounds.
-        num_known: Trainings read from the log of an earlier run.
-        seconds: Duration of this run.
-        num_short: Trainings stopped early by successive halving.
-    """
-    trainings = f"{num_trainings} training{'' if num_trainings == 1 else 's'}"
-    trainings += f" ({num_short} with fewer rounds)" if num_short else ""
-    took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
-    if num_known == num_trainings:
-        return f"Cost: {trainings}, all of them from the log of an earlier run ({took})."
-    known = f", {num_known} of them from the log of an earlier run" if num_known else ""
-    return f"Cost: {trainings}{known}, {took}."
-
-
 STEPS = {"search": "generation {generation}", "tuned-baseline": "tuning FedAvg", "confirmation": "confirmation"}
 """Steps of a study by the phase of its trials."""
 
@@ -95,8 +77,14 @@ class TrialCounter:
         return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running trials are kept"
 
     def cost(self, seconds: float) -> str:
-        """Return the cost of a finished study, in a sentence."""
-        return cost_text(self._num_trainings, self._num_known, seconds, self._num_short)
+        """Return the cost of a finished study, which this run took so long for, in a sentence."""
+        trainings = f"{self._num_trainings} training{'' if self._num_trainings == 1 else 's'}"
+        trainings += f" ({self._num_short} with fewer rounds)" if self._num_short else ""
+        took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
+        if self._num_known == self._num_trainings:
+            return f"Cost: {trainings}, all of them from the log of an earlier run ({took})."
+        known = f", {self._num_known} of them from the log of an earlier run" if self._num_known else ""
+        return f"Cost: {trainings}{known}, {took}."
 
 
 PRINTED_STAGES: Collection[Stage] = ("detection", "search")

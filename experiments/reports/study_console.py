@@ -1,9 +1,8 @@
 """Terminal output of a study: verdict with its reason, caveats, cost, federation with diagnosis, search, next commands.
 
 The verdict states what to use, both scores with the interval of their difference, and why the strategy was tried: who
-proposed it and what the rules recommend. Causes of a difference are not measured, so none are claimed. A strategy found
-by the search is reported with the earlier proposal of its kind from which it may descend. Paragraphs are wrapped and
-never truncated.
+proposed it and what the rules recommend. Causes of a difference are not measured, so none are claimed. Paragraphs are
+wrapped and never truncated. `--verbose` adds the details: trials, tuning and the confirmation in numbers.
 
 The diagnosis has one line per property: whether the federation has it, its strength, and the affected clients. The
 verdict is the calibrated test's, or the published rule's if no test was configured. Strength is that of the most
@@ -16,27 +15,32 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from fedscout.experiments.reports.console import WIDTH, paragraph
+from fedscout.engine.data.federation import Names
+from fedscout.experiments.reports.console import WIDTH, bytes_text, paragraph, plain_table, seconds_text, show_path
 from fedscout.experiments.text import visible
 from fedscout.search.objective import ACCURACY, Measure
-from fedscout.search.recommenders.diagnosis import Alternative
 from fedscout.search.recommenders.rules import DRAWN
 from fedscout.strategies import FedAvgSpec
+from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedscout.detectors import HeterogeneityReport
     from fedscout.detectors.report import CalibratedFinding, Verdict
-    from fedscout.engine.data.federation import Names
+    from fedscout.engine.data.federation import Federation
+    from fedscout.engine.trials.record import Trial
+    from fedscout.experiments.studies.workflow import FinishedStudy
     from fedscout.search.confirmation.confirmation import Confirmation
+    from fedscout.search.confirmation.runs import TunedRate
     from fedscout.search.study import StudyOutcome
+    from fedscout.strategies import StrategySpec
 
 
 def headline(outcome: StudyOutcome) -> str:
@@ -245,13 +249,8 @@ def certainty(confirmation: Confirmation) -> str:
 
     if confirmation.no_verdict:
         return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
-    reference = next(candidate for candidate in confirmation.contestants if candidate.role == confirmation.reference)
-    difference = confirmation.versus[confirmation.reference][confirmation.view]
-    measure, name, reference_text = (
-        confirmation.measure,
-        confirmation.contestants[0].strategy,
-        reference_name(reference),
-    )
+    measure, difference = confirmation.measure, confirmation.difference
+    name, reference_text = confirmation.contestants[0].strategy, reference_name(confirmation.baseline)
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
     gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
@@ -285,7 +284,7 @@ def caveats(confirmation: Confirmation) -> str:
 
 def reason(outcome: StudyOutcome) -> str:
     """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
-    confirmation, asked, rules = outcome.confirmation, outcome.recommendation, _rules(outcome)
+    confirmation, asked, advice = outcome.confirmation, outcome.recommendation, outcome.advice
     if outcome.best is None:
         return ""
     keeps_fedavg = outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
@@ -294,41 +293,229 @@ def reason(outcome: StudyOutcome) -> str:
         if not outcome.trials or not keeps_fedavg:
             return f"it was recommended: {explanation}"
         return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
-    rules_text = "" if rules is None else f"the rules recommend {rules.spec}"
-    explanation = "" if rules is None else f" {rules.explanation}"
+    rules_text = "" if advice is None else f"the rules recommend {advice.spec}"
+    explanation = "" if advice is None else f" {advice.reasons[0].explanation}"
     if keeps_fedavg:
-        also = ", too" if rules is not None and rules.spec == FedAvgSpec() else ""
+        also = ", too" if advice is not None and advice.spec == FedAvgSpec() else ""
         return f"no other strategy is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
-    name, kind = str(outcome.best.spec), outcome.best.spec.label
-    if confirmation is not None:
-        name, kind = confirmation.contestants[0].name, confirmation.contestants[0].strategy
-    trained = {str(trial.spec) for trial in outcome.trials}
-    proposed = [alternative for alternative in _proposed(outcome, rules) if str(alternative.spec) in trained]
-    exact = next((alternative for alternative in proposed if str(alternative.spec) == name), None)
-    first = exact or next((alternative for alternative in proposed if alternative.spec.label == kind), None)
-    if first is None:
-        return f"found by the search{rules_text and f'; {rules_text}'}.{explanation}"
-    if first is rules:
-        origin = "recommended by the rules" if exact is rules else f"found by the search after the rules' {first.spec}"
+    name = str(outcome.best.spec) if confirmation is None else confirmation.contestants[0].name
+    first = next((why for spec, why in _first_proposals(outcome) if str(spec) == name), None)
+    if advice is not None and str(advice.spec) == name:
+        origin = "recommended by the rules"
+    elif first is not None:
+        origin, explanation = f"{rules_text and f'{rules_text}; this was '}among the first configurations", f" {first}"
     else:
-        origin = "among the first configurations" if exact else f"found by the search after {first.spec}"
-        origin = f"{rules_text}; this was {origin}" if rules_text else origin
-    return f"{origin}. {first.explanation}"
+        origin = f"found by the search{rules_text and f'; {rules_text}'}"
+    return f"{origin}.{explanation}"
 
 
-def _rules(outcome: StudyOutcome) -> Alternative | None:
-    """Return the rules' recommendation, which needs no trial."""
-    if outcome.advice is None:
-        return None
-    main_reason = outcome.advice.reasons[0]
-    return Alternative(outcome.advice.spec, main_reason.explanation, main_reason.source)
-
-
-def _proposed(outcome: StudyOutcome, rules: Alternative | None) -> Iterator[Alternative]:
-    """Yield the proposals made before the search had any result, the rules' recommendation first."""
-    if rules is not None:
-        yield rules
-    yield from (alternative for alternative in outcome.first_generation if alternative.explanation != DRAWN)
+def _first_proposals(outcome: StudyOutcome) -> Iterator[tuple[StrategySpec, str]]:
+    """Yield the proposals that the diagnosis or earlier studies made before the search had any result, and why."""
+    for alternative in outcome.first_generation:
+        if alternative.explanation != DRAWN:
+            yield alternative.spec, alternative.explanation
     if outcome.warm_start is not None:
         for spec, proposal in zip(outcome.warm_start.specs(), outcome.warm_start.proposals, strict=True):
-            yield Alternative(spec, f"It did well in an earlier study, {proposal.study}.", proposal.study)
+            yield spec, f"It did well in an earlier study, {proposal.study}."
+
+
+# The details that --verbose prints, and those of the other commands on studies.
+
+
+def show_study(console: Console, finished: FinishedStudy) -> None:
+    """Print all details of a study."""
+    console.print("\nDetails", style="bold")
+    show_federation(console, finished.federation)
+    for note in finished.document["dependence"]:
+        console.print(f"  {note}")
+    if finished.report is not None:
+        show_report(console, finished.report)
+    show_outcome(console, finished.outcome, finished.measure)
+    console.print()
+    show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout.read_trials reads it)")
+    show_path(console, "Result", finished.folder / "result.json")
+
+
+def federation_line(federation: Federation) -> str:
+    """Return a one-line summary of a federation."""
+    sizes, task = federation.partition.sizes, federation.task
+    if task is not None:
+        score = f"maximum {task.score_name} {task.largest_score:g}"
+        return f"{federation.name}: reinforcement learning, {federation.num_classes} actions, {score}"
+    predicted = federation.target_name
+    task_text = f"regression target {predicted}" if predicted else f"{federation.num_classes} classes"
+    return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} each"
+
+
+def show_federation(console: Console, federation: Federation) -> None:
+    """Print a summary of a federation."""
+    console.print(federation.name, style="bold", end="")
+    console.print(federation_line(federation).removeprefix(federation.name))
+    if "model" in federation.facts:
+        console.print(f"every client trains the model {federation.facts['model']}")
+    if federation.affected_clients:
+        console.print(f"the scenario affects {Names.of(federation).some_clients(federation.affected_clients)}")
+    if federation.unseen:
+        unseen = Names.of(federation).some_clients(sorted(federation.unseen))
+        console.print(f"not trained, scored as new clients: {unseen}")
+
+
+def show_report(console: Console, report: HeterogeneityReport) -> None:
+    """Print the diagnosis: one verdict per property, with the published rule below in dim text."""
+    from fedscout.detectors.report import verdicts
+
+    console.print("\nDiagnosis", style="bold")
+    table = plain_table(show_header=False, padding=(0, 1, 0, 0))
+    for verdict in verdicts(report):
+        answer, style = answer_of(verdict)
+        table.add_row(Text(answer, style=style), verdict.sentence)
+        if verdict.beside:
+            table.add_row("", Text(verdict.beside, style="dim"))
+    console.print(table)
+    for sentence in report.beside:
+        console.print(f"  {sentence}")
+    for note in filter(None, (report.withholding, *report.notes)):
+        console.print(f"  {note}")
+
+
+def show_trials(
+    console: Console,
+    trials: Sequence[Trial],
+    baseline: float | None,
+    title: str = "Trials",
+    measure: Measure = ACCURACY,
+) -> None:
+    """Print a table of trials."""
+    has_partial_trials = any(not trial.whole for trial in trials)
+    against = "" if baseline is None else f"{measure.unit} vs. FedAvg"
+    numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
+    columns = informative_columns([trial_values(trial, measure) for trial in trials])
+    headings = [measure.name, against, *columns]
+    table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
+    for index, trial in enumerate(trials):
+        more = [cells[index] for cells in columns.values()]
+        generation = str(trial.generation) if trial.generation else "-"
+        rounds = [str(trial.num_rounds)] if has_partial_trials else []
+        first = [str(trial.trial), generation, *rounds, trial_name(trial.spec, trial.selection)]
+        if trial.status == "failed":
+            table.add_row(*first, "failed", (trial.error or "")[:60], *more)
+            continue
+        compared = baseline is not None and trial.phase != "baseline" and trial.whole
+        gain = measure.number(trial.fitness - (baseline or 0.0)) if compared else ""
+        table.add_row(*first, f"{trial.fitness:.4f}", gain, *more)
+    console.print()
+    console.print(table)
+
+
+def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY) -> None:
+    """Print the search and the confirmation; the screen above has the verdict."""
+    if outcome.early_stopping_round is not None:
+        rounds = outcome.early_stopping_round
+        console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
+    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure)
+    if outcome.is_perfect:
+        best = "classifies every test row correctly" if measure.is_accuracy else "has the best possible score"
+        console.print(f"\nFedAvg {best}, so the search ended.")
+    if outcome.tuned:
+        console.print()
+        rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
+        cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
+        console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
+    if outcome.confirmation is not None:
+        show_confirmation(console, outcome.confirmation, measure)
+
+
+def _tuned_text(rate: TunedRate) -> str:
+    count = len(rate.scores)
+    over = f" over {count} seeds" if count > 1 else ""
+    failed = f", failed on {rate.num_failures} of {count}" if rate.num_failures else ""
+    return f"{rate.learning_rate:g}: {sum(rate.scores) / count:.4f}{over}{failed}"
+
+
+def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
+    """Print the verdict on the fresh seeds, in both views if they differ."""
+    import numpy as np
+
+    from fedscout.search.confirmation.confirmation import difference_text
+
+    clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
+    numbers = ["learning rate", measure.name, *(["on clean data"] if clean else [])]
+    table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
+    for candidate in confirmation.contestants:
+        views = [candidate.own, candidate.clean] if clean else [candidate.own]
+        spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
+        table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread)
+    console.print()
+    console.print(table)
+    for role, sides in confirmation.versus.items():
+        for view in ("own", "clean") if clean else ("own",):
+            name = f"challenger minus {role}" + (f", {view} data" if clean else "")
+            console.print(f"{name}: {difference_text(sides[view], measure, confirmation.design)}")
+    for rival in confirmation.rivals:
+        status = "dropped" if rival.dropped else "not dropped"
+        console.print(
+            f"challenger minus {rival.name} ({status}): {difference_text(rival.behind, measure, confirmation.design)}"
+        )
+    console.print(confirmation.sentence, style="bold")
+
+
+def trial_name(spec: StrategySpec, selection: str | None) -> str:
+    """Return the name of a trial, such as `fedadam(eta=0.1, selection=oort)`.
+
+    Args:
+        spec: The strategy.
+        selection: The selection policy, including the study's if the strategy names none; None without one.
+    """
+    return str(spec if selection is None else spec.with_values({SELECTION: selection}))
+
+
+def _score_text(value: float) -> str:
+    return f"{value:.4f}"
+
+
+DOWN, UP = "down per round", "up per round"
+INFORMATIVE: Mapping[str, Callable[[float], str]] = {
+    "mean score": _score_text,
+    "global model": _score_text,
+    "new client": _score_text,
+    DOWN: bytes_text,
+    UP: bytes_text,
+    "simulated time": seconds_text,
+}
+"""Format of each column."""
+
+Values = Mapping[str, float | None]
+"""The values of a table row by column; None where unknown. `own` is the score of the model that a client would use."""
+
+
+def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
+    """Return the values of a trial; a failed one has only bytes."""
+    return {
+        "mean score": None if measure.of == "mean" else trial.score,
+        "own": trial.score,
+        "global model": trial.global_accuracy,
+        "new client": trial.new_client_accuracy,
+        DOWN: trial.bytes_down,
+        UP: trial.bytes_up,
+        "simulated time": sum(trial.rounds["seconds"]) if "seconds" in trial.rounds else None,
+    }
+
+
+def informative_columns(rows: Sequence[Values]) -> dict[str, list[str]]:
+    """Return the columns that carry information, by heading, with one cell per row.
+
+    The score has a column where the fitness is something else. The global model has one where some clients use another
+    model, new clients where there are some, bytes where rows differ or there is only one row, and time where there is
+    a simulated clock.
+    """
+    sent = {(row[DOWN], row[UP]) for row in rows} - {(None, None)}
+    hidden = () if len(sent) > 1 or len(rows) == len(sent) == 1 else (DOWN, UP)
+    columns: dict[str, list[str]] = {}
+    for heading, text in INFORMATIVE.items():
+        values = [row.get(heading) for row in rows]
+        if heading in hidden or all(value is None for value in values):
+            continue
+        if heading == "global model":
+            values = [row["own"] if value is None else value for row, value in zip(rows, values, strict=True)]
+        columns[heading] = ["" if value is None else text(value) for value in values]
+    return columns

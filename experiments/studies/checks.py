@@ -3,38 +3,53 @@
 `check` collects the faults of all: the metric, the simulated clock and its deadline, the precision of the model's
 layers, the table of client settings, the rows from which clients take part, and the selection policies, each of which
 needs enough eligible clients.
+
+A table of client settings must fit the federation and must be the only thing that chooses clients' learning rate, batch
+size and epochs. Its clients must not hold rows that it was tuned on, as its settings would partly be memorised. A table
+names these rows: a share of a data set that the server held, and the keys that determine it. Clients of the same data
+set hold none of them if the same keys give the server at least these rows again.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from math import isnan
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_part_rows
-from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
+from fedscout.engine.errors import ConfigurationError, Fault, StrategyError, first_line
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.grid.selection import able_clients, least_seconds
 from fedscout.engine.messages.calls import Cohort, FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
-from fedscout.engine.metrics import ACCURACY, OF_CLASSES, OF_QUANTITIES, Mae, Metric, Sums, add
+from fedscout.engine.metrics import ACCURACY, OF_CLASSES, OF_QUANTITIES, Mae, Metric, add
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.data.dataset import DatasetRequest
+from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.experiments.studies.client_settings import check_client_settings, client_table_of
+from fedscout.search.client_settings import ClientSettingsConfig
 from fedscout.search.config import HAS_TARGET, ObjectiveName
 from fedscout.search.objective import MEASURES, Measure, Objective, reward
 from fedscout.strategies import SelectionSpec, named_selection, parse_selection, parse_strategy
+from fedscout.strategies.arguments import imported
 from fedscout.strategies.methods.averaging import FedAvgSpec
-from fedscout.strategies.specification import StrategySpec
+from fedscout.strategies.specification import CLIENT_PARAMETERS, StrategySpec
+
+logger = logging.getLogger("fedscout")
 
 NEEDS_DEVICES = (
     "federation.scenario must include devices or latency, such as {kind: latency, clients: all, mean_seconds: 10}"
@@ -399,36 +414,165 @@ def constant_answer(federation: Federation, metric: Metric | None, objective: Ob
     """
     if federation.task_name != "classification" or objective in HAS_TARGET:
         return 0.0
-    if objective != "worst_clients" and metric is None:
-        return federation.majority_share
     all_counts = _label_counts(federation, federation.partition.rows)
     label = int(all_counts.argmax())
     if objective != "worst_clients":
-        assert metric is not None
-        sums = _sums_of_constant(metric, all_counts, label)
-        return 0.0 if sums is None else metric.value(sums)
-    scores = []
-    for client in range(federation.num_clients):
-        counts = _label_counts(federation, federation.partition.client(client))
-        if client in federation.unseen or not counts.sum():
-            continue
-        sums = None if metric is None else _sums_of_constant(metric, counts, label)
-        share = float(counts[label] / counts.sum())
-        scores.append(share if metric is None or sums is None else metric.value_of_client(sums))
-    valid_scores = sorted(score for score in scores if not isnan(score))
-    return fmean(valid_scores[: -(-len(valid_scores) // WORST_OF)]) if valid_scores else 0.0
+        return _constant_score(metric, all_counts, label)
+    clients = (_label_counts(federation, federation.partition.client(client)) for client in _seen(federation))
+    scores = [_constant_score(metric, counts, label, of_client=True) for counts in clients if counts.any()]
+    scores = sorted(score for score in scores if not math.isnan(score))
+    return fmean(scores[: -(-len(scores) // WORST_OF)]) if scores else 0.0
 
 
 def _label_counts(federation: Federation, rows: IntArray) -> IntArray:
     return np.bincount(federation.labels[rows], minlength=federation.num_classes)
 
 
-def _sums_of_constant(metric: Metric, counts: IntArray, label: int) -> Sums | None:
-    """Return a metric's sums if all rows, counted by class, are predicted as one class."""
-    predictions = np.zeros((1, len(counts)), np.float32)
-    predictions[0, label] = 1.0
-    return add(
-        metric.statistics(predictions, np.array([true_label])) * count
-        for true_label, count in enumerate(counts)
-        if count
-    )
+def _constant_score(metric: Metric | None, counts: IntArray, label: int, of_client: bool = False) -> float:
+    """Return the score if all rows, counted by class, are predicted as one class; without a metric, the accuracy."""
+    total = int(counts.sum())
+    if metric is None or not total:
+        return float(counts[label] / total) if total else 0.0
+    output = np.eye(len(counts), dtype=np.float32)[[label]]
+    sums = add(metric.statistics(output, np.array([truth])) * count for truth, count in enumerate(counts) if count)
+    assert sums is not None
+    return metric.value_of_client(sums) if of_client else metric.value(sums)
+
+
+SAME_ROWS = {"folder", "max_file_bytes", "max_file_rows", "min_release"}
+"""Keys of a data set that change none of its rows."""
+
+
+def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig, name: str) -> None:
+    """Check that no client may hold rows that a table was tuned on.
+
+    Args:
+        provenance: Of the table; accepted if it describes no proxy rows.
+        federation: Of the clients.
+        name: Of the table, for the message.
+
+    Raises:
+        ConfigurationError: With the keys that would fix it.
+    """
+    proxy, stored = provenance.get("proxy"), (provenance.get("config") or {}).get("federation")
+    if not isinstance(proxy, Mapping) or not isinstance(stored, Mapping) or proxy.get("synthetic") is not None:
+        return
+    if proxy.get("dataset") != federation.dataset:
+        return
+    if provenance.get("dataset") != federation.dataset:
+        raise ConfigurationError.of(
+            "clients",
+            f"hold no row that {name} was tuned on",
+            f"the data set {federation.dataset}, from which its proxy rows are taken",
+        )
+    study_settings = federation.model_dump(mode="json")
+    keys = [key for key in DatasetRequest.model_fields if key not in SAME_ROWS]
+    table_settings = {key: stored[key] for key in [*keys, "server_rows", "server_dataset", "seed"] if key in stored}
+    differing = [key for key, value in table_settings.items() if study_settings[key] != value]
+    if differing:
+        required = " ".join(f"federation.{key}={_text(table_settings[key])}" for key in differing)
+        actual = " ".join(f"federation.{key}={_text(study_settings[key])}" for key in differing)
+        raise ConfigurationError.of(
+            "clients",
+            f"hold no row that {name} was tuned on",
+            actual,
+            f"with {required} the server holds these rows",
+        )
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLookup | None:
+    """Return the table that clients receive; None if all clients train with the same settings.
+
+    Raises:
+        ConfigurationError: If it can't be read or does not fit this federation.
+    """
+    settings = config.client_settings
+    if settings.kind is None:
+        return None
+    if federation.task_name != "classification" or federation.num_classes < 2:
+        given = f"{federation.task_name} of {federation.num_classes} classes"
+        raise ConfigurationError.of("client_settings.kind=table", "be used for classification of two classes", given)
+    return lookup_of(settings, federation.num_classes)
+
+
+def lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLookup:
+    """Return the configured table of client settings, with its metric.
+
+    Raises:
+        ConfigurationError: If it can't be read or is for another number of classes.
+    """
+    table, provenance = settings.read()
+    classes = provenance.get("num_classes", num_classes)
+    if classes != num_classes:
+        raise ConfigurationError.of(
+            "client_settings.path",
+            f"be a table for {num_classes} classes, as in this federation",
+            f"{settings.path}, a table for {classes}",
+        )
+    folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, num_classes)
+    return SettingsLookup(table, settings.metric, folder, settings.epsilon)
+
+
+def check_client_settings(config: StudyConfig, federation: Federation, detection: bool = False) -> None:
+    """Check that a table is usable before any training, and log warnings about a usable one.
+
+    Args:
+        config: The study's configuration.
+        federation: The study's federation.
+        detection: Whether the detectors query clients about their data.
+
+    Raises:
+        ConfigurationError: As `client_table_of`.
+    """
+    if client_table_of(config, federation) is None:
+        return
+    path, (_, provenance) = config.client_settings.path, config.client_settings.read()
+    check_proxy_rows(provenance, config.federation, str(path))
+    if detection:
+        logger.warning(
+            "detection queries clients for aggregates of their data, which a table of client settings does not need; "
+            "fedscout search and train query nothing"
+        )
+
+
+def check_alone(config: StudyConfig) -> None:
+    """Check that nothing but the table chooses clients' rates, batches or epochs.
+
+    Raises:
+        ConfigurationError: With the settings that do.
+    """
+    if config.client_settings.kind is None:
+        return
+    documents = [config.strategy or {}, *config.search.customs]
+    names = sorted({name for document in documents for name in CLIENT_PARAMETERS if document.get(name) is not None})
+    names += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
+    if names:
+        raise ConfigurationError.of(
+            "client_settings.kind=table",
+            "be the only setting of clients' learning rates, batch sizes and epochs",
+            ", ".join(names),
+        )
+
+
+def folder_of_metric(metric: str, num_classes: int) -> str:
+    """Return the folder of a user's own metric, after checking it on a client with one row of each class.
+
+    Raises:
+        UserError: If it can't be imported, or does not return a finite number.
+    """
+    function = imported(metric)
+    try:
+        found = f"returned {(value := float(function(np.ones(num_classes, np.int64), num_classes)))}"
+        is_finite = math.isfinite(value)
+    except Exception as error:  # user code may raise anything
+        found, is_finite = f"raised {type(error).__name__}: {first_line(error)}", False
+    if not is_finite:
+        must = "be a function of (class counts, rows) that returns a finite number"
+        raise ConfigurationError.of("client_settings.metric", must, f"{metric}, which {found}")
+    module = metric.partition(":")[0]
+    file = getattr(sys.modules[module], "__file__", None)
+    return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite, isnan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.ray import prepare_environment
 from fedscout.engine.text import Markup, curve, interval, paragraph, shaded_cell, table
 from fedscout.engine.trials.log import read_trials
-from fedscout.engine.trials.record import SCORES_WHERE_KNOWN
+from fedscout.engine.user_code import user_folders
 from fedscout.experiments.config import config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.own_table import dataset_from_own_table
@@ -38,6 +38,7 @@ from fedscout.experiments.data.tables import quantity_target
 from fedscout.experiments.description import Description, describe_federation, holdings_of
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.federation_config import GIVEN
+from fedscout.experiments.studies.result import rounds_of
 from fedscout.experiments.studies.run_folder import default_folder
 from fedscout.experiments.studies.workflow import SILENT, STAGES, Display, Stage
 from fedscout.search.confirmation.confirmation import Confirmation
@@ -189,7 +190,7 @@ class Federation:
         **settings: Any,
     ) -> None:
         prepare_environment(verbose=False)
-        _user_folders()
+        user_folders()
         dataset = None
         if isinstance(data, str | os.PathLike):
             settings["dataset"] = os.fspath(data)
@@ -377,7 +378,7 @@ def study(
             folder,
             display,
             detection=detection_first,
-            search_path=_user_folders(),
+            search_path=user_folders(),
             federation=federation._built_for(config),
         )
     return Study(finished.folder, finished.report, finished.outcome.confirmation, finished.document)
@@ -404,20 +405,9 @@ def train(
     folder = Path(out) if out is not None else federation._folder(config)
     built = federation._built_for(config)
     with notebook_progress() as display:
-        _, trial, folder = run_training(config, folder, display, search_path=_user_folders(), federation=built)
-    names = ("accuracy", "loss", "train_loss", *SCORES_WHERE_KNOWN)
-    rounds = {name: trial.rounds[name] for name in names if name in trial.rounds}
-    if all(map(isnan, rounds["accuracy"])):  # nobody is right about a quantity
-        del rounds["accuracy"]
+        _, trial, folder = run_training(config, folder, display, search_path=user_folders(), federation=built)
     numbers = pd.RangeIndex(1, trial.num_rounds + 1, name="round")
-    return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds, index=numbers))
-
-
-def _user_folders() -> tuple[str, ...]:
-    """Return the folders searched for a user's own strategies: the working directory, appended to the path."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    return (os.getcwd(),)
+    return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds_of(trial), index=numbers))
 
 
 def _is_hugging_face(data: Any) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class RecommendationRequest:
     source: SourceChoice = "auto"
     text: str | None = None
     report: Path | None = None
+
+    @classmethod
+    def of(cls, config: StudyConfig) -> RecommendationRequest:
+        """Return the request that a configuration specifies."""
+        return cls(config.recommender.source, config.recommender.text)
 
 
 @dataclass(frozen=True)
@@ -184,11 +189,6 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
         return recommendation.with_alternatives(alternatives(situation.diagnosed(self.diagnosis), recommendation.spec))
 
 
-def request_for(config: StudyConfig) -> RecommendationRequest:
-    """Return the request that the configuration specifies."""
-    return RecommendationRequest(config.recommender.source, config.recommender.text)
-
-
 def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> None:
     """Check that a one-shot study can get a recommendation, and that a text is used, before any work.
 
@@ -215,7 +215,7 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
             "a study without either",
         )
     if not has_answer:
-        check_wanted(config, request_for(config))
+        check_wanted(config, RecommendationRequest.of(config))
 
 
 def one_shot_answer(
@@ -238,8 +238,7 @@ def one_shot_answer(
             return KeptAnswer.model_validate(stored).recommendation(asked)
         except (ValidationError, AnswerError):
             logger.warning("%s does not fit this version or search space, so a new recommendation is requested", NAME)
-    folder.check_writable()
-    recommendation, _ = choose(config, request_for(config), asked, diagnosis, folder.path)
+    recommendation, _ = choose(config, RecommendationRequest.of(config), asked, diagnosis, folder.path)
     folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
     return recommendation
 
@@ -291,8 +290,3 @@ def language_model(config: StudyConfig, folder: Path | None) -> Iterator[Languag
     transcript = None if folder is None else Transcript(folder / TRANSCRIPT)
     with RecordedChat(config.recommender, transcript) as chat:
         yield LanguageModel(chat, config.recommender, config.seed)
-
-
-def language_model_of_study(config: StudyConfig, folder: Path) -> AbstractContextManager[LanguageModel | None]:
-    """Return the language model of a study; None if its searcher uses none."""
-    return language_model(config, folder) if config.search.kind in ASKS_A_LANGUAGE_MODEL else nullcontext()

@@ -1,4 +1,4 @@
-"""The folder of a study: lock, stored configuration, versions, warm start and result.
+"""The folder of a study: lock, stored configuration, versions and warm start.
 
     OUT/config.json          configuration and its hash, versions, digests of data and user code; written first
     OUT/report.json          the heterogeneity report
@@ -15,9 +15,6 @@
 Everything in `result.json` except `timings` depends on the configuration alone, not on the number of hosts, the grid or
 interruptions. The warm start is stored because the earlier studies may change or disappear before the study resumes.
 Digests of the user's own code and data detect changes to what the configuration only names.
-
-Anyone with write access may edit these files or leave a partial copy, so configurations, results and reports are
-validated when read, and a mismatch is reported in one line.
 """
 
 from __future__ import annotations
@@ -25,22 +22,20 @@ from __future__ import annotations
 import logging
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from fedscout.detectors.report import HeterogeneityReport
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError, DataError, EngineError, LogError, UserError
+from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
 from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.runtime.files import (
     LOCK,
     UNUSABLE,
-    UnwritableFolderError,
     check_same_folder,
     folder_identity,
     folder_lock,
@@ -52,17 +47,13 @@ from fedscout.engine.runtime.files import (
     remove_unfinished,
     write_atomically,
 )
-from fedscout.engine.text import details, fault_of
 from fedscout.engine.user_code import code_digests
-from fedscout.experiments.config import StudyConfig, fault_text
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import QUANTITIES
 from fedscout.experiments.data.loaders.table import is_own_data
-from fedscout.experiments.description import RealizedHeterogeneity
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.ledger import BASELINE
-from fedscout.search.recommenders.diagnosis import ModelUse, Reason
-from fedscout.search.study import StudyOutcome
 from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_studies, warm_start
 from fedscout.strategies import SearchSpace
 
@@ -103,6 +94,8 @@ def versions() -> dict[str, str]:
 
 
 RESULT_FILE = "result.json"
+STUDIES = "studies"
+"""Folder of the studies inside that of a grid."""
 FOLDERS = ("trials", "checkpoints", "quarantine")
 LONGEST_NAME = 80
 
@@ -111,50 +104,95 @@ UNSEEN = "the set of keys, or the start of the informed search"
 logger = logging.getLogger("fedscout")
 
 
-class RunFolder:
-    """The locked folder of a study, or one that is read-only.
+class GridFolder:
+    """A folder of studies or cells, or of one study, as an absolute path, with atomic writes of its files."""
 
-    Attributes:
-        path: The folder.
-    """
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
 
-    def __init__(self, path: Path, unwritable: UnwritableFolderError | None = None) -> None:
-        self.path = path
-        self._unwritable = unwritable
-        self._identity = folder_identity(path)
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write one of the folder's JSON files atomically."""
+        self.write_text(name, json_text(content))
 
-    @property
-    def is_writable(self) -> bool:
-        """Whether files can be added to the folder."""
-        return self._unwritable is None
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file of the folder atomically."""
+        self.write(name, lambda temporary: temporary.write_text(text))
 
-    def check_writable(self) -> None:
-        """Check that the folder is writable.
+    def write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file of the folder atomically; `write` writes the content to the path that it receives.
 
         Raises:
-            LogError: With the reason why it is not.
+            EngineError: If writing fails, for example on a full disk.
         """
-        if self._unwritable is not None:
-            raise self._unwritable
+        path = self.path / name
+        try:
+            write_atomically(path, write)
+        except OSError as error:
+            raise EngineError(not_written(path, error)) from error
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the content of a JSON file; None if it is missing or can't be read."""
+    try:
+        return read_json_object(path)
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[GridFolder]:
+    """Yield a folder, created if missing, that this process alone uses.
+
+    Raises:
+        LogError: If it is not writable or is in use.
+    """
+    path = path.absolute()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(folder_made(path))
+        except OSError as error:
+            raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
+        stack.enter_context(folder_lock(path))
+        remove_unfinished(path)
+        yield GridFolder(path)
+
+
+def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> None:
+    """Check that a folder holds nothing, or is missing, besides hidden files and files of these names.
+
+    Raises:
+        LogError: If it holds anything else, or can't be read.
+    """
+    try:
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    except OSError as error:
+        raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
+    others = sorted(name for name in names - {*own} if not name.startswith("."))
+    if others:
+        must = "be a new or empty folder, or that of an earlier run"
+        raise LogError.of("--out", must, f"{path} with {', '.join(others[:5])}{remark}")
+
+
+class RunFolder(GridFolder):
+    """The locked folder of a study."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._identity = folder_identity(path)
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the running trials' checkpoints."""
         return self.path / "checkpoints"
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write one of the folder's JSON files atomically.
+    def write(self, name: str, write: Callable[[Path], object]) -> None:
+        """Write a file of the folder atomically.
 
         Raises:
             EngineError: If writing fails, for example on a full disk, or if the folder was moved.
         """
         check_same_folder(self.path, self._identity)
-        path = self.path / name
-        try:
-            write_atomically(path, lambda temporary: temporary.write_text(json_text(content)))
-        except OSError as error:
-            raise EngineError(not_written(path, error)) from error
-        return path
+        super().write(name, write)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the content of one of the folder's JSON files; None if missing or, with a warning, unreadable."""
@@ -175,9 +213,7 @@ def default_folder(config: StudyConfig) -> Path:
 
 
 @contextmanager
-def open_run_folder(
-    path: Path, config: StudyConfig, data: str | None = None, reading_suffices: bool = False
-) -> Iterator[RunFolder]:
+def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) -> Iterator[RunFolder]:
     """Open a new folder, or that of a study with the same configuration, locked by this process.
 
     If the block raises a `UserError` and the folder is otherwise unused, nothing is left behind.
@@ -186,7 +222,6 @@ def open_run_folder(
         path: The folder; created if missing.
         config: The study's configuration.
         data: Digest of the data; None if they have not been read yet.
-        reading_suffices: Whether to open the folder of an existing study even if it is read-only.
 
     Raises:
         LogError: If the folder is not writable, is in use, or holds anything else: a study of another configuration or
@@ -199,13 +234,8 @@ def open_run_folder(
             stack.enter_context(folder_made(path))
         except OSError as error:
             raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
-        try:
-            stack.enter_context(folder_lock(path))
-            folder = RunFolder(path)
-        except UnwritableFolderError as error:
-            if not reading_suffices or stored_claim(path) is None:
-                raise
-            folder = RunFolder(path, error)
+        stack.enter_context(folder_lock(path))
+        folder = RunFolder(path)
         for name in ("", *FOLDERS):
             remove_unfinished(path / name)
         is_new = not (path / "config.json").exists()
@@ -227,22 +257,12 @@ def _refuse_foreign(path: Path, config: StudyConfig) -> None:
             raise LogError.of(path / name, "be a folder of the study or be absent, but is a file")
     if stored_claim(path) is not None or _log_matches(path, config):
         return
-    foreign = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
-    if foreign:
-        raise LogError.of(
-            "--out",
-            "be a new or empty folder, or that of an earlier run",
-            f"{path} with {', '.join(foreign[:5])} but no readable config.json",
-        )
+    refuse_others(path, remark=" but no readable config.json")
 
 
 def stored_claim(path: Path) -> dict[str, Any] | None:
     """Return the content of `config.json`; None if it is missing or damaged."""
-    try:
-        claim = read_json_object(path / "config.json")
-    except (OSError, ValueError):
-        return None
-    claim = {"config": {}, **claim}
+    claim = {"config": {}, **(read_json(path / "config.json") or {})}
     groups = (claim.get(name, {}) for name in ("config", "versions", "code"))
     is_claim = isinstance(claim.get("config_hash"), str) and all(isinstance(group, dict) for group in groups)
     return claim if is_claim else None
@@ -278,25 +298,15 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
             raise LogError(UNUSABLE.format(path=folder.path, reason=error)) from error
         return
     if stored.get("config_hash") != config.digest():
-        before, now = stored.get("config", {}), config.identity()
-        if not _differs_only_in_search_start(folder, differences(before, now)):
-            changes = differences(before, now, type(config)().model_dump(mode="json"))
-            different = f"what differs: {'; '.join(changes[:6]) or UNSEEN}"
-            problem = f"holds a study with another configuration and can't be continued with this one; {different}"
-            raise _can_not_go_on(folder, problem)
-        if folder.is_writable:
-            claim = {**stored, "config_hash": config.digest(), "config": config.identity()}
-            folder.write_json("config.json", claim)
+        defaults = type(config)().model_dump(mode="json")
+        changes = differences(stored.get("config", {}), config.identity(), defaults)
+        different = f"what differs: {'; '.join(changes[:6]) or UNSEEN}"
+        problem = f"holds a study with another configuration and can't be continued with this one; {different}"
+        raise _can_not_go_on(folder, problem)
     bind(folder, config, data)
     changes = differences(stored.get("versions", {}), versions())
     if changes:
         logger.warning("%s was started with other versions: %s", folder.path, "; ".join(changes))
-
-
-def _differs_only_in_search_start(folder: RunFolder, changes: Sequence[str]) -> bool:
-    """Whether only `search.informed` differs and the folder has no trials, such as that of a report."""
-    is_start = bool(changes) and all(change.startswith("search.informed: ") for change in changes)
-    return is_start and not any((folder.path / "trials").glob("*"))
 
 
 def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
@@ -316,13 +326,12 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         raise _can_not_go_on(folder, f"holds a study with other code and can't be continued; changed: {changed}")
     strategies = strategy_code(config)
     for name, files in changed_files(before, strategies).items():
-        folder.check_writable()
         remove_file(folder.path / "result.json")  # it rests on trials that are run again
         logger.warning("%s of %s has changed since; its trials are run again", ", ".join(files), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}
-    if bound != existing and folder.is_writable:
+    if bound != existing:
         folder.write_json("config.json", bound)
 
 
@@ -444,174 +453,3 @@ def _fitness_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     settings["task"] = "reinforcement" if data in ENVIRONMENTS else settings["task"]
     default = {"metric": ACCURACY, "objective": "accuracy", "task": "classification"}
     return {key: value for key, value in settings.items() if value is not None and value != default.get(key)}
-
-
-def federation_facts(federation: Federation) -> dict[str, Any]:
-    """Return the recorded facts of a built federation."""
-    return {
-        "name": federation.name,
-        "num_clients": federation.num_clients,
-        "num_classes": federation.num_classes,
-        "client_rows": federation.partition.sizes.tolist(),
-        **({"unseen_clients": sorted(federation.unseen)} if federation.unseen else {}),
-        "class_names": list(federation.class_names),
-        **federation.facts,
-    }
-
-
-def result_document(
-    config: StudyConfig,
-    federation: Federation,
-    found: tuple[RealizedHeterogeneity, Sequence[str]],
-    report: HeterogeneityReport | None,
-    outcome: StudyOutcome,
-    timings: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the result as a document; `found` is the realised heterogeneity and the notes on dependent rows."""
-    confirmation, advice, recommendation = outcome.confirmation, outcome.advice, outcome.recommendation
-    tuned = outcome.tuned[0].trials[0] if outcome.tuned else None
-    chosen = {"best": outcome.best, "worst": outcome.worst, "baseline": outcome.baseline, "tuned_baseline": tuned}
-    advised: dict[str, Any] = {}
-    if recommendation is not None:
-        advised["recommendation"] = recommendation.document()
-    if advice is not None:
-        kind = {"kind": advice.spec.kind, **advice.spec.parameters()}
-        advised["advice"] = {"strategy": kind, **vars(advice.reasons[0])}
-        advised["first_generation"] = [candidate.document() for candidate in outcome.first_generation]
-    return {
-        "config": config.identity(),
-        "config_hash": config.digest(),
-        "versions": versions(),
-        "federation": federation_facts(federation),
-        "realised": found[0].model_dump(mode="json"),
-        "dependence": list(found[1]),
-        "affected_clients": list(federation.affected_clients),
-        "report": None if report is None else report.without_timings().model_dump(mode="json"),
-        "trials": [trial.summary() for trial in [outcome.baseline, *outcome.trials]],
-        "trainings": outcome.trainings,
-        **({"notes": outcome.notes} if outcome.notes else {}),
-        "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
-        **advised,
-        **{name: None if trial is None else trial.summary() for name, trial in chosen.items()},
-        **({} if outcome.early_stopping_round is None else {"num_rounds": outcome.early_stopping_round}),
-        **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
-        "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
-        "timings": dict(timings),
-    }
-
-
-def read_report(path: Path) -> HeterogeneityReport:
-    """Read the report that `--report` names: a file of a study, of `fedscout detect --out`, or the output of `--json`.
-
-    Raises:
-        DataError: If it is not a report.
-    """
-    requirement = "be a report that `fedscout detect` or `fedscout run` wrote"
-    try:
-        document = read_json_object(path)
-        inner = document.get("report")
-        return HeterogeneityReport.model_validate(document if inner is None else inner)
-    except ValidationError as error:
-        raise DataError.of("--report", requirement, f"{path}: {_fault(error)}") from error
-    except FileNotFoundError as error:
-        raise DataError.of("--report", requirement, f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise DataError.of("--report", requirement, f"{path}: {' '.join(str(error).split())}") from error
-
-
-def _fault(error: ValidationError) -> str:
-    detail = details(error)[0]
-    key = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        return f"{key} is not a known key; the report may be of another version"
-    return " ".join(f"{fault_of(key, detail)}".split())
-
-
-class _StoredPart(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-
-class StoredFacts(_StoredPart):
-    """The fields of the federation's facts that are read."""
-
-    name: str = ""
-    model: str = ""
-    source: str = ""
-    client_rows: tuple[int, ...] = ()
-    class_names: tuple[str, ...] = ()
-    client_names: tuple[str | int | float | bool, ...] = ()
-
-
-class StoredTrial(_StoredPart):
-    """The fields of a trial's summary, or a candidate of a confirmation, that are read."""
-
-    strategy: str
-    parameters: Mapping[str, Any]
-    learning_rate: float
-    role: str = ""
-
-
-class StoredConfirmation(_StoredPart):
-    """The fields of a confirmation that are read, except by the HTML report, which reads all of them."""
-
-    contestants: tuple[StoredTrial, ...] = Field(min_length=1)
-    reference: str
-    verdict: str
-
-
-class StoredRecommendation(_StoredPart):
-    """The fields of a one-shot study's recommendation that are read."""
-
-    name: str
-    language_model: ModelUse | None
-    reasons: tuple[Reason, ...] = Field(min_length=1)
-    instead_of_model: str | None
-
-
-class StoredResult(_StoredPart):
-    """The fields of `result.json` that are read."""
-
-    federation: StoredFacts = StoredFacts()
-    dependence: tuple[str, ...] = ()
-    affected_clients: tuple[int, ...] = ()
-    best: StoredTrial | None = None
-    confirmation: StoredConfirmation | None = None
-    recommendation: StoredRecommendation | None = None
-
-
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """Return the document of a study's result; None if there is none yet.
-
-    Raises:
-        LogError: If it can't be read or does not match the schema.
-    """
-    path = folder / RESULT_FILE
-    try:
-        document = read_json_object(path)
-        StoredResult.model_validate(document)
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise LogError.of(path, f"be a study's result, but {fault_text(details(error)[0])}") from error
-    except (OSError, ValueError) as error:
-        raise LogError.of(path, f"be a study's result, but can't be read: {error}") from error
-    return document
-
-
-def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
-    """Return the content of `config.json` and the configuration in it.
-
-    A table of client settings is stored only as a digest, so it is omitted from the configuration.
-
-    Raises:
-        LogError: If the folder holds no study, or one of another version.
-    """
-    claim = stored_claim(folder)
-    if claim is None:
-        raise LogError.of("the folder", "hold a study", f"{folder} without a readable config.json")
-    stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
-    try:
-        config = StudyConfig.model_validate(stored_config)
-    except ValidationError as error:
-        raise LogError.of(folder, f"be a study of this version, but its {fault_text(details(error)[0])}") from error
-    return {**claim, "config": {**claim["config"], **config.identity()}}, config

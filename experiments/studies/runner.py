@@ -114,7 +114,7 @@ def open_runner(
     """Yield a federation's trial runner; everything that it starts, on first use, ends with the block.
 
     Once the hosts have the rows, this function drops its reference; if the caller does so as well, they are in memory
-    once. Running trials write checkpoints to the study's folder, if one is given; nothing starts if it is read-only.
+    once. Running trials write checkpoints to the study's folder, if one is given.
     `engine.grid=auto` chooses by `work`, and is Ray without it.
     """
     store = CheckpointStore(None if folder is None else folder.checkpoints, config.checkpoint_every_rounds)
@@ -122,8 +122,6 @@ def open_runner(
 
         def start() -> TrialRunner:
             nonlocal federation
-            if folder is not None:
-                folder.check_writable()
             placed, federation = federation, federation.without_rows()
             host = stack.enter_context(_local_host(placed, config, work))
             if host is not None:

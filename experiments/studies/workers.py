@@ -40,7 +40,7 @@ from fedscout.engine.errors import ConfigurationError, UnreachableModelError, Us
 from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import FOLDER_VARIABLE, START_VARIABLE
-from fedscout.experiments.studies.grid_folder import GridFolder
+from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.studies.runner import num_processors
 from fedscout.search.config import ONE_SHOT
 

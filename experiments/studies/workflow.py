@@ -41,7 +41,7 @@ from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, built_study, data_digest
 from fedscout.experiments.studies import checks, one_shot, run_folder
-from fedscout.experiments.studies.client_settings import check_alone, client_table_of
+from fedscout.experiments.studies.result import REPORT_FILE, read_report, result_document
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
@@ -49,7 +49,15 @@ from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
-from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
+from fedscout.search.study import (
+    ASKS_A_LANGUAGE_MODEL,
+    StudyOutcome,
+    check_search,
+    early_stopping,
+    planned_space,
+    run_study,
+    study_space,
+)
 from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
@@ -67,7 +75,6 @@ STAGES: Final[Mapping[Stage, str]] = {
 
 logger = logging.getLogger("fedscout")
 
-REPORT_FILE = "report.json"
 RECOMMENDATION_FILE = "recommendation.json"
 
 _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
@@ -263,7 +270,7 @@ def recommend(
         UserError: If the request can't be fulfilled.
     """
     one_shot.check_wanted(config, wanted)
-    report = None if wanted.report is None else run_folder.read_report(wanted.report)
+    report = None if wanted.report is None else read_report(wanted.report)
     pipeline = Pipeline(config, display, verbose, built=federation)
     by_words = wanted.text is not None and one_shot.asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
@@ -316,27 +323,25 @@ def run_training(
     """Train one strategy, by default FedAvg, log it as a trial and write its model.
 
     Returns:
-        The federation, whose facts have under `moved_labels` the number of wrong labels of each client, the trial, and
-        the folder.
+        The federation, the trial, and the folder.
 
     Raises:
         StrategyError: If the strategy is invalid or does not fit the federation.
     """
     config = with_strategy(config)
-    check_alone(config)
+    checks.check_alone(config)
     pipeline = Pipeline(config, display, verbose, search_path, federation)
     config = pipeline.with_data()
     spec = checks.own_strategy(config, pipeline.cohort)
     policy = checks.selection_of(config, pipeline.cohort)
     policies = [named_selection(spec.selection, policy)]
     checks.check(config, pipeline.federation, pipeline.cohort, [spec], policies)
-    moved = pipeline.federation.num_moved_labels()
     notes = spec.notes(pipeline.cohort)
     for note in notes:
         logger.warning("%s", note)
     built = pipeline.federation if pipeline.federation.targets is not None else pipeline.federation.without_rows()
     keep_model = bool(built.reading) and leaves_model(spec, built)
-    opened = run_folder.open_run_folder(out, config, pipeline.digest, reading_suffices=True)
+    opened = run_folder.open_run_folder(out, config, pipeline.digest)
     with opened as folder, pipeline.place(config.training.num_rounds, folder) as runner:
         ledger = pipeline.ledger(runner, folder)
         ledger.suppress_notes(spec.label, notes)
@@ -346,8 +351,7 @@ def run_training(
             write_training(folder.path, config, built, settings, trial)
         elif keep_model and trial.status == "completed" and not (folder.path / DESCRIPTION_FILE).exists():
             logger.warning("%s holds this training without its model; use another --out to retrain it", folder.path)
-        described = replace(pipeline.federation, facts={**pipeline.federation.facts, "moved_labels": moved})
-        return described, trial, folder.path
+        return pipeline.federation, trial, folder.path
 
 
 def run_workflow(
@@ -369,7 +373,7 @@ def run_workflow(
     detection = detection and not config.search.published
     config = config if detection else config.without_diagnosis()
     check_searchable(config)
-    check_alone(config)
+    checks.check_alone(config)
     one_shot.check_language_model(config, out)
     one_shot.check_one_shot(config, detection, has_answer=(out / one_shot.NAME).is_file())
     by_words = config.search.kind == ONE_SHOT and config.recommender.text is not None
@@ -388,7 +392,7 @@ def run_workflow(
     checks.check(config, pipeline.federation, pipeline.cohort, [FedAvgSpec(), *members], policies, detection)
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
-    with run_folder.open_run_folder(out, config, pipeline.digest, reading_suffices=True) as folder:
+    with run_folder.open_run_folder(out, config, pipeline.digest) as folder:
         compare = run_folder.read_warm_start(config, folder, pipeline.digest, detection)
         with pipeline.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
             report = pipeline.detect(runner, folder) if detection and not by_words else None
@@ -396,7 +400,8 @@ def run_workflow(
             start = None
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
-            with one_shot.language_model_of_study(config, folder.path) as model:
+            asks = config.search.kind in ASKS_A_LANGUAGE_MODEL
+            with one_shot.language_model(config, folder.path) if asks else nullcontext() as model:
                 rounds = pipeline.early_stopping(ledger) if config.training.early_stopping else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
@@ -407,9 +412,8 @@ def run_workflow(
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}
         found = (heterogeneity, dependence)
-        document = run_folder.result_document(config, pipeline.federation, found, report, outcome, timings)
-        if folder.is_writable:
-            folder.write_json(run_folder.RESULT_FILE, document)
+        document = result_document(config, pipeline.federation, found, report, outcome, timings)
+        folder.write_json(run_folder.RESULT_FILE, document)
         return FinishedStudy(document, folder.path, pipeline.federation, report, outcome, ledger.facts.measure)
 
 
@@ -448,7 +452,7 @@ def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
             config.training.session(
                 config.seed, config.search.validation_fraction, metric, config.search.objective == "worst_clients"
             ),
-            client_table=client_table_of(config, federation),
+            client_table=checks.client_table_of(config, federation),
         ),
         view=config.search.view,
         timeout_seconds=config.training.trial_timeout_seconds,

@@ -33,8 +33,14 @@ from fedscout.engine.runtime.files import UNUSABLE
 from fedscout.engine.runtime.storage import Storage, mounted
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
-from fedscout.experiments.studies.grid_folder import STUDIES, GridFolder, locked_folder, read_json, refuse_others
-from fedscout.experiments.studies.run_folder import remove_if_unused
+from fedscout.experiments.studies.run_folder import (
+    STUDIES,
+    GridFolder,
+    locked_folder,
+    read_json,
+    refuse_others,
+    remove_if_unused,
+)
 from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by
 
 DIGEST_DIGITS = 10

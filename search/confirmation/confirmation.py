@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.record import Trial
@@ -125,6 +125,29 @@ class Confirmation(BaseModel):
     guessing: float = 0.0
     no_verdict: str = ""
 
+    @model_validator(mode="after")
+    def _compares(self) -> Self:
+        scored = {candidate.role for candidate in self.contestants if candidate.own and candidate.clean}
+        views = (self.versus.get(self.reference, {}), *self.versus.values())
+        if not {"challenger", self.reference} <= scored or any(self.view not in view for view in views):
+            raise ValueError("contestants and versus must hold the pick, the reference and their scores")
+        return self
+
+    @property
+    def baseline(self) -> Candidate:
+        """The reference."""
+        return next(candidate for candidate in self.contestants if candidate.role == self.reference)
+
+    @property
+    def chosen(self) -> Candidate:
+        """The recommended configuration: the pick if significantly better than the reference, else the reference."""
+        return self.contestants[0] if self.verdict == "better" else self.baseline
+
+    @property
+    def difference(self) -> PairedDifference:
+        """The pick minus the reference in the deciding view."""
+        return self.versus[self.reference][self.view]
+
     @property
     def stopped_for_futility(self) -> bool:
         """Whether it stopped early for futility, as further seeds would hardly separate pick and reference."""
@@ -133,8 +156,7 @@ class Confirmation(BaseModel):
     @property
     def means(self) -> tuple[float, float]:
         """Mean score of the pick and of the reference in the deciding view."""
-        reference = next(candidate for candidate in self.contestants if candidate.role == self.reference)
-        pick, other = (fmean(candidate.scores(self.view)) for candidate in (self.contestants[0], reference))
+        pick, other = (fmean(candidate.scores(self.view)) for candidate in (self.contestants[0], self.baseline))
         return pick, other
 
     @property
@@ -149,10 +171,8 @@ class Confirmation(BaseModel):
 
     @property
     def advised(self) -> str:
-        """The recommended configuration: the pick if significantly better than the reference, else the reference."""
-        if self.verdict == "better":
-            return self.contestants[0].name
-        return reference_name(next(candidate for candidate in self.contestants if candidate.role == self.reference))
+        """The display name of the recommended configuration."""
+        return self.chosen.name if self.chosen is self.contestants[0] else reference_name(self.chosen)
 
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:

@@ -324,6 +324,7 @@ class Recommendation:
         use = self.model_use
         return {
             "source": self.source,
+            "answered_by": self.answered_by,
             "instead_of_model": self.instead_of_model,
             "strategy": {"kind": self.spec.kind, **self.spec.parameters()},
             "name": str(self.spec),

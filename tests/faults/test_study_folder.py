@@ -115,64 +115,6 @@ def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(
     assert [path.name for path in tmp_path.rglob("*")] == (["deep", "out"] if there else [])
 
 
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Make a folder one that can't be written, by a mount where this process is not bound by permissions."""
-    if os.geteuid() != 0:
-        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        for path in (*files, *folders):
-            path.chmod(0o444 if path.is_file() else 0o555)
-        try:
-            yield
-        finally:
-            for path in (*folders, *files):
-                path.chmod(0o644 if path.is_file() else 0o755)
-        return
-    if subprocess.run(["mount", "--bind", folder, folder], check=False, capture_output=True).returncode:
-        pytest.skip("this superuser may not mount")
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
-
-
-def without_cost(screen: str) -> list[str]:
-    return [line for line in screen.splitlines() if not line.startswith("  Cost: ")]
-
-
-@pytest.mark.slow
-def test_a_finished_study_is_told_from_a_folder_that_can_only_be_read(cli: Cli, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    first = cli(*RUN, out)
-    before = contents(out)
-    with read_only(out):
-        again = cli(*RUN, out)
-    assert (again.code, again.warnings) == (0, "")
-    assert without_cost(again.out) == without_cost(first.out)
-    assert contents(out) == before
-
-
-@pytest.mark.slow
-def test_an_unfinished_study_in_such_a_folder_is_refused_before_anything_runs(
-    cli: Cli, goes_on: GoesOn, out: Path
-) -> None:
-    trial_files(out)[-1].unlink()
-    with read_only(out):
-        for folder in (out, out / "new"):
-            assert re.match(rf"fedscout: --out .*, got {folder}:", line_of(cli(*RUN, folder), 2))
-        other = cli(*RUN, out, "seed=8")
-    assert (other.code, other.out) == (2, "")
-    assert re.match(rf"fedscout: .*{out} .* another ", other.warnings)
-    goes_on()
-
-
 @pytest.mark.slow
 def test_a_log_that_can_t_be_mended_is_told(cli: Cli, out: Path) -> None:
     """A damaged file that can't be moved, as in a read-only folder."""

@@ -225,7 +225,7 @@ def test_the_order_of_exchanges_hides_no_dependence() -> None:
     assert set(report.feature_skew.client_values) == set(range(9))
 
 
-# -- Centroids and the density of one feature, which a report holds beside the findings they are part of ---------------
+# -- Centroids, which a report holds beside the finding they are part of ----------------------------------------------
 
 
 SIZES = [60, 80, 100]
@@ -243,19 +243,6 @@ def test_centroids_have_everyones_mean_at_the_origin_and_the_finding_as_their_la
     assert np.array(SIZES) @ places == pytest.approx([0.0, 0.0], abs=1e-6 * sum(SIZES))
     distances = np.linalg.norm(places[:, None] - places[None], axis=-1)
     assert distances.max() == pytest.approx(shifted.feature_skew.value)
-
-
-def test_the_density_is_of_the_feature_of_largest_variance_and_of_groups_that_may_be_told() -> None:
-    clients = [
-        (features * np.array([1, 3] + [1] * (features.shape[1] - 2)), labels)
-        for features, labels in gaussian_clients(SIZES)
-    ]
-    built = federation(clients)
-    density = report_of(built).density
-    assert density.feature == 1
-    assert [sum(density.counts[client]) for client in range(3)] == SIZES
-    told = {count for counts in density.counts.values() for count in counts} - {0}
-    assert min(told) >= built.release.min_release
 
 
 def test_samples_and_projections_are_stated() -> None:

@@ -133,7 +133,7 @@ def test_what_takes_longer_than_the_agent_wants_is_ended(tmp_path: Path) -> None
 
 def is_command(process: psutil.Process) -> bool:
     try:
-        return "fedscout.experiments.cli.watched_command" in process.cmdline()
+        return "--end-with-input" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 

@@ -24,14 +24,13 @@ import pytest
 
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.reports.console import PlainConsole, show_path
-from fedscout.experiments.reports.details import show_outcome
 from fedscout.experiments.reports.progress import TrialProgress
+from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.study import run_study
 from tests.experiments.cli.conftest import SMALL, Cli
 from tests.experiments.cli.processes import REPOSITORY, Command
-from tests.experiments.reports.page.written_study import write_study
 from tests.search.studies import ScriptedRunner, completed, open_ledger, study
 
 UNCONFIRMED = [setting for setting in SMALL if not setting.startswith("search.conf")] + ["search.confirmation_seeds=0"]
@@ -81,14 +80,6 @@ def test_the_command_to_export_writes_the_app(cli: Cli, tmp_path: Path) -> None:
     screen = cli("search", *SMALL, "--out", "a folder").out
     assert cli(*command_of(screen, "Export")).silent
     assert (tmp_path / "federation_app" / "pyproject.toml").is_file()
-
-
-@pytest.mark.slow
-def test_a_report_is_offered_where_there_is_one(cli: Cli, tmp_path: Path) -> None:
-    assert command_of(cli("search", *SMALL, "--out", "out").out, "Report") == ["report", "out", "--open"]
-    (tmp_path / "out" / "report.html").unlink()
-    (tmp_path / "out" / "report.html").mkdir()  # in whose place no file can be written
-    assert "\nReport " not in cli("search", *SMALL, "--out", "out").out
 
 
 @pytest.mark.slow
@@ -280,7 +271,7 @@ def test_control_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, cli: Cli) 
 def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
     done = cli("run", *SMALL, "--out", "out").ok
     assert "report" not in done.warnings
-    assert "fedscout report out --open" in done.out
+    assert command_of(done.out, "Report") == ["report", "out", "--open"]
     result, text = json.loads(Path("out/result.json").read_text()), Path("out/report.html").read_text()
     for score in result["confirmation"]["contestants"][0]["own"]:
         assert f"<td>{score:.4f}</td>" in text
@@ -288,12 +279,9 @@ def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
     Path("out/report.html").unlink()
     assert "out/report.html" in cli("report", "out").ok.out
     assert Path("out/report.html").is_file()
-
-
-def test_mistakes_are_one_line_and_code_2(cli: Cli, tmp_path: Path) -> None:
-    write_study(tmp_path / "out")
-    cli("report", "nothing").refuses("the folder", "got nothing")
-    cli("plot", "out", "--what", "curves").refuses("--what", "curves", "learning-curves")
+    Path("out/report.html").unlink()
+    Path("out/report.html").mkdir()  # in whose place no file can be written
+    assert "\nReport " not in cli("run", *SMALL, "--out", "out").out
 
 
 # The same command after the user's code or data were edited: run anew, or refused with what changed.
@@ -387,7 +375,7 @@ def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Pat
 
 
 @pytest.mark.parametrize("key", ["model.kind", "federation.embedding"])
-@pytest.mark.parametrize("commands", [("train", "train"), ("detect", "search"), ("detect", "recommend")])
+@pytest.mark.parametrize("commands", [("train", "train"), ("detect", "run"), ("detect", "recommend")])
 def test_an_edited_network_is_refused_by_name(cli: Cli, folder: Path, key: str, commands: tuple[str, str]) -> None:
     settings = (*SMALL, f"{key}=my_net:net", "--json", "--out", "out")
     first, second = ((command, *settings) for command in commands)

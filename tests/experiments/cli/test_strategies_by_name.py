@@ -103,7 +103,9 @@ def test_all_strategies_are_searched_and_what_is_impossible_is_left_out(cli: Cli
 def test_what_makes_pairs_is_listed(cli: Cli) -> None:
     listed = " ".join(cli("strategies").out.split())
     assert listed.index(", ".join(SERVER_RULE_KINDS)) < listed.index(", ".join(CLIENT_KINDS))
-    document = cli("strategies", "--json", "search.strategies=[fedavg,fedadam+fedprox]").document
+    half = "training.fraction_train=0.5"
+    document = cli("strategies", "--json", half, "search.strategies=[fedavg,fedadam+fedprox]").document
+    assert (document["num_clients"], document["num_sampled"]) == (10, 5)
     assert document["pairs"] == {"server_rules": [*SERVER_RULE_KINDS], "clients": [*CLIENT_KINDS]}
     _, pair = document["schema"]["oneOf"]
     assert pair["required"] == ["kind", "eta", "tau", "beta_1", "beta_2", "proximal_mu"]

@@ -257,7 +257,6 @@ def test_what_another_key_rules_out_is_refused(given: str, beside: str, key: str
 @pytest.mark.parametrize(
     ("layers", "key", "given"),
     [
-        (["federation=wine"], "federation", "'wine'"),
         (["federation=wine", "federation.num_clients=3"], "federation", "'wine'"),
         (["seed=1", "model=dense"], "model", "'dense'"),
     ],

@@ -23,6 +23,7 @@ from fedscout.experiments.deployment.app import Program, app_name, write_app
 from fedscout.experiments.deployment.client import Agreement, client_federation
 from fedscout.experiments.deployment.driver import winner_of
 from fedscout.experiments.trained import DESCRIPTION_FILE, what_is_kept, write_model
+from fedscout.search.confirmation.confirmation import Candidate, confirm
 from fedscout.strategies import parse_strategy
 from tests.kits.refusals import refused
 
@@ -94,8 +95,10 @@ def study(folder: Path, **result: Any) -> Path:
     return folder
 
 
-def contestant(role: str, strategy: str, rate: float) -> dict[str, Any]:
-    return {"role": role, "strategy": strategy, "parameters": {}, "learning_rate": rate}
+def candidate(role: Any, strategy: str, rate: float, score: float) -> Candidate:
+    scores = (score, score + 0.01, score + 0.02)
+    results = {"own": scores, "clean": scores, "failures": {}}
+    return Candidate(role=role, name=strategy, strategy=strategy, parameters={}, learning_rate=rate, **results)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +107,11 @@ def contestant(role: str, strategy: str, rate: float) -> dict[str, Any]:
 )
 def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict: str, wanted: dict[str, Any]) -> None:
     """A pick that was not confirmed gives way to the stronger baseline, at its own rate."""
-    contestants = [contestant("challenger", "krum", 0.2), contestant("fedavg", "fedavg", 0.2)]
-    contestants.append(contestant("tuned-fedavg", "fedavg", 0.4))
-    confirmation = {"verdict": verdict, "reference": "tuned-fedavg", "contestants": contestants}
-    config, strategy = winner_of(study(tmp_path, confirmation=confirmation, best=contestants[0]))
+    baselines = candidate("fedavg", "fedavg", 0.2, 0.5), candidate("tuned-fedavg", "fedavg", 0.4, 0.7)
+    confirmation = confirm((1, 2, 3), [candidate("challenger", "krum", 0.2, 0.8), *baselines], "own")
+    confirmation = confirmation.model_copy(update={"verdict": verdict})
+    best = {"strategy": "krum", "parameters": {}, "learning_rate": 0.2}
+    config, strategy = winner_of(study(tmp_path, confirmation=confirmation.model_dump(mode="json"), best=best))
     assert strategy == wanted
     assert config.identity() == load_config([], None).identity()
 

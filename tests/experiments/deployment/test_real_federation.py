@@ -32,7 +32,7 @@ from fedscout.experiments.deployment.client import Agreement
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.reports.export import read_study
 from fedscout.experiments.reports.page_tables import read_study_files
-from fedscout.experiments.studies.client_settings import client_table_of
+from fedscout.experiments.studies.checks import client_table_of
 from fedscout.experiments.studies.runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
 from fedscout.search.settings_table_file import write_settings_table

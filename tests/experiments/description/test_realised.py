@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Release
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.experiments import description
-from fedscout.experiments.description import Description, RealizedHeterogeneity, describe_federation, realised
+from fedscout.experiments.description import Description, describe_federation, realised
 from fedscout.experiments.scenarios.effects import FeatureNoise
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.detectors.federations import federation, gaussian_clients
@@ -247,34 +246,14 @@ def test_a_shift_of_one_client_is_a_distance() -> None:
 # Other kinds of data
 
 
-def tokens_of(clients: list[list[list[int]]]) -> RealizedHeterogeneity:
-    """Return what is realised by clients whose rows are token numbers."""
-    rows = [row for client in clients for row in client]
-    bounds = np.concatenate([[0], np.cumsum([len(client) for client in clients])])
-    ranges = [range(start, end) for start, end in pairwise(bounds)]
-    facts = {"data_kind": "tokens"}
-    return realised(federation_of(np.arange(len(rows)) % 2, ranges, 2, np.array(rows, float), facts=facts))
-
-
-def test_texts_are_compared_by_their_tokens_wherever_these_stand() -> None:
-    same = tokens_of([[[1, 2, 0]] * 5, [[2, 0, 1]] * 8])
-    disjoint = tokens_of([[[1, 2, 0]] * 5, [[3, 4, 0]] * 8])
-    half = tokens_of([[[1, 2]] * 5, [[1, 1]] * 5])
-    assert same.token_hellinger == pytest.approx(0, abs=1e-7)
-    assert disjoint.token_hellinger == pytest.approx(1)
-    assert half.token_hellinger == pytest.approx(np.sqrt(1 - np.sqrt(0.5)))  # H² = 1 − Σ √(pq)
-    assert (same.feature_hellinger, same.feature_wasserstein) == (None, None)
-    assert any("token" in note for note in same.notes)
-
-
-def test_rare_tokens_share_a_bin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(description, "MAX_BINS", 2)
-    # 7 is the most frequent; 3 and 9 then share the other bin, and nothing tells the clients apart.
-    assert tokens_of([[[7, 7, 3]] * 5, [[7, 7, 9]] * 5]).token_hellinger == pytest.approx(0, abs=1e-7)
-
-
-def test_texts_of_padding_alone_are_left_out() -> None:
-    assert tokens_of([[[0, 0]] * 5, [[1, 2]] * 5]).token_hellinger is None
+def test_texts_are_compared_by_their_labels_alone() -> None:
+    tokens = np.array([[1, 2, 0]] * 10 + [[3, 4, 0]] * 10, float)
+    found = realised(
+        federation_of(np.arange(20) % 2, [range(10), range(10, 20)], 2, tokens, facts={"data_kind": "tokens"})
+    )
+    assert (found.feature_hellinger, found.feature_wasserstein) == (None, None)
+    assert found.label_hellinger == pytest.approx(0, abs=1e-7)
+    assert any("texts" in note for note in found.notes)
 
 
 def test_clients_that_play_have_nothing_to_compare() -> None:

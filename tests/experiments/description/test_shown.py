@@ -25,7 +25,6 @@ from fedscout.experiments.charts import (
     MAX_ROWS,
     MOST_CLASSES,
     MOST_DIFFERENT,
-    NUM_DECILES,
     federation_map,
     shades,
     strip_of,
@@ -204,31 +203,26 @@ def test_shades_are_equal_steps(values: list[float], largest: float, expected: l
 
 def test_few_clients_have_a_row_each_in_their_order() -> None:
     strip = strip_of(described([[10, 0, 5], [0, 3, 0], [0, 0, 0]]), 60)
-    assert [row.label for row in strip.clients] == ["0", "1", "2"]
-    assert [row.counts.tolist() for row in strip.clients] == [[10, 0, 5], [0, 3, 0], [0, 0, 0]]
-    assert strip.clients[0].shares.tolist() == [10 / 15, 0, 5 / 15]
-    assert strip.clients[1].divergence is None  # too few rows
-    assert (strip.deciles, strip.remark) == ((), None)
+    assert [row.label for row in strip.rows] == ["0", "1", "2"]
+    assert [row.counts.tolist() for row in strip.rows] == [[10, 0, 5], [0, 3, 0], [0, 0, 0]]
+    assert strip.rows[0].shares.tolist() == [10 / 15, 0, 5 / 15]
+    assert strip.rows[1].divergence is None  # too few rows
+    assert strip.remark == ""
 
 
-def test_of_many_the_most_different_are_shown_and_deciles_add_up_to_all() -> None:
+def test_of_many_the_most_different_are_shown() -> None:
     description = many(MAX_ROWS + 5)
     strip = strip_of(description, 60)
-    assert len(strip.clients) == MOST_DIFFERENT
     divergences = [client.label_divergence or 0.0 for client in description.clients]
-    assert [row.divergence for row in strip.clients] == sorted(divergences)[: -MOST_DIFFERENT - 1 : -1]
-    assert len(strip.deciles) == NUM_DECILES
-    assert sum(row.num_rows for row in strip.deciles) == description.realised.client_rows.mean * (MAX_ROWS + 5)
-    means = [row.divergence or 0.0 for row in strip.deciles]
-    assert means == sorted(means)
-    assert all(f" {number} " in str(strip.remark) for number in (MAX_ROWS + 5, MOST_DIFFERENT))
-    assert strip_of(many(MAX_ROWS), 60).remark is None
+    assert [row.divergence for row in strip.rows] == sorted(divergences)[: -MOST_DIFFERENT - 1 : -1]
+    assert all(f" {number} " in strip.remark for number in (MAX_ROWS + 5, MOST_DIFFERENT))
+    assert strip_of(many(MAX_ROWS), 60).remark == ""
 
 
 def test_neighbouring_classes_share_a_column_where_there_is_no_room() -> None:
     strip = strip_of(described([[1, 2, 3, 4, 5], [10, 20, 30, 40, 50]]), 2)
     assert strip.classes_per_column == 3
-    assert [row.counts.tolist() for row in strip.clients] == [[1 + 2 + 3, 4 + 5], [60, 90]]
+    assert [row.counts.tolist() for row in strip.rows] == [[1 + 2 + 3, 4 + 5], [60, 90]]
 
 
 def test_the_strip_can_be_read_without_colour() -> None:
@@ -291,19 +285,11 @@ def test_a_cell_is_the_share_of_the_clients_rows() -> None:
 
 
 def test_many_clients_have_the_rows_of_the_strip() -> None:
-    sizes = np.arange(MAX_ROWS + 5) + 10
-    counts = np.column_stack([sizes**2, np.full(len(sizes), 10)])
-    counts[:2] = [[1, 0], [0, 0]]
-    description = described(counts)
-    strip = strip_of(description, MOST_CLASSES)
+    description = many(MAX_ROWS + 5)
     tiles, bars = drawn(description)
-    assert len(values_of(bars)) == MOST_DIFFERENT + NUM_DECILES
-    assert tiles["encoding"]["y"]["scale"]["domain"] == [row.label for row in (*strip.clients, *strip.deciles)]
-    measured = [client for client in description.clients if client.label_divergence is not None]
-    assert len(measured) == MAX_ROWS + 3
-    rows = [client.num_rows for client in sorted(measured, key=lambda client: client.label_divergence or 0.0)]
-    means = [np.mean(part) for part in np.array_split(rows, NUM_DECILES)]
-    assert [bar["rows"] for bar in values_of(bars)[MOST_DIFFERENT:]] == pytest.approx(means, rel=1e-4)
+    strip = strip_of(description, MOST_CLASSES)
+    assert tiles["encoding"]["y"]["scale"]["domain"] == [row.label for row in strip.rows]
+    assert [bar["rows"] for bar in values_of(bars)] == [row.num_rows for row in strip.rows]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from fedscout.experiments.grids.federation_runner import Choice, other_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
 from fedscout.experiments.published import measurements
 from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
-from fedscout.experiments.studies.grid_folder import GridFolder
+from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
 from fedscout.experiments.timings.engine import TRAINING, work_federation

@@ -22,7 +22,8 @@ from optuna.trial import TrialState
 
 from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.experiments import text
-from fedscout.experiments.reports.export import WRITERS, LoggedStudy, export, read_study
+from fedscout.experiments.reports.export import WRITERS, export, name_of, runs_of
+from fedscout.experiments.studies.result import StoredStudy, read_study
 from tests.experiments.reports.scripted_study import NUM_ROUNDS, write_study
 from tests.forged_trials import forge
 from tests.kits.refusals import refused
@@ -30,7 +31,7 @@ from tests.kits.refusals import refused
 SEARCH = ("search.strategies=[fedavg,fedadam,fedprox,multikrum,krum]", "search.budget=12", "search.kind=random")
 
 
-def made(folder: Path, *settings: str) -> LoggedStudy:
+def made(folder: Path, *settings: str) -> StoredStudy:
     write_study(folder / "study", *settings)
     return read_study(folder / "study")
 
@@ -52,9 +53,9 @@ def test_optuna_reads_the_search(tmp_path: Path) -> None:
     assert [export(study, "optuna", str(path)) for _ in range(2)] == [13, 13]
     write_study(tmp_path / "other", "search.budget=1", "seed=1")
     assert export(read_study(tmp_path / "other"), "optuna", str(path)) == 2
-    found = stored(path, study.name)
+    found = stored(path, name_of(study))
     assert len(found.trials) == 1 + 12
-    records = [record for record in study.records if record.phase in ("baseline", "search")]
+    records = [record for record in study.trials if record.phase in ("baseline", "search")]
     for trial, record in zip(found.trials, records, strict=True):
         assert trial.params["strategy"] == record.strategy
         assert all(trial.params[name] == record.parameters[name] for name in trial.params if name in record.parameters)
@@ -65,8 +66,8 @@ def test_optuna_reads_the_search(tmp_path: Path) -> None:
     first = found.trials[0]
     assert first.intermediate_values == dict.fromkeys(range(1, NUM_ROUNDS + 1), 0.5)
     assert first.datetime_complete is not None
-    assert first.datetime_complete.astimezone() == study.records[0].finished_at
-    assert first.duration == timedelta(seconds=study.records[0].seconds["total"] or 0)
+    assert first.datetime_complete.astimezone() == study.trials[0].finished_at
+    assert first.duration == timedelta(seconds=study.trials[0].seconds["total"] or 0)
     adam = next(trial for trial in found.trials if trial.params["strategy"] == "fedadam")
     tried = [record.parameters["eta"] for record in records if record.strategy == "fedadam"]
     eta = adam.distributions["eta"]
@@ -83,8 +84,10 @@ def test_trials_of_fewer_rounds_are_pruned(tmp_path: Path) -> None:
     kinds = "search.strategies=[fedadam,krum,multikrum]"
     study = made(tmp_path, "search.kind=racing", "search.racing.min_rounds=1", kinds)
     export(study, "optuna", str(tmp_path / "optuna.db"))
-    pruned = [trial for trial in stored(tmp_path / "optuna.db", study.name).trials if trial.state == TrialState.PRUNED]
-    searched = [record for record in study.records if record.phase == "search"]
+    pruned = [
+        trial for trial in stored(tmp_path / "optuna.db", name_of(study)).trials if trial.state == TrialState.PRUNED
+    ]
+    searched = [record for record in study.trials if record.phase == "search"]
     assert len(pruned) == sum(record.num_rounds < NUM_ROUNDS for record in searched) > 0
     assert {trial.value for trial in pruned} <= {0.26, 0.27}
 
@@ -108,23 +111,23 @@ def test_without_its_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 def test_a_damaged_file_is_left_out_and_told(tmp_path: Path) -> None:
     """The study may be unfinished; its folder is only read."""
     study = made(tmp_path, *SEARCH)
-    files = sorted((study.path / "trials").iterdir())
+    files = sorted((study.folder / "trials").iterdir())
     files[5].unlink()
     files[7].write_bytes(b"damaged")
     forge(files[8], parameters="[1]")
-    before = sorted((path, path.stat().st_mtime_ns) for path in study.path.rglob("*"))
-    rest = read_study(study.path)
+    before = sorted((path, path.stat().st_mtime_ns) for path in study.folder.rglob("*"))
+    rest = read_study(study.folder)
     assert [str(file) in fault for file, fault in zip(files[7:9], rest.faults, strict=True)] == [True, True]
     assert export(rest, "optuna", str(tmp_path / "optuna.db")) == 13 - 3
-    assert sorted((path, path.stat().st_mtime_ns) for path in study.path.rglob("*")) == before
+    assert sorted((path, path.stat().st_mtime_ns) for path in study.folder.rglob("*")) == before
 
 
 def test_runs_have_unique_names_and_flat_settings(tmp_path: Path) -> None:
     study = made(tmp_path, "search.budget=8", "search.strategies=[fedadam,fedprox]")
-    runs = list(study.runs())
+    runs = list(runs_of(study))
     assert len({run.name for run in runs}) == len(runs)
     assert runs[0].name.startswith("00000-fedavg-")
-    assert study.name == f"wine-{study.config.digest()[:8]}"
+    assert name_of(study) == f"wine-{study.config.digest()[:8]}"
     adam = next(run for run in runs if run.trial.strategy == "fedadam")
     assert {"eta", "tau", "beta_1", "beta_2", "learning_rate", "seed"} < {*adam.settings}
     assert not any(isinstance(value, dict) or value is None for value in adam.settings.values())
@@ -135,10 +138,10 @@ def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
     with refused(LogError, key="the folder"):
         read_study(tmp_path)
     study = made(tmp_path, "search.budget=1")
-    for file in (study.path / "trials").iterdir():
+    for file in (study.folder / "trials").iterdir():
         file.unlink()
     with refused(LogError, key="the folder"):
-        read_study(study.path)
+        read_study(study.folder)
 
 
 # MLflow, told by a stand-in with the signatures of its client.
@@ -211,10 +214,10 @@ def test_mlflow_gets_what_it_does_not_have(tmp_path: Path, mlflow: Client) -> No
         export(study, "mlflow", f"sqlite:///{tmp_path}/new/mlflow.db")
     mlflow.breaks_after = None
     assert (tmp_path / "new").is_dir()
-    assert export(study, "mlflow", "http://mlflow") == len(study.records) - 2
+    assert export(study, "mlflow", "http://mlflow") == len(study.trials) - 2
     assert export(study, "mlflow", "http://mlflow") == 0
     ended = [run for run in mlflow.runs if run.end_time is not None]
-    for record, run in zip(study.records, ended, strict=True):
+    for record, run in zip(study.trials, ended, strict=True):
         assert run.status == ("FAILED" if record.strategy == "fedprox" else "FINISHED")
         assert (run.params["strategy"], run.tags["phase"]) == (record.strategy, record.phase)
         assert run.end_time == round(1000 * record.finished_at.timestamp())
@@ -233,10 +236,10 @@ def test_tensorboard_reads_every_trial(tmp_path: Path) -> None:
 
     study = made(tmp_path, "search.strategies=[fedadam,fedprox]", "search.budget=6", "search.confirmation_seeds=2")
     for _ in range(2):
-        assert export(study, "tensorboard", str(tmp_path / "board")) == len(study.records)
-    folders = sorted((tmp_path / "board" / study.name).iterdir())
-    assert [folder.name for folder in folders] == [run.name for run in study.runs()]
-    for record, folder in zip(study.records, folders, strict=True):
+        assert export(study, "tensorboard", str(tmp_path / "board")) == len(study.trials)
+    folders = sorted((tmp_path / "board" / name_of(study)).iterdir())
+    assert [folder.name for folder in folders] == [run.name for run in runs_of(study)]
+    for record, folder in zip(study.trials, folders, strict=True):
         events = EventAccumulator(str(folder)).Reload()
         accuracy = events.Scalars("accuracy")
         assert [event.step for event in accuracy] == list(range(1, len(record.rounds["accuracy"]) + 1))
@@ -280,18 +283,18 @@ def test_wandb_has_every_trial_with_its_curves(tmp_path: Path) -> None:
 
     study = made(tmp_path, "search.strategies=[fedadam,fedprox]", "search.budget=3", "search.confirmation_seeds=2")
     for _ in range(2):
-        assert export(study, "wandb", str(tmp_path / "runs")) == len(study.records)
+        assert export(study, "wandb", str(tmp_path / "runs")) == len(study.trials)
     by_name = {}
-    for file in (tmp_path / "runs" / study.name).glob("wandb/offline-run-*/*.wandb"):
+    for file in (tmp_path / "runs" / name_of(study)).glob("wandb/offline-run-*/*.wandb"):
         found: dict[str, Any] = defaultdict(list)
         for record in wandb_records(file):
             found[record.WhichOneof("record_type")].append(record)
         by_name[found["run"][0].run.display_name] = found
-    assert len(by_name) == len(study.records)
-    for run in study.runs():
+    assert len(by_name) == len(study.trials)
+    for run in runs_of(study):
         found = by_name[run.name]
         logged = found["run"][0].run
-        assert (logged.project, logged.run_group) == (study.name, run.trial.phase)
+        assert (logged.project, logged.run_group) == (name_of(study), run.trial.phase)
         assert values_of(logged.config.update).items() >= run.settings.items()
         accuracy = [values_of(row.history.item)["accuracy"] for row in found["history"]]
         assert accuracy == list(run.trial.rounds["accuracy"])

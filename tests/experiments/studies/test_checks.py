@@ -229,19 +229,6 @@ def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Pa
         pass
 
 
-def test_a_report_serves_a_search_that_begins_otherwise_but_trials_do_not(tmp_path: Path) -> None:
-    """`detect` and then `search` in one folder: the first generation is nothing that a report rests on."""
-    informed, published = CONFIG, CONFIG.without_diagnosis()
-    assert informed.digest() != published.digest()
-    for config in (informed, published):
-        with open_run_folder(tmp_path, config, None) as folder:
-            folder.write_json("report.json", {})
-    assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == published.digest()
-    (tmp_path / "trials").mkdir(exist_ok=True)
-    (tmp_path / "trials" / "0.parquet").write_bytes(b"")
-    assert "search.informed" in refusal(tmp_path, informed)
-
-
 def test_differences_name_keys_that_only_one_side_has() -> None:
     old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 4}
     new = {"a": 1, "b": {"c": 2, "d": 5}, "new": 6}

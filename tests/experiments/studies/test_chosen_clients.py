@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.studies.checks import searched_policies, selection_of
-from fedscout.experiments.studies.client_settings import check_proxy_rows
+from fedscout.experiments.studies.checks import check_proxy_rows, searched_policies, selection_of
 from fedscout.experiments.studies.workflow import cohort_of, run_training, run_workflow
 from fedscout.search.ledger import StudyFacts
 from fedscout.search.settings_table_file import write_settings_table
@@ -327,61 +324,6 @@ def test_what_is_refused(path: Path, tmp_path: Path, more: str, subject: str, na
     assert names in fault
     assert "\n" not in fault
     assert not (tmp_path / "out").exists()
-
-
-def told_of(message: str) -> tuple[str, ...]:
-    """Return the table of a warning, what it was tuned for, and what the study has instead."""
-    found = re.fullmatch(r"(\S+) was tuned for (.*); this study has (.*)", message)
-    assert found is not None, message
-    return found.groups()
-
-
-TUNED = {
-    **PROVENANCE,
-    "trained_model": "dense 64-64-32-10",
-    "tuned": {"training": {"optimizer": "sgd", "momentum": 0.0}},
-}
-
-
-@pytest.mark.parametrize(
-    ("tuned", "study", "said"),
-    [
-        ({}, [], None),
-        ({}, ["model.kind=dense", "model.hidden=[64,32]"], None),
-        ({}, ["strategy.kind=fedadagrad"], None),
-        ({"strategy": "fedadagrad"}, ["strategy.kind=fedadagrad"], None),
-        (
-            {},
-            ["model.hidden=[8]", "training.optimizer=adam", "strategy.kind=fedadagrad"],
-            ("model dense 64-64-32-10, optimizer sgd", "model dense 64-8-10, optimizer adam"),
-        ),
-        ({}, ["training.momentum=0.9"], ("momentum 0.0", "momentum 0.9")),
-        ({"strategy": "fedadagrad"}, ["strategy.kind=fedprox"], ("strategy fedadagrad", "strategy fedprox")),
-        ({"dataset": "wine"}, [], ("dataset wine", "dataset digits")),
-        ({"tuned": "?", "trained_model": 3}, [], ("model 3", "model dense 64-64-32-10")),
-    ],
-)
-def test_what_a_table_was_tuned_for_is_said_where_the_study_has_something_else(
-    tmp_path: Path, caplog: Any, tuned: dict[str, Any], study: list[str], said: tuple[str, str] | None
-) -> None:
-    """In one line, before anything trains; a table of FedAvg's serves every strategy."""
-    path = tmp_path / "table.parquet"
-    write_settings_table(path, TABLE, {**TUNED, **tuned})
-    with caplog.at_level(logging.WARNING, logger="fedscout"):
-        run_training(load_config(with_table(path, "training.num_rounds=1", *study)), tmp_path / "out")
-    expected = [] if said is None else [(str(path), *said)]
-    assert [told_of(message) for message in caplog.messages if " tuned " in message] == expected
-
-
-def test_a_table_of_one_strategy_is_not_for_a_search_of_all(tmp_path: Path, caplog: Any) -> None:
-    path = tmp_path / "table.parquet"
-    write_settings_table(path, TABLE, {**TUNED, "strategy": "fedadam"})
-    with caplog.at_level(logging.WARNING, logger="fedscout"):
-        for number, strategies in enumerate(["[fedadam]", "[fedadam,fedprox]"]):
-            config = load_config(with_table(path, f"search.strategies={strategies}"))
-            run_workflow(config, tmp_path / str(number), detection=False)
-    (told,) = [told_of(message) for message in caplog.messages if " tuned " in message]
-    assert told == (str(path), "strategy fedadam", "strategy fedadam or fedprox")
 
 
 def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

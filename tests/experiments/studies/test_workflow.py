@@ -16,10 +16,10 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config, planned_trials
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.details import show_outcome
-from fedscout.experiments.reports.export import read_study
+from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.one_shot import RecommendationRequest
+from fedscout.experiments.studies.result import read_study
 from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import (
     Display,
@@ -353,7 +353,7 @@ def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(levelled
 
 def test_fedavg_goes_on_from_where_it_was(levelled: Levelled) -> None:
     """Its four trials take as many rounds as one."""
-    records = read_study(levelled.study.folder).records
+    records = read_study(levelled.study.folder).trials
     assert len(levelled.trained) == ROUNDS * (len(records) - len(SHORTER))
     baseline = [record for record in records if record.phase == "baseline"]
     assert all(baseline[-1].rounds["accuracy"][: one.num_rounds] == one.rounds["accuracy"] for one in baseline)

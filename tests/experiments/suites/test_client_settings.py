@@ -17,7 +17,7 @@ from fedscout.experiments.grids.catalogue import catalogue
 from fedscout.experiments.grids.cells import CellContext, Measured, run_cells
 from fedscout.experiments.grids.experiment import Experiment, Given, Settings, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
-from fedscout.experiments.studies.grid_folder import GridFolder
+from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.suites.client_settings import (
     WAYS,
     SettingsTuning,

@@ -18,6 +18,7 @@ import pytest
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.engine.runtime.files import json_text
 from fedscout.engine.trials.log import read_trials
+from fedscout.engine.trials.record import Trial
 from fedscout.experiments.charts import thinned
 from fedscout.experiments.config import load_config
 from fedscout.experiments.reports import page
@@ -29,11 +30,8 @@ from fedscout.experiments.reports.page import (
     write_report,
 )
 from fedscout.experiments.reports.page_sweep import sweep_page
-from fedscout.experiments.reports.page_tables import (
-    read_study_files,
-    searched,
-    strategy_name,
-)
+from fedscout.experiments.reports.page_tables import searched, strategy_name
+from fedscout.experiments.studies.result import read_study
 from fedscout.experiments.sweeps.results import TABLE_COLUMNS
 from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
@@ -69,9 +67,9 @@ def test_curves_on_the_page_are_those_of_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["mine:Mean", "of_another_version"])
 def test_a_strategy_that_is_not_the_program_s_is_called_as_in_the_log(strategy: str) -> None:
     parameters = {"share": 0.5, **({"path": strategy} if ":" in strategy else {})}
-    assert strategy_name({"strategy": strategy, "parameters": parameters}) == f"{strategy}(share=0.5)"
-    trained = {"strategy": strategy, "parameters": parameters, "phase": "train", "selection": "oort"}
-    assert strategy_name(trained) == f"{strategy}(share=0.5, selection=oort)"
+    searched = Trial(strategy=strategy, parameters=parameters, phase="search", selection="oort")
+    assert strategy_name(searched) == f"{strategy}(share=0.5)"
+    assert strategy_name(replace(searched, phase="train")) == f"{strategy}(share=0.5, selection=oort)"
 
 
 def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
@@ -126,6 +124,19 @@ def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Pa
     assert write_report(folder).is_file()
 
 
+@pytest.mark.parametrize(
+    "change", [{"versus": {}}, {"contestants": []}, {"reference": "tuned-fedavg"}, {"versus": {"fedavg": {}}}], ids=str
+)
+def test_a_confirmation_that_compares_nothing_is_told(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = write_study(tmp_path / "out")
+    result = json.loads((folder / "result.json").read_text())
+    result["confirmation"] |= change
+    (folder / "result.json").write_text(json.dumps(result))
+    page = study_page(folder)
+    (search,) = [section for section in page.sections if section.name == "search"]
+    assert any("result.json" in sentence for sentence in search.sentences)
+
+
 @pytest.mark.slow
 def test_no_word_of_others_becomes_code(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
@@ -148,7 +159,7 @@ def test_a_full_disk_loses_the_report_alone(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr("fedscout.experiments.reports.page.write_atomically", full)
+    monkeypatch.setattr("fedscout.experiments.studies.run_folder.write_atomically", full)
     with pytest.raises(EngineError, match="No space"):
         write_report(folder)
     with caplog.at_level("WARNING", logger="fedscout"):
@@ -187,7 +198,7 @@ def test_a_page_of_many_trials_draws_the_highlighted_and_others_of_every_fitness
 ) -> None:
     monkeypatch.setattr(page, "MAX_DRAWN", 120)
     folder = write_study(tmp_path / "out", num_trials=200, num_rounds=20)
-    study = read_study_files(folder)
+    study = read_study(folder)
     trials, drawn = searched(study), page._drawn_trials(searched(study))
     assert len(drawn) == page.MAX_DRAWN + (trials["role"] != "").sum()
     assert set(trials[trials["role"] != ""]["trial"]) <= set(drawn["trial"])
@@ -236,7 +247,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_command_makes_the_same_configuration(tmp_path: Path, settings: list[str]) -> None:
     config = load_config(settings)
-    study = read_study_files(write_study(tmp_path / "out"))
+    study = read_study(write_study(tmp_path / "out"))
     claim = {"config": config.identity(), "config_hash": config.digest()}
     command = command_of(replace(study, claim=claim))
     assert command is not None
@@ -246,7 +257,7 @@ def test_the_command_makes_the_same_configuration(tmp_path: Path, settings: list
 
 
 def test_a_configuration_that_is_not_known_has_no_command(tmp_path: Path) -> None:
-    study = read_study_files(write_study(tmp_path / "out"))
+    study = read_study(write_study(tmp_path / "out"))
     claim = {"config": {"training": {"no_such_key": 1}}, "config_hash": "0"}
     assert command_of(replace(study, claim=claim)) is None
 

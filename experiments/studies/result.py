@@ -1,0 +1,312 @@
+"""The result of a study: what its folder holds, finished or not, as one value, and the document that ends it.
+
+Screen, page, exports, the Python interface and `fedscout app` tell the facts of this value. A folder is read only;
+missing or unreadable parts are None or empty and listed in `faults`. Anyone with write access may edit the files or
+leave a partial copy, so all of them are validated when they are read, and a mismatch is reported in one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedscout.detectors.report import HeterogeneityReport
+from fedscout.engine.data.federation import Federation, Names
+from fedscout.engine.errors import DataError, LogError
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.text import details, fault_of
+from fedscout.engine.trials.log import read_records
+from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
+from fedscout.experiments.config import StudyConfig, fault_text
+from fedscout.experiments.description import RealizedHeterogeneity
+from fedscout.experiments.studies.run_folder import RESULT_FILE, stored_claim, versions
+from fedscout.search.confirmation.confirmation import Candidate, Confirmation
+from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
+from fedscout.search.recommenders.diagnosis import Reason
+from fedscout.search.study import StudyOutcome
+
+REPORT_FILE = "report.json"
+
+
+def federation_facts(federation: Federation) -> dict[str, Any]:
+    """Return the recorded facts of a built federation."""
+    return {
+        "name": federation.name,
+        "num_clients": federation.num_clients,
+        "num_classes": federation.num_classes,
+        "client_rows": federation.partition.sizes.tolist(),
+        **({"unseen_clients": sorted(federation.unseen)} if federation.unseen else {}),
+        "class_names": list(federation.class_names),
+        **federation.facts,
+    }
+
+
+def result_document(
+    config: StudyConfig,
+    federation: Federation,
+    found: tuple[RealizedHeterogeneity, Sequence[str]],
+    report: HeterogeneityReport | None,
+    outcome: StudyOutcome,
+    timings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the result as a document; `found` is the realised heterogeneity and the notes on dependent rows."""
+    confirmation, advice, recommendation = outcome.confirmation, outcome.advice, outcome.recommendation
+    tuned = outcome.tuned[0].trials[0] if outcome.tuned else None
+    chosen = {"best": outcome.best, "worst": outcome.worst, "baseline": outcome.baseline, "tuned_baseline": tuned}
+    advised: dict[str, Any] = {}
+    if recommendation is not None:
+        advised["recommendation"] = recommendation.document()
+    if advice is not None:
+        kind = {"kind": advice.spec.kind, **advice.spec.parameters()}
+        advised["advice"] = {"strategy": kind, **vars(advice.reasons[0])}
+        advised["first_generation"] = [candidate.document() for candidate in outcome.first_generation]
+    return {
+        "config": config.identity(),
+        "config_hash": config.digest(),
+        "versions": versions(),
+        "federation": federation_facts(federation),
+        "realised": found[0].model_dump(mode="json"),
+        "dependence": list(found[1]),
+        "affected_clients": list(federation.affected_clients),
+        "report": None if report is None else report.without_timings().model_dump(mode="json"),
+        "trials": [trial.summary() for trial in [outcome.baseline, *outcome.trials]],
+        "trainings": outcome.trainings,
+        **({"notes": outcome.notes} if outcome.notes else {}),
+        "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
+        **advised,
+        **{name: None if trial is None else trial.summary() for name, trial in chosen.items()},
+        **({} if outcome.early_stopping_round is None else {"num_rounds": outcome.early_stopping_round}),
+        **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
+        "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
+        "timings": dict(timings),
+    }
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class FederationFacts(_Stored):
+    """The fields of the federation's facts that are read."""
+
+    name: str = ""
+    model: str = ""
+    source: str = ""
+    client_rows: tuple[int, ...] = ()
+    class_names: tuple[str, ...] = ()
+    client_names: tuple[str | int | float | bool, ...] = ()
+
+
+class ChosenTrial(_Stored):
+    """The fields of a trial's summary that are read."""
+
+    strategy: str
+    parameters: Mapping[str, Any]
+    learning_rate: float
+
+
+class StoredRecommendation(_Stored):
+    """The fields of a one-shot study's recommendation that are read."""
+
+    name: str
+    answered_by: str
+    reasons: tuple[Reason, ...] = Field(min_length=1)
+
+
+class StudyResult(_Stored):
+    """The fields of `result.json` that are read."""
+
+    federation: FederationFacts = FederationFacts()
+    dependence: tuple[str, ...] = ()
+    affected_clients: tuple[int, ...] = ()
+    report: HeterogeneityReport | None = None
+    best: ChosenTrial | None = None
+    confirmation: Confirmation | None = None
+    recommendation: StoredRecommendation | None = None
+
+
+def advised(
+    confirmation: Confirmation | None, best: Trial | ChosenTrial | None, usual_rate: float
+) -> dict[str, Any] | None:
+    """Return the strategy that a study recommends, or None if all trainings failed.
+
+    It holds kind, parameters and client learning rate. It is the study's pick if it was confirmed to be better, else
+    the reference, such as FedAvg at its tuned rate; without a confirmation, it is the best trial of the search.
+
+    Args:
+        confirmation: The confirmation, or None.
+        best: The search's best trial.
+        usual_rate: The study's client learning rate, which is omitted from the result.
+    """
+    chosen: Trial | ChosenTrial | Candidate | None = best if confirmation is None else confirmation.chosen
+    if chosen is None:
+        return None
+    own_rate = {} if chosen.learning_rate == usual_rate else {"client_learning_rate": chosen.learning_rate}
+    return {"kind": chosen.strategy, **chosen.parameters, **own_rate}
+
+
+@dataclass(frozen=True)
+class StoredStudy:
+    """Contents of a study's folder.
+
+    Attributes:
+        folder: The folder.
+        claim: Contents of `config.json`.
+        config: The configuration in it.
+        result: Contents of `result.json`; None while the study is unfinished.
+        report: Report of the detectors; None if detection did not run.
+        trials: The log, by number.
+        faults: Why files could not be used, a sentence each.
+    """
+
+    folder: Path
+    claim: Mapping[str, Any]
+    config: StudyConfig
+    result: StudyResult | None
+    report: HeterogeneityReport | None
+    trials: tuple[Trial, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def facts(self) -> StudyResult:
+        """The result; without any facts while the study is unfinished."""
+        return self.result or StudyResult()
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """The confirmation; None without one."""
+        return self.facts.confirmation
+
+    @property
+    def name(self) -> str:
+        """Display name of the study."""
+        logged = next((trial.study for trial in self.trials), self.config.federation.dataset)
+        return self.facts.federation.name or logged
+
+    @cached_property
+    def measure(self) -> Measure:
+        """The measure of the fitness."""
+        if self.confirmation is not None:
+            return self.confirmation.measure
+        return self.score_measure if self.config.search.objective == "accuracy" else UNLIKE
+
+    @property
+    def score_measure(self) -> Measure:
+        """The measure of a round's score."""
+        return MEASURES.get(next((trial.metric for trial in self.trials if trial.metric), ""), ACCURACY)
+
+    @property
+    def names(self) -> Names:
+        """Names of clients and classes; positions where they are unknown."""
+        facts = self.facts.federation
+        return Names(tuple(map(str, facts.client_names)), facts.class_names)
+
+    def scores(self, trial: Trial, of: Literal["round", "client"]) -> tuple[float, ...]:
+        """Return a trial's scores in the study's view, per round or per client."""
+        view = "clean_" if self.config.search.view == "clean" else ""
+        measures = trial.rounds if of == "round" else trial.clients
+        return measures.get(f"{view}{'accuracy' if trial.metric is None else 'metric'}", ())
+
+
+def rounds_of(trial: Trial) -> dict[str, tuple[float, ...]]:
+    """Return what was measured after each round, by name; without the accuracy of a regression, which is NaN."""
+    names = ("accuracy", "loss", "train_loss", *SCORES_WHERE_KNOWN, "seconds")
+    has_accuracy = any(map(isfinite, trial.rounds["accuracy"]))
+    measured = [name for name in names if name in trial.rounds and (has_accuracy or name != "accuracy")]
+    return {name: trial.rounds[name] for name in measured}
+
+
+def read_study(folder: Path) -> StoredStudy:
+    """Return the contents of a study's folder.
+
+    Raises:
+        LogError: If the folder holds no study.
+    """
+    claim, config = read_claim(folder)
+    faults: list[str] = []
+    result = report = None
+    try:
+        result = read_result(folder)
+    except LogError as error:
+        faults.append(f"{error}.")
+    try:
+        report = HeterogeneityReport.model_validate(read_json_object(folder / REPORT_FILE))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        faults.append(f"{REPORT_FILE} can't be read ({type(error).__name__}).")
+    trials, unread = read_records(folder / "trials", claim["config_hash"])
+    faults += [f"{path} can't be used and is left out ({reason})." for path, reason in unread.items()]
+    report = report or (None if result is None else result.report)
+    if result is None and report is None and not trials:
+        raise LogError.of("the folder", "hold a study", f"{folder} without a readable trial or report")
+    return StoredStudy(folder, claim, config, result, report, tuple(trials), tuple(faults))
+
+
+def read_report(path: Path) -> HeterogeneityReport:
+    """Read the report that `--report` names: a file of a study, of `fedscout detect --out`, or the output of `--json`.
+
+    Raises:
+        DataError: If it is not a report.
+    """
+    requirement = "be a report that `fedscout detect` or `fedscout run` wrote"
+    try:
+        document = read_json_object(path)
+        inner = document.get("report")
+        return HeterogeneityReport.model_validate(document if inner is None else inner)
+    except ValidationError as error:
+        raise DataError.of("--report", requirement, f"{path}: {_fault(error)}") from error
+    except FileNotFoundError as error:
+        raise DataError.of("--report", requirement, f"{path}: no such file") from error
+    except (OSError, ValueError) as error:
+        raise DataError.of("--report", requirement, f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _fault(error: ValidationError) -> str:
+    detail = details(error)[0]
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return f"{key} is not a known key; the report may be of another version"
+    return " ".join(f"{fault_of(key, detail)}".split())
+
+
+def read_result(folder: Path) -> StudyResult | None:
+    """Return a study's result; None if there is none yet.
+
+    Raises:
+        LogError: If it can't be read or does not match the schema.
+    """
+    path = folder / RESULT_FILE
+    try:
+        return StudyResult.model_validate(read_json_object(path))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise LogError.of(path, f"be a study's result, but {fault_text(details(error)[0])}") from error
+    except (OSError, ValueError) as error:
+        raise LogError.of(path, f"be a study's result, but can't be read: {error}") from error
+
+
+def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
+    """Return the content of `config.json` and the configuration in it.
+
+    A table of client settings is stored only as a digest, so it is omitted from the configuration.
+
+    Raises:
+        LogError: If the folder holds no study, or one of another version.
+    """
+    claim = stored_claim(folder)
+    if claim is None:
+        raise LogError.of("the folder", "hold a study", f"{folder} without a readable config.json")
+    stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
+    try:
+        config = StudyConfig.model_validate(stored_config)
+    except ValidationError as error:
+        raise LogError.of(folder, f"be a study of this version, but its {fault_text(details(error)[0])}") from error
+    return {**claim, "config": {**claim["config"], **config.identity()}}, config
