@@ -30,9 +30,8 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.deployment.client import Agreement
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.reports.export import read_study
-from fedscout.experiments.reports.page_tables import read_study_files
 from fedscout.experiments.studies.checks import client_table_of
+from fedscout.experiments.studies.result import read_study
 from fedscout.experiments.studies.runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
 from fedscout.search.settings_table_file import write_settings_table
@@ -127,10 +126,9 @@ def test_a_drivers_folder_is_a_study(agreement: Path, link: NodeLink, tmp_path: 
     federation = met(link, agreement, tmp_path, round_timeout=round_timeout)
     federation.detect()
     federation.train({"kind": "fedadam", "eta": 0.05}, rounds=1)
-    for study in (read_study(out), read_study_files(out)):
-        assert not study.faults
-    assert [trial.strategy for trial in read_study(out).records] == ["fedadam"]
-    assert read_study_files(out).trials["num_rounds"].tolist() == [1]
+    study = read_study(out)
+    assert not study.faults
+    assert [(trial.strategy, trial.num_rounds) for trial in study.trials] == [("fedadam", 1)]
 
 
 def test_what_is_kept_is_told_before_anything_trains(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
