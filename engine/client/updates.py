@@ -60,8 +60,7 @@ from fedscout.engine.contracts.algorithm import (
 )
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import DoubleArray, RowProducts, Samples
-from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
-from fedscout.engine.data.federation import EmbeddingSource, Federation
+from fedscout.engine.data.federation import Device, EmbeddingSource, Federation, RoundWork, simulated_seconds
 from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import (
     NO_SERVER_ROWS,

@@ -40,8 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.client_table import SettingsLookup
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining, SettingsLookup
 from fedscout.engine.metrics import Sums
 from fedscout.engine.models.layout import Adjusted, ParameterLayout, RowLoss
 

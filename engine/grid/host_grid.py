@@ -39,7 +39,7 @@ from flwr.supercore.run import Run
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientState
-from fedscout.engine.contracts.client_table import FAR_KEY
+from fedscout.engine.contracts.config import FAR_KEY
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.replies import (

@@ -37,7 +37,7 @@ from flwr.serverapp import Grid
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.data.devices import Device, RoundWork
+from fedscout.engine.data.federation import Device, RoundWork
 from fedscout.engine.data.split import num_part_rows, num_training_rows
 from fedscout.engine.messages.calls import (
     DoubleArray,

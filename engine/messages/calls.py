@@ -36,10 +36,9 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, ClientState
-from fedscout.engine.contracts.client_table import SettingsLookup
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining, SettingsLookup
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.messages.keys import OwnValue, is_own
 from fedscout.engine.metrics import Metric, RowMeans, Sums
 from fedscout.engine.models.layout import ParameterLayout

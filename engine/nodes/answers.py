@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.contracts.algorithm import ClientScore, ClientState
-from fedscout.engine.contracts.client_table import FAR_KEY
+from fedscout.engine.contracts.config import FAR_KEY
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, TrainResults
 from fedscout.engine.messages.keys import INITIAL_LOSS_KEY, NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, ROUND_KEY
 from fedscout.engine.metrics import Metric, RowMeans, Sums

@@ -17,7 +17,7 @@ Replies to a driver leave out what a simulation would report:
 
 - Only the type of an error is reported, as the text of an error in a model or an algorithm may contain rows. The full
   error is written to the client's own log.
-- With a table of client settings (`fedscout.engine.contracts.client_table`) nothing may disclose the cell: scores are
+- With a table of client settings (`fedscout.engine.contracts.config`) nothing may disclose the cell: scores are
   normalised to one row, and compute time is not reported.
 - Updates that a strategy clips on clients (`fedscout.engine.messages.contents`) are clipped before they are sent.
 """
@@ -42,11 +42,9 @@ from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT,
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientScore, ClientState
-from fedscout.engine.contracts.client_table import FAR_KEY
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import FAR_KEY, LocalTraining
 from fedscout.engine.data.client import Privacy, QueryTable, Release, WithheldError
-from fedscout.engine.data.devices import AbsentError
-from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.federation import AbsentError, Federation
 from fedscout.engine.errors import FedscoutError, TrialError
 from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages import keys

@@ -25,8 +25,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from pydantic import ValidationError
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
-from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import METRICS, LocalTraining, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.messages.calls import (
     Assignment,
     EngineNeeds,

@@ -37,8 +37,7 @@ from fedscout.engine.contracts.algorithm import (
     TrainRequest,
     Validation,
 )
-from fedscout.engine.contracts.client_table import FAR_KEY
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import FAR_KEY, LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import FlatModel

@@ -34,7 +34,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.contracts.client_table import FAR_KEY, SettingsLookup
+from fedscout.engine.contracts.config import FAR_KEY, SettingsLookup
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import Evaluation

@@ -39,7 +39,7 @@ from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.data.devices import round_seconds
+from fedscout.engine.data.federation import round_seconds
 from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import Evaluation

@@ -16,7 +16,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
-from fedscout.engine.messages.exchange import send_query
+from fedscout.engine.messages.contents import send_query
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
 from fedscout.engine.trials.record import Trial

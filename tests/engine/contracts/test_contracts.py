@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientResults, ClientUpdate, LocalRun, TrainRequest
-from fedscout.engine.contracts.client_table import (
+from fedscout.engine.contracts.config import (
     FAR_KEY,
+    LocalTraining,
     SettingsCell,
     SettingsLookup,
     SettingsTable,
     heterogeneity_index,
     missing_entropy,
 )
-from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS, Samples
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, HostCall, Session, TrainResults

@@ -31,9 +31,8 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import claim_task_identity, client_of, flat_record, node_of
+from fedscout.engine.messages.contents import claim_task_identity, client_of, flat_record, node_of, send_query
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
-from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.training.loop import NO_ROWS

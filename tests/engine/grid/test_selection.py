@@ -20,16 +20,16 @@ from fedscout.engine.client.updates import WithheldTensors
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Release
-from fedscout.engine.data.devices import (
+from fedscout.engine.data.federation import (
     AbsentError,
     Device,
+    Federation,
     RoundWork,
     check_takes_part,
     misses,
     round_seconds,
     simulated_seconds,
 )
-from fedscout.engine.data.federation import Federation
 from fedscout.engine.data.split import num_training_rows
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid

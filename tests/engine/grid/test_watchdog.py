@@ -14,7 +14,7 @@ import pytest
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientScore
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.watchdog import Results, perform_with_timeout
@@ -28,8 +28,7 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import train_config
-from fedscout.engine.messages.exchange import send_query
+from fedscout.engine.messages.contents import send_query, train_config
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
 from tests.engine.results import trained
 

@@ -24,8 +24,7 @@ from torch import nn
 
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
-from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import LocalTraining, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.replies import base_config
@@ -298,7 +297,7 @@ def test_a_message_can_have_no_module_imported() -> None:
 
 
 def test_no_class_can_be_named_but_those_of_the_table() -> None:
-    for name in ("subprocess.Popen", "fedscout.engine.data.devices.Device", "builtins.eval", "builtins.set"):
+    for name in ("subprocess.Popen", "fedscout.engine.data.federation.Device", "builtins.eval", "builtins.set"):
         with pytest.raises(ValueError, match=name):
             WIRE.opened(content(["made", name, {}]))
 

@@ -18,7 +18,7 @@ from torch import nn
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Release
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import (
     Assignment,
