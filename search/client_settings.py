@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from fedscout.engine.contracts.config import HETEROGENEITY, METRICS, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsLookup, SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import code_digests
 

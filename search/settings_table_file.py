@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import FiniteFloat, PositiveInt, ValidationError, field_validator
 
-from fedscout.engine.contracts.config import HETEROGENEITY, METRICS, LocalTraining, SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.engine.runtime.files import not_written, write_atomically
 from fedscout.engine.text import details, fault_of

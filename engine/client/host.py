@@ -27,6 +27,7 @@ from fedscout.engine.client.updates import (
     Tuning,
     WithheldTensors,
     add_statistics,
+    clipped,
     products_on,
     tuned_scores,
 )
@@ -63,7 +64,7 @@ from fedscout.engine.messages.calls import (
     TrainResults,
 )
 from fedscout.engine.messages.keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY, OwnValue
-from fedscout.engine.metrics import RowLosses, RowMeans
+from fedscout.engine.metrics import RowLosses
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.runtime.processes import keep_freed_memory
 from fedscout.engine.seeds import integer, stream
@@ -184,7 +185,8 @@ class ClientHost:
                 except Exception as error:  # a client's failure is an answer, not the host's end
                     updates.failed(client, error)
             for block in self._trainer(call, request).train(request, works):
-                updates.add(with_signals(request, withheld.of(sent.of(block))))
+                sendable = with_signals(request, withheld.of(sent.of(block)))
+                updates.add(clipped(call, self._model.layout, sendable))
                 if parts:
                     yield from updates.taken(parts, large_bytes)
             results = updates.results()
@@ -208,11 +210,11 @@ class ClientHost:
 
     def _received_losses(
         self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int]
-    ) -> dict[str, dict[int, RowMeans]]:
+    ) -> dict[str, dict[int, ClientScore]]:
         """Return the losses of the received model for clients that trained and for those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
         requested = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
-        losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_requested in requested.items() if is_requested}
+        losses: dict[str, dict[int, ClientScore]] = {part: {} for part, wanted in requested.items() if wanted}
         places = [(part, client) for part in losses for client in clients]
         rows = {
             place: self._unless_abstaining(self._part(client, call, part, clean=False))
@@ -222,7 +224,7 @@ class ClientHost:
         for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
             part, client = places[place]
             if isinstance(score, ClientScore):
-                losses[part][client] = RowMeans.of(score.num_examples, score.statistics)
+                losses[part][client] = score
         return losses
 
     def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:

@@ -13,6 +13,8 @@ state.
 `WithheldTensors` handles tensors that clients do not send, as a selection policy may request for slow clients; the
 server keeps its own values for them.
 
+`clipped` clips updates where a strategy of Flower has its clients do so, as Flower's mod does.
+
 `add_statistics` sums the statistics of a metric over a host's clients, so that only totals leave the host.
 
 `tuned_scores` scores clients whose models are tuned on their rows before scoring.
@@ -349,6 +351,37 @@ class WithheldTensors:
         generator = stream(config[keys.SEED_KEY], "withheld", config[keys.ROUND_KEY], client)
         drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
         return self._layout.elements(lambda slot: slot.name in drawn)
+
+
+def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return the outcomes with updates clipped if the call asks for it, and a sum of whether they were below the norm.
+
+    The last bits of the norm depend on whether arrays go by the model's names.
+    """
+    if keys.CLIPPING_KEY not in call.config:
+        return outcomes
+    from flwr.supercore.differential_privacy import compute_adaptive_clip_model_update
+
+    def clip(update: ClientUpdate) -> ClientUpdate:
+        assert call.vector is not None
+        trained, received = [update.vector.copy()], [call.vector]
+        named = call.session.needs.arrays == "named"
+        if named:  # the mod measures whatever the record holds, counts of batches included
+            counted = layout.integers_after(call.arrays, update.num_steps)
+            trained = [*layout.split(trained[0], counted).values()]
+            received = [*layout.split(call.vector, call.arrays).values()]
+        is_short = compute_adaptive_clip_model_update(trained, received, call.config[keys.CLIPPING_KEY])
+        if named:
+            trained = [layout.join(dict(zip(layout.entries, map(np.asarray, trained), strict=True)))]
+        return replace(update, vector=trained[0], sums={**update.sums, keys.NORM_BIT_KEY: float(is_short)})
+
+    clipped_outcomes: list[Outcome] = []
+    for work, update in outcomes:
+        try:
+            clipped_outcomes.append((work, update if isinstance(update, Exception) else clip(update)))
+        except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
+            clipped_outcomes.append((work, error))
+    return clipped_outcomes
 
 
 def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:

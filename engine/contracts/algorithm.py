@@ -40,7 +40,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.config import LocalTraining, SettingsLookup
+from fedscout.engine.contracts.client_table import SettingsLookup
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.metrics import Sums
 from fedscout.engine.models.layout import Adjusted, ParameterLayout, RowLoss
 
@@ -285,23 +286,6 @@ class ClientResults:
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Performance of one client's sent model on its validation rows.
-
-    Attributes:
-        num_examples: Rows; 0 if they are so few that the client abstains.
-        num_correct: Number of rows whose class has the largest output.
-        loss_sum: Sum of the rows' losses.
-        sums: Sums that `train` reported for the client.
-    """
-
-    num_examples: int
-    num_correct: float
-    loss_sum: float
-    sums: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class ClientAlgorithm:
     """Base class of client algorithms, and FedAvg's client; subclasses override what differs. Frozen and picklable.
 
@@ -347,12 +331,13 @@ class ClientAlgorithm:
         trained = run.descend(run.received)
         return ClientResults(trained, trained.vectors)
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         """Return the sums that a client reports in addition to those of `train`; all clients use the same names.
 
         Args:
             facts: As for `settings`.
-            validation: Performance of the sent model on the client's validation rows.
+            score: Of the sent model on the client's validation rows; without rows if the client abstains.
+            sums: What `train` reported for the client.
         """
         raise NotImplementedError(f"{type(self).__name__} declares validates, but has no validated method")
 

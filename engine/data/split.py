@@ -144,19 +144,14 @@ def split_client(
     return ClientSplit(np.setdiff1d(rest, validation, assume_unique=True), validation, test)
 
 
-def num_training_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> IntArray:
-    """Return the number of training rows of clients, shape `(clients,)`; approximate for rows in groups.
+def num_part_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> dict[str, IntArray]:
+    """Return clients' rows of each part, `train`, `validation` and `test`; approximate for rows in groups.
 
     Args:
         num_rows: Number of rows of each client, shape `(clients,)`.
         test_fraction: As for `split_client`.
         validation_fraction: As for `split_client`.
     """
-    return num_part_rows(num_rows, test_fraction, validation_fraction)["train"]
-
-
-def num_part_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> dict[str, IntArray]:
-    """Return the rows of each part, `train`, `validation` and `test`; arguments as for `num_training_rows`."""
     remaining, parts = np.asarray(num_rows), {}
     for part, fraction in (("test", test_fraction), ("validation", validation_fraction)):
         taken = np.clip(np.rint(fraction * remaining), 1, remaining - 1).astype(np.int64)

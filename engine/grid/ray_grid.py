@@ -532,11 +532,6 @@ class RayGrid(HostGrid[RayCall]):
         keeps_states = self.session.algorithm is not None or not self.facts.holds_rows
         self._large_states = keeps_states and 4 * self.facts.layout.size >= LARGE_STATE_BYTES
 
-    def initial_vector(self, seed: int) -> FloatArray:
-        """Return the initial model of a seed, shape `(params,)`."""
-        (vector,) = self.initial_vectors([seed])
-        return vector
-
     def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
         """Return the initial models of some seeds, in order; hosts create them in parallel."""
         hosts = itertools.cycle(self._hosts.actors)

@@ -24,7 +24,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -118,18 +118,6 @@ def _failure(method: str, client: int, call: HostCall, limit: float) -> Results:
     if method == "train":
         return TrainResults(failures=failures, hanging=[client], durations=durations)
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
-
-
-def refuse_hanging(results: Iterable[TrainResults], server_round: int) -> None:
-    """Check that no client was left out of a training for exceeding the time limit.
-
-    Raises:
-        TrialError: If one was.
-    """
-    reasons = {client: result.failures[client] for result in results for client in result.hanging}
-    if reasons:
-        client = min(reasons)
-        raise TrialError(f"round {server_round}: client {client} {reasons[client]}")
 
 
 MAX_IDLE_POLLS = 15

@@ -37,7 +37,7 @@ Clients implement the client side of Flower's strategies by these configuration 
 | `learning-rate`, `local-epochs`, … (`LocalTraining`) | the trial | local training |
 | `lr` | Flower's examples | alias of `learning-rate` |
 | `proximal-mu` | `FedProx` | see `fedscout.strategies.methods.averaging` |
-| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update with Flower's own mod |
+| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update as Flower's own mod does |
 
 Clients ignore everything else that a strategy sends; `unread_entries` lists it.
 
@@ -68,11 +68,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.app.metadata import Metadata
-from flwr.common.constant import ErrorCode, SType
+from flwr.common.constant import SType
 from flwr.serverapp import Grid
-from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedscout.engine.arrays import FloatArray, IntArray
@@ -336,7 +335,7 @@ def clients_text(clients: Sequence[int]) -> str:
 
 READ_BY_EVERY_CLIENT = frozenset(
     (
-        *(keys.SEED_KEY, keys.ROUND_KEY, keys.REPLY_KEY, keys.INITIAL_LOSS_KEY, keys.RATE_ALIAS, KEY_CLIPPING_NORM),
+        *(keys.SEED_KEY, keys.ROUND_KEY, keys.REPLY_KEY, keys.INITIAL_LOSS_KEY, keys.RATE_ALIAS, keys.CLIPPING_KEY),
         *(name.replace("_", "-") for name in LocalTraining.model_fields),
     )
 )
@@ -373,27 +372,6 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
             f"got {config[keys.RATE_KEY]} and {config[keys.RATE_ALIAS]}"
         )
     return changed[0] if changed else trials_rate
-
-
-def asks_for_clipping(config: Mapping[str, Any]) -> bool:
-    """Return whether clients are to clip their updates."""
-    return KEY_CLIPPING_NORM in config
-
-
-def clipped(message: Message, reply: Message) -> Message:
-    """Return a client's train reply after Flower's mod for client-side clipping.
-
-    The adaptive mod is used for all strategies: it clips like the fixed one, and only the adaptive strategy reads the
-    `norm_bit` that it adds to the metrics.
-    """
-    from flwr.clientapp.mod import adaptiveclipping_mod
-
-    no_context = Context(0, 0, {}, RecordDict(), {})
-    try:
-        return adaptiveclipping_mod(message, no_context, lambda *_: reply)
-    except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
-        reason = f"{type(error).__name__} in clipping: {error}"
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
 
 
 SERVER_NODE_ID = 1

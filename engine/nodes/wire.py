@@ -25,7 +25,8 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from pydantic import ValidationError
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
-from fedscout.engine.contracts.config import METRICS, LocalTraining, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.calls import (
     Assignment,
     EngineNeeds,
@@ -47,7 +48,7 @@ from fedscout.engine.messages.values import (
     form_of,
     name_of,
 )
-from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
+from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.text import shown
 
 NUMBERS = "biuf"
@@ -177,7 +178,7 @@ VALUES: tuple[type, ...] = (
     *(NodeCall, NodeCalls, NodeAnswers, Refusal, Greeting, Introduction),
     *(HostCall, Session, LocalTraining, EngineNeeds, RoundSelection, ReportRequest, Assignment),
     *(SettingsLookup, SettingsTable, SettingsCell),
-    *(TrainResults, EvaluateResults, QueryResults, ClientScore, RowMeans),
+    *(TrainResults, EvaluateResults, QueryResults, ClientScore),
     *(type(make()) for make in (*OF_CLASSES.values(), *OF_QUANTITIES.values())),
 )
 """Types that may be sent, in addition to the strategies' client algorithms."""

@@ -476,7 +476,7 @@ class TaskTrainer(Trainer):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
-        common = known_of(asked, self._model.layout, [work], [len(work.data)])
+        common = known_of(asked, self._model.layout, [work])
         run = TaskRun(**common, model=self._model, task=self._task, asked=asked, work=work, own_state={})
         (update,) = updates_by(asked.algorithm, run)
         return [replace(update, state={**update.state, **run.own_state})]

@@ -122,7 +122,7 @@ class LaneRun(LockstepRun):
     @classmethod
     def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of clients, each with training rows."""
-        common = known_of(asked, model.layout, works, [len(work.data) for work in works])
+        common = known_of(asked, model.layout, works)
         return cls(**common, lanes=lanes, works=works, generators=layer_generators(asked, works))
 
     def _made(self, start: Tensor, steps: Steps) -> Descent:

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.messages.calls import SelectionChoice, Session, TrialStrategy
-from fedscout.engine.text import curve, table
 
 
 @dataclass(frozen=True)
@@ -322,16 +321,6 @@ class Trial:
     def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
         mean = late_mean(scores) if scores and self.status == "completed" else math.nan
         return None if math.isnan(mean) else mean
-
-    def _repr_html_(self) -> str:
-        header = ("trial", "phase", "strategy", "parameters", "fitness", "rounds")
-        parameters = ", ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self.parameters.items()
-        )
-        outcome = f"{self.fitness:.4f}" if self.status == "completed" else f"failed: {self.error}"
-        row = (self.trial, self.phase, self.strategy, parameters, outcome, curve(self.scores() or ()))
-        return table(header, [row])
 
     def summary(self) -> Mapping[str, Any]:
         """Return the fields for a result file; none of them depends on the machine's speed."""

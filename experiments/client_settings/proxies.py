@@ -55,7 +55,7 @@ from fedscout.detectors.feature_exchanges import ask_moments
 from fedscout.detectors.feature_skew import ClassMoments
 from fedscout.detectors.statistics import Values
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.config import ENTROPY, HETEROGENEITY, METRICS, metric_named
+from fedscout.engine.contracts.client_table import ENTROPY, HETEROGENEITY, METRICS, metric_named
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line

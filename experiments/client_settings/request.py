@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.config import HETEROGENEITY
+from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Cohort

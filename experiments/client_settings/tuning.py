@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.contracts.config import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished

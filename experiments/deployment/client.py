@@ -40,7 +40,8 @@ from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.config import METRICS, LocalTraining, SettingsLookup
+from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.errors import ConfigurationError, DataError

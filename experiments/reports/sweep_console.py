@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedscout.engine.contracts.config import HETEROGENEITY
+from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.engine.trials.log import num_trials
 from fedscout.experiments.reports.console import plain_table, seconds_text, show_path
 from fedscout.experiments.reports.progress import WorkLine

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.config import METRICS, SettingsLookup
+from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.experiments.config import StudyConfig

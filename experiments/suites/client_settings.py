@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscout.engine.contracts.config import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.client_settings.proxies import (

@@ -98,16 +98,6 @@ def test_it_is_left_out_of_each_round_and_trials_beside_it_are_not_harmed(hosts:
 
 
 @pytest.mark.stress
-def test_it_fails_the_trial_where_that_is_asked_for(hosts: RayHosts) -> None:
-    spec = spec_of(FEDAVG, num_rounds=2, round_timeout_seconds=LIMIT_SECONDS, hanging_clients="fail")
-
-    result = run_trial(spec, RayGrid(hosts, spec.session))
-
-    assert result.status == "failed"
-    assert re.match(r"round 1: client 1 .* 2 s \(train\)$", str(result.error))
-
-
-@pytest.mark.stress
 def test_after_a_trial_s_own_time_limit_its_hosts_serve_others(hosts: RayHosts) -> None:
     """The trial is over in time, and the host that it left hanging is back soon."""
     spec = spec_of(FEDAVG, num_rounds=2, timeout_seconds=LIMIT_SECONDS)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.config import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import read_trials

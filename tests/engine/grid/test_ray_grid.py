@@ -11,7 +11,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.config import LocalTraining, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid

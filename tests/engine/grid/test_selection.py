@@ -30,7 +30,7 @@ from fedscout.engine.data.federation import (
     round_seconds,
     simulated_seconds,
 )
-from fedscout.engine.data.split import num_training_rows
+from fedscout.engine.data.split import num_part_rows
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds, least_seconds
@@ -468,7 +468,7 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     durations, carried = grid.take_durations(), grid.take_bytes()
     usual, probes = expected_seconds(facts, settings.session), probe_seconds(facts, settings.session)
     assert (durations[1], durations[2]) == (probes[1], usual[2])
-    rows = num_training_rows(facts.client_rows, settings.session.test_fraction, 0.0)
+    rows = num_part_rows(facts.client_rows, settings.session.test_fraction, 0.0)["train"]
     steps = int(settings.session.training.num_steps(rows)[0])
     withheld_bytes = 2 * 4 * facts.layout.size - carried["up"]
     assert withheld_bytes > 0

@@ -151,10 +151,7 @@ NUM_CLIENTS = len(SIZES)
 
 @pytest.mark.parametrize(
     ("group", "expected"),
-    [
-        ([2, 0, 2, 2, 0, 2, 2], [[1, 4], [], [0, 2, 3, 5, 6]]),
-        ([2, -1, 1, 1, 0], [[4], [1, 2, 3, 5, 6], [0]]),
-    ],
+    [([2, 0, 2, 2, 0, 2, 2], [[1, 4], [], [0, 2, 3, 5, 6]]), ([2, -1, 1, 1, 0], [[4], [1, 2, 3, 5, 6], [0]])],
 )
 def test_each_model_comes_with_its_clients_and_who_is_in_no_group_has_that_of_most(
     host: ClientHost, group: list[int], expected: list[list[int]]

@@ -23,7 +23,8 @@ from flwr.serverapp.strategy import (
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.detectors.detect import detect
 from fedscout.detectors.report import DetectionConfig
-from fedscout.engine.contracts.config import FAR_KEY, LocalTraining, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import FAR_KEY, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import DataError
 from fedscout.engine.grid.host_grid import HostGrid

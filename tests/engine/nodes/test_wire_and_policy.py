@@ -24,7 +24,8 @@ from torch import nn
 
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
-from fedscout.engine.contracts.config import LocalTraining, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.replies import base_config
@@ -39,7 +40,7 @@ from fedscout.engine.messages.calls import (
     TrainResults,
 )
 from fedscout.engine.messages.values import NotPlainError
-from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
+from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.nodes.policy import LEDGER, OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import (
     ACTION,
@@ -113,7 +114,7 @@ VALUES: dict[str, Any] = {
         states={3: {}},
         failures={3: "why"},
         evaluation=EvaluateResults({3: ClientScore(4, 0.5, float("nan"), (), 0.25)}, failures={3: "none"}),
-        received_losses={"train": {3: RowMeans(4, 1.0, 2.0, float("nan"), 0.5)}},
+        received_losses={"train": {3: ClientScore(4, 1, 2.0, statistics=np.array([1.0, 2.0, np.nan, 0.5]))}},
         update_norms={3: 1.5},
     ),
     "fractions": EvaluateResults(sums={"own": np.array([Fraction(3), Fraction(1e30), Fraction(-1, 3)], object)}),

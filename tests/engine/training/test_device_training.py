@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.config import HostDevice, torch_settings_kept
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.contracts.config import LocalTraining, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Samples
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError

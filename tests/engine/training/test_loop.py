@@ -15,13 +15,13 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
     ClientResults,
+    ClientScore,
     ClientState,
     ClientUpdate,
     ContrastiveLoss,
     LocalFacts,
     LocalRun,
     TrainRequest,
-    Validation,
 )
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
@@ -474,13 +474,13 @@ class Validating(ClientAlgorithm):
 
     failing: int = -1
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         if facts.num_examples == self.failing:
             raise ValueError("nothing to report")
         return {
-            "validated-rows": float(validation.num_examples),
-            "validated-correct": float(validation.num_correct),
-            "validated-loss": validation.loss_sum,
+            "validated-rows": float(score.num_examples),
+            "validated-correct": float(score.num_correct),
+            "validated-loss": score.loss_sum,
         }
 
 
@@ -491,7 +491,7 @@ class Drawing(Validating):
     def settings(self, facts: LocalFacts) -> LocalTraining:
         return facts.training.model_copy(update={"learning_rate": 0.1 + 0.1 * facts.generator.random()})
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         return {"rate": self.settings(facts).learning_rate, "again": 0.1 + 0.1 * facts.generator.random()}
 
 

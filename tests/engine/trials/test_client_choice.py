@@ -20,14 +20,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Release
 from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import (
-    Assignment,
-    ClientTable,
-    Cohort,
-    ReportRequest,
-    RoundReport,
-    SelectionPolicy,
-)
+from fedscout.engine.messages.calls import Assignment, ClientTable, Cohort, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings

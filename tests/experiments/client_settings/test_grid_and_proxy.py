@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedscout.detectors.feature_skew import ClassMoments
-from fedscout.engine.contracts.config import heterogeneity_index
+from fedscout.engine.contracts.client_table import heterogeneity_index
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.client_settings.proxies import (

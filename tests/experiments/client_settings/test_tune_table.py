@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedscout.engine.contracts.config import ENTROPY, SettingsCell, SettingsTable, missing_entropy
+from fedscout.engine.contracts.client_table import ENTROPY, SettingsCell, SettingsTable, missing_entropy
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.client_settings import tuning

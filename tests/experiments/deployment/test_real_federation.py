@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from fedscout import RealFederation, client_app
 from fedscout.detectors import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.config import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, DataError, LogError, StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort

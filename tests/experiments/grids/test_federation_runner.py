@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.contracts.config import LocalTraining, SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.log import read_columns

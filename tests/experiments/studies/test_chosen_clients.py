@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fedscout
-from fedscout.engine.contracts.config import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.errors import ConfigurationError, StrategyError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config
