@@ -50,8 +50,7 @@ from fedscout.engine.data.client import (
     WithheldError,
     products_on_a_core,
 )
-from fedscout.engine.data.federation import AbsentError, Federation, RowPart, check_takes_part, misses
-from fedscout.engine.data.split import ClientSplit
+from fedscout.engine.data.federation import AbsentError, ClientSplit, Federation, RowPart, check_takes_part, misses
 from fedscout.engine.messages.calls import (
     EvaluateResults,
     FederationFacts,

@@ -37,8 +37,7 @@ from flwr.serverapp import Grid
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
-from fedscout.engine.data.federation import Device, RoundWork
-from fedscout.engine.data.split import num_part_rows
+from fedscout.engine.data.federation import Device, RoundWork, num_part_rows
 from fedscout.engine.messages.calls import (
     DoubleArray,
     FederationFacts,

@@ -468,8 +468,7 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
         if metric is not None:
             sums = metric_statistics(metric, data, outputs, labels)
             statistics = sums if statistics is None else statistics + sums
-    correct = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
-    return measured(ClientScore.of_rows(len(data), correct, loss_sum), metric, statistics)
+    return measured(data, num_correct, loss_sum, metric, statistics)
 
 
 def _inference_outputs(model: FlatModel, features: Tensor) -> Tensor:
@@ -489,8 +488,14 @@ def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: T
     return metric.statistics(outputs.double().numpy() * deviation, answers.double().numpy() * deviation)
 
 
-def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:
-    """Return a score with the metric's value; NaN without rows or with non-finite outputs."""
+def measured(
+    data: Samples, num_correct: int, loss_sum: float, metric: Metric | None, statistics: Sums | None
+) -> ClientScore:
+    """Return a score with the metric's value; NaN without rows or with non-finite outputs.
+
+    Nobody is right about a quantity, so its number of correct rows is NaN.
+    """
+    score = ClientScore.of_rows(len(data), num_correct if data.scale is None else float("nan"), loss_sum)
     if metric is None:
         return score
     value = float("nan") if statistics is None or score.is_missing else metric.value_of_client(statistics)

@@ -28,8 +28,15 @@ from fedscout.engine.data.client import (
     release_counts,
     released_cells,
 )
-from fedscout.engine.data.federation import CLIENTS_NAMED, UNNAMED, AbsentError, Federation, Names, RowPart
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import (
+    CLIENTS_NAMED,
+    UNNAMED,
+    AbsentError,
+    Federation,
+    Names,
+    RowPart,
+    split_client,
+)
 from fedscout.engine.messages.contents import Training, exchange, train_config
 from fedscout.engine.trials.record import Trial
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients

@@ -27,10 +27,10 @@ from fedscout.engine.data.federation import (
     RoundWork,
     check_takes_part,
     misses,
+    num_part_rows,
     round_seconds,
     simulated_seconds,
 )
-from fedscout.engine.data.split import num_part_rows
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds, least_seconds
