@@ -130,8 +130,9 @@ def _losses(clients: Sequence[int], scores: Mapping[int, ClientScore]) -> Losses
     """Return the columns of the clients' means."""
     means = np.full((4, len(clients)), np.nan)
     for place, client in enumerate(clients):
-        if client in scores and scores[client].statistics is not None:
-            means[:, place] = scores[client].statistics / scores[client].num_examples
+        sums = None if client not in scores else scores[client].statistics
+        if sums is not None:
+            means[:, place] = sums / scores[client].num_examples
     return Losses(*means)
 
 

@@ -503,18 +503,20 @@ def measured(
 
 
 @torch.no_grad()
-def model_outputs(model: FlatModel, data: Samples, vector: FloatArray) -> Iterator[FloatArray]:
-    """Yield the softmax outputs of the model `vector` on all rows of `data`, in evaluation mode, chunk by chunk.
+def model_outputs(model: FlatModel, data: Samples, vector: FloatArray, softmax: bool = True) -> Iterator[FloatArray]:
+    """Yield the outputs of the model `vector` on all rows of `data`, in evaluation mode, chunk by chunk.
 
     Args:
         model: Loads the vector.
         data: The rows.
         vector: Shape `(layout.size,)`.
+        softmax: Whether to apply softmax; not for regression.
     """
     model.load(torch.from_numpy(np.array(vector, dtype=np.float32)))
     model.module.eval()
     for features, _ in chunks(model, data):
-        outputs: FloatArray = _inference_outputs(model, features).softmax(dim=1).cpu().numpy()
+        answers = _inference_outputs(model, features)
+        outputs: FloatArray = (answers.softmax(dim=1) if softmax else answers).cpu().numpy()
         yield outputs
 
 
