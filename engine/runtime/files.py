@@ -113,7 +113,7 @@ def not_written(path: Path, error: OSError) -> Fault:
     hint = None
     if error.errno in _DISK_FULL:
         existing = next(folder for folder in path.absolute().parents if folder.is_dir())
-        hint = f"{_readable(shutil.disk_usage(existing).free)} are free there"
+        hint = f"{shutil.disk_usage(existing).free / 1e9:.3g} GB are free there"
     return Fault(path, problem=f"can't be written: {reason}", hint=hint)
 
 
@@ -150,14 +150,6 @@ def check_same_folder(folder: Path, identity: FolderIdentity | None) -> None:
     """
     if identity is not None and folder_identity(folder) != identity:
         raise EngineError(f"{folder} was moved or removed while it was being written; files there are left unchanged")
-
-
-def _readable(num_bytes: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.3g} GB"
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

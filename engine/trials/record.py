@@ -108,12 +108,7 @@ PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", 
 """Parts of a trial whose seconds are counted separately."""
 
 SCORES_WHERE_KNOWN = (
-    "metric",
-    "global_accuracy",
-    "global_metric",
-    "new_client_accuracy",
-    "new_client_metric",
-    "worst_clients",
+    *("metric", "global_accuracy", "global_metric", "new_client_accuracy", "new_client_metric", "worst_clients"),
 )
 """Optional measures of each round, in addition to accuracy on the clients' data."""
 
@@ -121,28 +116,11 @@ MEASURES = {"rounds": "round_", "clients": "client_"}
 """Prefix of the fields in each map column of measures."""
 
 _SUMMARY = (
-    "trial",
-    "phase",
-    "generation",
-    "strategy",
-    "parameters",
-    "learning_rate",
-    "seed",
-    "num_rounds",
-    "status",
-    "error",
-    "fitness",
-    "own_fitness",
-    "clean_fitness",
+    *("trial", "phase", "generation", "strategy", "parameters", "learning_rate", "seed"),
+    *("num_rounds", "status", "error", "fitness", "own_fitness", "clean_fitness"),
 )
 _OPTIONAL_SUMMARY = (
-    "selection",
-    "repetition_fitness",
-    "metric",
-    "global_accuracy",
-    "new_client_accuracy",
-    "bytes_down",
-    "bytes_up",
+    *("selection", "repetition_fitness", "metric", "global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up"),
 )
 _NOT_LOGGED = {"logged": False}
 _EPOCH_START = datetime.fromtimestamp(0, UTC)
