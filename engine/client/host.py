@@ -21,15 +21,16 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.updates import (
     Embedding,
     GatheredUpdates,
-    RoundDurations,
     SentUpdates,
     ServerModel,
     Tuning,
-    WithheldTensors,
     add_statistics,
     clipped,
+    num_withheld,
     products_on,
+    round_durations,
     tuned_scores,
+    without_withheld,
 )
 from fedscout.engine.config import CPU, HostDevice
 from fedscout.engine.contracts.algorithm import (
@@ -166,16 +167,13 @@ class ClientHost:
             The results without the yielded objects.
         """
         with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
-            started = time.perf_counter()
-            assert call.vector is not None
+            started, layout = time.perf_counter(), self._model.layout
             evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
             request = replace(_train_request(call), num_classes=self._federation.num_classes)
-            attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
             has_task = self._federation.task is not None
-            updates = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
+            updates = GatheredUpdates(call, self._max_weight, has_task, layout.num_trainable)
             honest = partial(self._honest_vectors, call, request)
-            sent = SentUpdates(attacks, num_trainable, request, call.clients, honest)
-            withheld = WithheldTensors(call, self._model.layout)
+            sent = SentUpdates(self._federation.attacks, layout.num_trainable, request, call.clients, honest)
             durations = self._durations(call, request)
             works = []
             for client in call.clients:
@@ -184,12 +182,12 @@ class ClientHost:
                 except Exception as error:  # a client's failure is an answer, not the host's end
                     updates.failed(client, error)
             for block in self._trainer(call, request).train(request, works):
-                sendable = with_signals(request, withheld.of(sent.of(block)))
-                updates.add(clipped(call, self._model.layout, sendable))
+                sendable = with_signals(request, without_withheld(call, layout, sent.of(block)))
+                updates.add(clipped(call, layout, sendable))
                 if parts:
                     yield from updates.taken(parts, large_bytes)
             results = updates.results()
-            results.num_withheld = withheld.num_values
+            results.num_withheld = sum(num_withheld(call, layout, client) for client in results.clients)
             if call.watched is not None:
                 results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
             results.evaluation = evaluation
@@ -230,8 +228,8 @@ class ClientHost:
         """Return the simulated seconds of a call's clients; empty if the federation has no devices."""
         if not self._federation.devices:
             return {}
-        plays = self._federation.task is not None
-        return RoundDurations(call, asked, self._model.layout, self._training_rows, plays).of(self._federation.devices)
+        rows = self._training_rows if self._federation.task is None else None
+        return round_durations(call, asked, self._model.layout, self._federation.devices, rows)
 
     def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
         """Return the training backend of a call."""

@@ -10,7 +10,7 @@ attack. Colluders may train on other hosts, or not be selected by the server in 
 trains all colluders again, from data that every host has: with identical bits on every host, and as clients without
 state.
 
-`WithheldTensors` handles tensors that clients do not send, as a selection policy may request for slow clients; the
+`without_withheld` handles tensors that clients do not send, as a selection policy may request for slow clients; the
 server keeps its own values for them.
 
 `clipped` clips updates where a strategy of Flower has its clients do so, as Flower's mod does.
@@ -26,7 +26,7 @@ network, so nothing is sent for it; random convolutional features preserve enoug
 K. Kavukcuoglu, M. Ranzato and Y. LeCun, "What is the best multi-stage architecture for object recognition?",
 ICCV 2009).
 
-`RoundDurations` computes the simulated round durations of a call's clients, before any client trains. Steps are those
+`round_durations` computes the simulated round durations of a call's clients, before any client trains. Steps are those
 of one local training on a client's rows, with the settings that its algorithm or a selection policy chooses for it; an
 algorithm that trains several times in a round pays for one. For reinforcement-learning clients, each epoch counts as
 one step. A client that fails or abstains takes as long as if it had answered, since the server can't know; a client
@@ -92,21 +92,14 @@ class GatheredUpdates:
 
     Args:
         call: Determines the form of the replies.
-        received: The global vector, shape `(params,)`.
         max_weight: Upper bound of any sum of the federation's weights.
         keeps_state: Whether clients keep state even without a client algorithm.
-        num_trainable: Number of trainable parameters, which come first in the vector; None means all.
+        num_trainable: Number of trainable parameters, which come first in the vector.
     """
 
-    def __init__(
-        self,
-        call: HostCall,
-        received: FloatArray,
-        max_weight: int,
-        keeps_state: bool = False,
-        num_trainable: int | None = None,
-    ) -> None:
-        algorithm = call.session.algorithm
+    def __init__(self, call: HostCall, max_weight: int, keeps_state: bool, num_trainable: int) -> None:
+        algorithm, received = call.session.algorithm, call.vector
+        assert received is not None
         self._results = TrainResults()
         self._num_trainable = num_trainable
         self._keeps_state = algorithm is not None or keeps_state
@@ -311,46 +304,34 @@ class SentUpdates:
         return replace(update, vector=vector)
 
 
-class WithheldTensors:
-    """Tensors that the clients of one call do not send.
+def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:
+    """Return a mask of the model values that a client does not send, if a policy wants it so."""
+    assigned = None if call.watched is None else call.watched.assigned.get(client)
+    if assigned is None or not assigned.withheld:
+        return None
+    names = [slot.name for slot in layout.parameters]
+    generator = stream(call.config[keys.SEED_KEY], "withheld", call.config[keys.ROUND_KEY], client)
+    drawn = {names[k] for k in generator.choice(len(names), int(assigned.withheld * len(names)), replace=False)}
+    return layout.elements(lambda slot: slot.name in drawn)
 
-    Args:
-        call: With the assignments of a policy, if any.
-        layout: Layout of the model.
 
-    Attributes:
-        num_values: Number of withheld model values, over all clients so far.
-    """
+def num_withheld(call: HostCall, layout: ParameterLayout, client: int) -> int:
+    """Return how many model values a client does not send."""
+    elements = withheld(call, layout, client)
+    return 0 if elements is None else int(elements.sum())
 
-    def __init__(self, call: HostCall, layout: ParameterLayout) -> None:
-        assigned = {} if call.watched is None else call.watched.assigned
-        self._shares = {client: assignment.withheld for client, assignment in assigned.items() if assignment.withheld}
-        self._call = call
-        self._layout = layout
-        self.num_values = 0
 
-    def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return the outcomes with withheld tensors replaced by their received values."""
-        return [(work, self._without(work.client, update)) for work, update in outcomes]
+def without_withheld(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return the outcomes with withheld tensors replaced by their received values, which the server keeps for them."""
 
-    def _without(self, client: int, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
-        if client not in self._shares or isinstance(update, Exception):
-            return update
-        elements = self._elements(client)
-        self.num_values += int(elements.sum())
-        assert self._call.vector is not None
-        return replace(update, vector=np.where(elements, self._call.vector, update.vector))
+    def sent(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
+        elements = withheld(call, layout, work.client)
+        if elements is None or isinstance(update, Exception):
+            return work, update
+        assert call.vector is not None
+        return work, replace(update, vector=np.where(elements, call.vector, update.vector))
 
-    def num_values_of(self, client: int) -> int:
-        """Return how many model values a client withholds."""
-        return int(self._elements(client).sum()) if client in self._shares else 0
-
-    def _elements(self, client: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the model values that a client withholds."""
-        config, names = self._call.config, [slot.name for slot in self._layout.parameters]
-        generator = stream(config[keys.SEED_KEY], "withheld", config[keys.ROUND_KEY], client)
-        drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
-        return self._layout.elements(lambda slot: slot.name in drawn)
+    return [sent(*outcome) for outcome in outcomes]
 
 
 def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -564,55 +545,45 @@ def products_on(device: torch.device) -> RowProducts:
 NOBODY = RoundSelection(observed=ReportRequest())
 
 
-@dataclass(eq=False)
-class RoundDurations:
-    """Simulated round durations of the clients of one call.
+def round_durations(
+    call: HostCall,
+    asked: TrainRequest,
+    layout: ParameterLayout,
+    devices: Mapping[int, Device],
+    rows: Callable[[int, HostCall], Samples] | None,
+) -> dict[int, float]:
+    """Return the simulated seconds of each client of a call, 0 for a client without a device.
 
-    Attributes:
+    Args:
         call: The call, with the clients that train and those that only measure.
         asked: The train request.
         layout: Layout of the model.
-        rows: Returns a client's training rows; raises if it has none for this call.
-        plays: Whether clients run a reinforcement-learning task, where rows only count.
+        devices: Devices of clients.
+        rows: Returns a client's training rows, or raises if it has none for this call; None if clients have a task.
     """
+    watched, algorithm, free = call.watched or NOBODY, call.session.algorithm, Device()
 
-    call: HostCall
-    asked: TrainRequest
-    layout: ParameterLayout
-    rows: Callable[[int, HostCall], Samples]
-    plays: bool
-
-    def __post_init__(self) -> None:
-        self._watched = self.call.watched or NOBODY
-        self._withheld = WithheldTensors(self.call, self.layout)
-
-    def of(self, devices: Mapping[int, Device]) -> dict[int, float]:
-        """Return the simulated seconds of each client of the call, 0 for a client without a device."""
-        free = Device()
-        probes = {client: self._measured(client, devices.get(client, free)) for client in self._watched.measured}
-        return probes | {client: self._trained(client, devices.get(client, free)) for client in self.call.clients}
-
-    def _trained(self, client: int, device: Device) -> float:
-        algorithm, auxiliary = self.call.session.algorithm, self.call.auxiliary.values()
-        assigned = self._watched.assigned.get(client)
-        work = RoundWork(
-            self._num_steps(client, 1 if assigned is None else assigned.epochs),
-            keys.client_bytes_down(self.layout, algorithm, auxiliary),
-            keys.client_bytes_up(self.layout, algorithm) - keys.BYTES_A_VALUE * self._withheld.num_values_of(client),
-        )
-        return simulated_seconds(device, work, self.asked.seed, self.asked.server_round, client)
-
-    def _measured(self, client: int, device: Device) -> float:
-        bytes_down = keys.client_bytes_down(self.layout, self.call.session.algorithm, ())
-        work = RoundWork(self._num_steps(client, 1), bytes_down, bytes_up=0)
-        return device.probe_seconds(work, self.asked.training.local_epochs)
-
-    def _num_steps(self, client: int, times: int) -> int:
-        if self.plays:
-            return times * self.asked.training.local_epochs
+    def num_steps(client: int, times: int) -> int:
+        if rows is None:
+            return times * asked.training.local_epochs
         try:
-            data = self.rows(client, self.call)
-            training = own_training(self.asked, client, data, times, has_labels=True)
+            data = rows(client, call)
+            training = own_training(asked, client, data, times, has_labels=True)
         except Exception:  # it will fail in training, and say why there
             return 0
         return int(training.num_steps(np.array([len(data)]))[0])
+
+    def trained(client: int) -> float:
+        assigned = watched.assigned.get(client)
+        work = RoundWork(
+            num_steps(client, 1 if assigned is None else assigned.epochs),
+            keys.client_bytes_down(layout, algorithm, call.auxiliary.values()),
+            keys.client_bytes_up(layout, algorithm) - keys.BYTES_A_VALUE * num_withheld(call, layout, client),
+        )
+        return simulated_seconds(devices.get(client, free), work, asked.seed, asked.server_round, client)
+
+    def measured(client: int) -> float:
+        work = RoundWork(num_steps(client, 1), keys.client_bytes_down(layout, algorithm, ()), bytes_up=0)
+        return devices.get(client, free).probe_seconds(work, asked.training.local_epochs)
+
+    return {c: measured(c) for c in watched.measured} | {c: trained(c) for c in call.clients}

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.client.updates import WithheldTensors
+from fedscout.engine.client.updates import num_withheld
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Release
@@ -515,7 +515,7 @@ def test_which_tensors_are_withheld_is_drawn_for_each_client_and_round() -> None
     def withheld(server_round: int, seed: int) -> list[int]:
         config = {ROUND_KEY: server_round, SEED_KEY: seed}
         call = HostCall(clients, spec_of(FEDAVG).session, config, watched=watched)
-        return [WithheldTensors(call, layout).num_values_of(client) for client in clients]
+        return [num_withheld(call, layout, client) for client in clients]
 
     drawn = withheld(1, 3)
     assert drawn == withheld(1, 3)
