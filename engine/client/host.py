@@ -21,7 +21,6 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.updates import (
     Embedding,
     GatheredUpdates,
-    SentUpdates,
     ServerModel,
     Tuning,
     add_statistics,
@@ -29,6 +28,7 @@ from fedscout.engine.client.updates import (
     num_withheld,
     products_on,
     round_durations,
+    sent_by,
     tuned_scores,
     without_withheld,
 )
@@ -173,7 +173,7 @@ class ClientHost:
             has_task = self._federation.task is not None
             updates = GatheredUpdates(call, self._max_weight, has_task, layout.num_trainable)
             honest = partial(self._honest_vectors, call, request)
-            sent = SentUpdates(self._federation.attacks, layout.num_trainable, request, call.clients, honest)
+            sent = sent_by(self._federation.attacks, layout.num_trainable, request, call.clients, honest)
             durations = self._durations(call, request)
             works = []
             for client in call.clients:
@@ -182,7 +182,7 @@ class ClientHost:
                 except Exception as error:  # a client's failure is an answer, not the host's end
                     updates.failed(client, error)
             for block in self._trainer(call, request).train(request, works):
-                sendable = with_signals(request, without_withheld(call, layout, sent.of(block)))
+                sendable = with_signals(request, without_withheld(call, layout, sent(block)))
                 updates.add(clipped(call, layout, sendable))
                 if parts:
                     yield from updates.taken(parts, large_bytes)

@@ -2,7 +2,7 @@
 
 `GatheredUpdates` collects the clients' updates into one host's answer: vectors of each client, or their exact sums.
 
-`SentUpdates` replaces the updates of attackers, between training and merging. Everything else about an attacker remains
+`sent_by` replaces the updates of attackers, between training and merging. Everything else about an attacker remains
 that of its honest training: losses, steps, the state kept for its next round. An attack changes the trainable
 parameters. Buffers, which are statistics of batch normalisation, are sent as trained: attacks are defined on gradients
 and parameters, and a reversed variance would be negative, so that the model would yield no valid outputs and reveal the
@@ -257,11 +257,16 @@ Attacks = Mapping[int, tuple[UpdateAttack, ...]]
 """One item per attacker, in order."""
 
 
-@dataclass(eq=False)
-class SentUpdates:
-    """The updates that the clients of one call send, attacks included.
+def sent_by(
+    attacks: Attacks,
+    num_trainable: int,
+    asked: TrainRequest,
+    clients: Sequence[int],
+    honest: Callable[[tuple[int, ...]], FloatArray],
+) -> Callable[[Sequence[Outcome]], Sequence[Outcome]]:
+    """Return what replaces attackers' updates in the outcomes of the clients of one call; failures are unchanged.
 
-    Attributes:
+    Args:
         attacks: Attacks of the federation's clients.
         num_trainable: Number of leading vector elements that attacks see.
         asked: The train request.
@@ -269,39 +274,26 @@ class SentUpdates:
         honest: Trains the given clients, in ascending order and whether of the call or not; returns the vectors of
             those that can train, in that order, shape `(clients, layout.size)`.
     """
+    groups = {attack.colluders for client in clients for attack in attacks.get(client, ())}
+    known = {group: honest(group)[:, :num_trainable] for group in groups}
 
-    attacks: Attacks
-    num_trainable: int
-    asked: TrainRequest
-    clients: Sequence[int]
-    honest: Callable[[tuple[int, ...]], FloatArray]
-
-    def __post_init__(self) -> None:
-        groups = {attack.colluders for client in self.clients for attack in self.attacks.get(client, ())}
-        self._known = {group: self.honest(group)[:, : self.num_trainable] for group in groups}
-
-    def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return the outcomes with attackers' updates replaced; failures are unchanged."""
-        if not self.attacks:
-            return outcomes
-        return [(work, self._sent(work, update)) for work, update in outcomes]
-
-    def _sent(self, work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
-        """Return the update that one client sends, or the exception if an attack raises one."""
-        attacks, asked = self.attacks.get(work.client, ()), self.asked
-        if not attacks or isinstance(update, Exception):
+    def sent(work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
+        own = attacks.get(work.client, ())
+        if not own or isinstance(update, Exception):
             return update
-        parameters = slice(self.num_trainable)
+        parameters = slice(num_trainable)
         received, vector = asked.received.numpy()[parameters], update.vector.copy()
         try:
-            for place, attack in enumerate(attacks):
+            for place, attack in enumerate(own):
                 generator = stream(asked.seed, "attack", asked.server_round, work.client, place)
-                inputs = AttackInputs(received, vector[parameters], self._known[attack.colluders], generator)
+                inputs = AttackInputs(received, vector[parameters], known[attack.colluders], generator)
                 with np.errstate(over="ignore", invalid="ignore"):  # what leaves float32's range counts as diverged
                     vector[parameters] = attack(inputs)
         except Exception as error:  # as in training: a client's failure is an answer, not the host's end
             return error
         return replace(update, vector=vector)
+
+    return lambda outcomes: [(work, sent(work, update)) for work, update in outcomes]
 
 
 def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:

@@ -40,11 +40,6 @@ Results = TrainResults | EvaluateResults | QueryResults | ServeResults
 Perform = Callable[[str, HostCall], Results]
 
 
-def end_process() -> None:
-    """End this process at once, whatever its other threads do."""
-    os._exit(EXIT_CODE)
-
-
 @contextmanager
 def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
     """Call `then` from another thread if the block takes longer than `seconds`."""
@@ -58,7 +53,11 @@ def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
 
 
 def perform_with_timeout(
-    perform: Perform, method: str, call: HostCall, notes: HeadNotes, end: Callable[[], None] = end_process
+    perform: Perform,
+    method: str,
+    call: HostCall,
+    notes: HeadNotes,
+    end: Callable[[], object] = partial(os._exit, EXIT_CODE),
 ) -> list[Results]:
     """Perform a call within its time limit.
 
@@ -67,7 +66,7 @@ def perform_with_timeout(
         method: `train`, `evaluate`, `query` or `serve`.
         call: The call; its session has a time limit.
         notes: Notes of earlier attempts: the clients that did not finish alone, each with its work.
-        end: Ends this process.
+        end: Ends this process at once, whatever its other threads do.
 
     Returns:
         One result, or one per client; empty for server-side work, which has no clients, if it exceeded the limit.

@@ -91,9 +91,9 @@ class LoopRun(LocalRun):
         correct = correct_alone(steps, self.model)
         loss = loss_of(steps, self.seen, self.model.device)
         with nullcontext() if steps.compared is None else self.seen:
-            result = descend(self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh)
+            num_steps, mean = descend(self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh)
         vectors = self.model.vector.clone()[None].cpu()
-        return Descent(vectors, torch.tensor([result.num_steps]), torch.tensor([result.loss], dtype=torch.float64))
+        return Descent(vectors, torch.tensor([num_steps]), torch.tensor([mean], dtype=torch.float64))
 
     def label_counts(self) -> Tensor:
         """Return the number of the client's training rows of each class."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -380,14 +380,6 @@ def epoch_batches(
             yield features[start - offset : stop - offset], labels[start - offset : stop - offset]
 
 
-class StepsMade(NamedTuple):
-    """Result of one client's local steps; the trained vector is in the model."""
-
-    num_steps: int
-    loss: float
-    """Mean over all rows seen."""
-
-
 def descend(
     model: FlatModel,
     data: Samples,
@@ -397,8 +389,8 @@ def descend(
     loss: Loss | None = None,
     ahead: Lookahead | None = None,
     weigh: WeightedRows | None = None,
-) -> StepsMade:
-    """Run all local steps of one client, starting from the loaded model.
+) -> tuple[int, float]:
+    """Run all local steps of one client, starting from the loaded model; return their number and the mean loss.
 
     Args:
         model: Changed in place.
@@ -435,7 +427,7 @@ def descend(
                 correct(weights, gradient)
             optimizer.step(weights, gradient)
     loss_sum = sum(mean * size for mean, size in zip(torch.stack(means).tolist(), sizes, strict=True))
-    return StepsMade(len(means), loss_sum / (len(data) * training.local_epochs))
+    return len(means), loss_sum / (len(data) * training.local_epochs)
 
 
 def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
