@@ -53,11 +53,7 @@ def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
 
 
 def perform_with_timeout(
-    perform: Perform,
-    method: str,
-    call: HostCall,
-    notes: HeadNotes,
-    end: Callable[[], object] = partial(os._exit, EXIT_CODE),
+    perform: Perform, method: str, call: HostCall, notes: HeadNotes, end: Callable[[int], object] = os._exit
 ) -> list[Results]:
     """Perform a call within its time limit.
 
@@ -66,7 +62,7 @@ def perform_with_timeout(
         method: `train`, `evaluate`, `query` or `serve`.
         call: The call; its session has a time limit.
         notes: Notes of earlier attempts: the clients that did not finish alone, each with its work.
-        end: Ends this process at once, whatever its other threads do.
+        end: Ends this process with a code at once, whatever its other threads do.
 
     Returns:
         One result, or one per client; empty for server-side work, which has no clients, if it exceeded the limit.
@@ -76,7 +72,7 @@ def perform_with_timeout(
 
     def give_up(noted: frozenset[tuple[str, int]]) -> None:
         notes.write(call.call_id, pickle.dumps(noted))
-        end()
+        end(EXIT_CODE)
 
     stored = notes.read(call.call_id)
     if stored is None:

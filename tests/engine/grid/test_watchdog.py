@@ -75,7 +75,7 @@ class Machine:
         while True:
             self.attempts += 1
             try:
-                return perform_with_timeout(self.perform, method, call, self.notebook, self.struck.set)
+                return perform_with_timeout(self.perform, method, call, self.notebook, lambda _: self.struck.set())
             except Ended:
                 assert self.notebook, "the process ended without a note"
 
@@ -84,7 +84,7 @@ def until_found(machine: Machine, perform: Callable[[str, HostCall], Results], c
     """Repeat a training whose process ends, until it has results."""
     while True:
         with suppress(Ended):
-            return perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)  # type: ignore[return-value]
+            return perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())  # type: ignore[return-value]
 
 
 def answered(result: Results) -> list[int]:
@@ -186,8 +186,8 @@ def test_a_slow_shard_without_anybody_who_hangs_is_only_repeated() -> None:
 
     call = HostCall((1, 2), NOTHING, {}, call_id="a")
     with pytest.raises(Ended):
-        perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
-    results = perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
+        perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())
+    results = perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())
 
     assert [result.clients for result in results] == [[1], [2]]
     assert not any(result.failures for result in results)
