@@ -9,8 +9,7 @@ Optimisers have the semantics of `torch.optim` on flat tensors, of one client `(
 an optimiser is used for one round only.
 
 `WeightedRows` applies `fedscout.engine.models.layout.RowLoss` to one client's rows. The received model is evaluated on
-them once a round, in evaluation mode. Its probabilities are those of adjusted outputs, as the client's own are; an
-algorithm's custom loss receives the unadjusted outputs.
+them once a round, in evaluation mode. Its probabilities are those of adjusted outputs, as the client's own are.
 
 `Representation` is a model's representation of rows: the input of its last linear layer.
 """
@@ -233,13 +232,11 @@ class WeightedRows:
         row_loss: The weights.
         told: Probabilities under the received model, shape `(rows of the client, classes)`; None if unused.
         adjusted: Adjustment of outputs before every term.
-        received: Outputs of the received model, same shape; None unless the algorithm's loss uses them.
     """
 
     row_loss: RowLoss
     told: Tensor | None
     adjusted: Adjusted | None
-    received: Tensor | None = None
 
     def __call__(self, loss: Loss, positions: IntArray, outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
         """Return the mean over a batch.
@@ -251,11 +248,9 @@ class WeightedRows:
             labels: Labels of the rows.
             features: Features of the rows.
         """
-        rows = torch.from_numpy(positions).to(outputs.device)
-        pseudo_labels = None if self.told is None else self.told[rows]
-        received_outputs = () if self.received is None else (self.received[rows],)
-        base_loss = loss(outputs, labels, features, *received_outputs)
-        return self.row_loss.mean(base_loss, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
+        pseudo_labels = None if self.told is None else self.told[torch.from_numpy(positions).to(outputs.device)]
+        mean = loss(outputs, labels, features)
+        return self.row_loss.mean(mean, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
 
 
 def weighted_rows(
@@ -270,25 +265,16 @@ def weighted_rows(
         batches: All of the client's rows, in order.
     """
     row_loss = steps.weighed
-    if row_loss.is_plain and not steps.reads_received:
+    if row_loss.is_plain:
         return None
     adjusted = None if steps.adjusted is None else steps.adjusted.to(model.device)
-    needs_received = row_loss.pseudo_label or steps.reads_received
-    outputs = _outputs(model, received, batches) if needs_received else []
-    probabilities = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
-    return WeightedRows(
-        row_loss,
-        torch.cat(probabilities) if probabilities else None,
-        adjusted,
-        torch.cat(outputs) if steps.reads_received else None,
-    )
-
-
-@torch.no_grad()
-def _outputs(model: FlatModel, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    if not row_loss.pseudo_label:
+        return WeightedRows(row_loss, None, adjusted)
     model.load(received)
     model.module.eval()
-    return [model.outputs(features) for features, _ in batches]
+    with torch.no_grad():
+        told = [_adjusted(adjusted, model.outputs(features)).softmax(dim=1) for features, _ in batches]
+    return WeightedRows(row_loss, torch.cat(told), adjusted)
 
 
 def _adjusted(adjusted: Adjusted | None, outputs: Tensor) -> Tensor:
