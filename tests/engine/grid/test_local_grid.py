@@ -40,7 +40,6 @@ from tests.engine.choices import Participations
 from tests.engine.federations import (
     ABLE,
     EMPTY,
-    ONE_CLASS,
     ONE_ROW,
     QUERIES,
     SIZES,
@@ -349,15 +348,6 @@ def test_an_unknown_function_is_refused(host: ClientHost) -> None:
     assert answers.arrays == {}
     assert set(answers.refused) == {0, 1}
     assert all("'os.system'" in reason for reason in answers.refused.values())
-
-
-def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost) -> None:
-    answers = send_query(LocalGrid(host), "broken", clients=[0, 1, ONE_CLASS])
-
-    assert list(answers.arrays) == [0, 1]
-    assert [*answers.refused] == [ONE_CLASS]
-    assert "class" not in answers.refused[ONE_CLASS], "what the query raised stays with the client"
-    assert answers.arrays[0]["mean"].shape == ()
 
 
 # -- From hosts' results to replies ------------------------------------------------------------------------------------
