@@ -708,4 +708,5 @@ def hosts_on_gpus(
     """
     trial: Any = ray.remote(max_calls=1)(measured_use)  # its process ends with it, and lets go of the GPU
     task = trial.options(num_cpus=HOST_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)
-    return hosts_that_fit(*ray.get(task.remote(federation, queries, device, session)), cpus_each)
+    busy_share, host_bytes, gpu_bytes = ray.get(task.remote(federation, queries, device, session))
+    return hosts_that_fit(busy_share, host_bytes, gpu_bytes, cpus_each)
