@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from flwr.serverapp import Grid
 
-from fedscout.engine.messages.contents import QueryAnswers, TrainAnswers
-from fedscout.engine.messages.exchange import Query, Training, exchange
+from fedscout.engine.messages.contents import Query, QueryAnswers, TrainAnswers, Training, exchange
 
 Result = TypeVar("Result")
 Sending = tuple[list[Query], list[Training]]

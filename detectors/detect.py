@@ -70,8 +70,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
 from fedscout.engine.data.federation import UNNAMED, Names, RowPart
 from fedscout.engine.errors import DataError
-from fedscout.engine.messages.contents import client_of
-from fedscout.engine.messages.exchange import Query
+from fedscout.engine.messages.contents import Query, client_of
 
 
 @dataclass(frozen=True)

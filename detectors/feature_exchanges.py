@@ -30,8 +30,7 @@ from fedscout.detectors.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
 from fedscout.detectors.report import CalibratedFinding, DetectionConfig, Finding
 from fedscout.detectors.statistics import ClientTest, Values
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.messages.contents import QueryAnswers
-from fedscout.engine.messages.exchange import Query
+from fedscout.engine.messages.contents import Query, QueryAnswers
 
 FIRST_BLOCK_CLIENTS = 8
 BLOCK_BYTES = 2**29

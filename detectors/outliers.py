@@ -71,8 +71,7 @@ from fedscout.detectors.statistics import ClientTest, Values, decide
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import UNNAMED, Names, RowPart
-from fedscout.engine.messages.contents import TrainAnswers, train_config
-from fedscout.engine.messages.exchange import Training
+from fedscout.engine.messages.contents import TrainAnswers, Training, train_config
 from fedscout.engine.seeds import integer, stream
 
 NAME: Final = "outliers"

@@ -289,34 +289,8 @@ OF_QUANTITIES: Mapping[str, Callable[[], Metric]] = {each.name: each for each in
 """Metrics of regression; the first is the default."""
 
 
-@dataclass(frozen=True)
-class RowMeans:
-    """Means over some rows; NaN where there are none. See `fedscout.engine.messages.calls.Losses`.
-
-    Attributes:
-        num_examples: Rows.
-        cross_entropy: −log p_y.
-        squared: Its square.
-        miss: 1 − p_y.
-        entropy: −Σ p log p.
-    """
-
-    num_examples: int
-    cross_entropy: float
-    squared: float
-    miss: float
-    entropy: float
-
-    @classmethod
-    def of(cls, num_examples: int, sums: Sums | None) -> RowMeans:
-        """Return the means for the given sums."""
-        if sums is None or not num_examples:
-            return cls(num_examples, *[float("nan")] * 4)
-        return cls(num_examples, *(np.asarray(sums) / num_examples).tolist())
-
-
 class RowLosses(Metric):
-    """The sums for `RowMeans`, as selection policies use them; not a score, so `value` is the cross-entropy."""
+    """The sums of `fedscout.engine.messages.calls.Losses`, for selection policies; not a score."""
 
     name: ClassVar[str] = "row losses"
 

@@ -4,7 +4,7 @@
 yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
 because `True` is 1 in Python but a mistake in a configuration.
 
-The HTML functions create small tables and graphics for `_repr_html_` of federations, reports, trials and studies. Names
+The HTML functions create small tables and graphics for `_repr_html_` of federations, reports and studies. Names
 of clients, classes and strategies are untrusted input, so everything that is not `Markup` is escaped. Colours are those
 of the page (`currentColor`, transparent shades), so graphics fit light and dark backgrounds.
 """

@@ -72,13 +72,6 @@ class TrainingConfig(LocalTraining):
         default=None,
         description="on Ray, time limit of a host's part of a round, after which the host is replaced; none by default",
     )
-    hanging_clients: Literal["drop", "fail"] = Field(
-        default="drop",
-        description=(
-            "what happens to a client that alone exceeds round_timeout_seconds: drop it from the "
-            "round, or fail the trial"
-        ),
-    )
     simulated_deadline_seconds: Seconds | None = Field(
         default=None,
         description="deadline of a round in simulated time; slower clients are left out; none by default",
@@ -138,7 +131,6 @@ class TrainingConfig(LocalTraining):
             validation_fraction=validation_fraction,
             backend=self.backend,
             round_timeout_seconds=self.round_timeout_seconds,
-            hanging_clients=self.hanging_clients,
             deadline_seconds=self.simulated_deadline_seconds,
             metric=metric,
             num_scored=self.scored_clients,

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.data.client import Partition, Privacy, Release
-from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.data.split import SplitKind
+from fedscout.engine.data.federation import Federation, ServerData, SplitKind
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import StudyConfig

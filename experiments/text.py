@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.storage import with_addresses
+from fedscout.engine.runtime.files import with_addresses
 
 LONGEST_WORD = 240
 LONGEST_LINE = 3000

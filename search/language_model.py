@@ -54,8 +54,7 @@ from fedscout.engine.errors import (
     RecommenderError,
     UnreachableModelError,
 )
-from fedscout.engine.runtime.files import not_written
-from fedscout.engine.runtime.storage import upload
+from fedscout.engine.runtime.files import not_written, upload
 from fedscout.search.config import PromptShape, RecommenderConfig, address_fault, one_line, redact
 
 if TYPE_CHECKING:

@@ -21,14 +21,16 @@ from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.updates import (
     Embedding,
     GatheredUpdates,
-    RoundDurations,
-    SentUpdates,
     ServerModel,
     Tuning,
-    WithheldTensors,
     add_statistics,
+    clipped,
+    num_withheld,
     products_on,
+    round_durations,
+    sent_by,
     tuned_scores,
+    without_withheld,
 )
 from fedscout.engine.config import CPU, HostDevice
 from fedscout.engine.contracts.algorithm import (
@@ -49,9 +51,7 @@ from fedscout.engine.data.client import (
     WithheldError,
     products_on_a_core,
 )
-from fedscout.engine.data.devices import AbsentError, check_takes_part, misses
-from fedscout.engine.data.federation import Federation, RowPart
-from fedscout.engine.data.split import ClientSplit
+from fedscout.engine.data.federation import AbsentError, ClientSplit, Federation, RowPart, check_takes_part, misses
 from fedscout.engine.messages.calls import (
     EvaluateResults,
     FederationFacts,
@@ -64,7 +64,7 @@ from fedscout.engine.messages.calls import (
     TrainResults,
 )
 from fedscout.engine.messages.keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY, OwnValue
-from fedscout.engine.metrics import RowLosses, RowMeans
+from fedscout.engine.metrics import RowLosses
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.runtime.processes import keep_freed_memory
 from fedscout.engine.seeds import integer, stream
@@ -167,16 +167,13 @@ class ClientHost:
             The results without the yielded objects.
         """
         with torch.random.fork_rng(devices=[]):  # dropout draws from torch's global generator, which is put back
-            started = time.perf_counter()
-            assert call.vector is not None
+            started, layout = time.perf_counter(), self._model.layout
             evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
             request = replace(_train_request(call), num_classes=self._federation.num_classes)
-            attacks, num_trainable = self._federation.attacks, self._model.layout.num_trainable
             has_task = self._federation.task is not None
-            updates = GatheredUpdates(call, call.vector, self._max_weight, has_task, num_trainable)
+            updates = GatheredUpdates(call, self._max_weight, has_task, layout.num_trainable)
             honest = partial(self._honest_vectors, call, request)
-            sent = SentUpdates(attacks, num_trainable, request, call.clients, honest)
-            withheld = WithheldTensors(call, self._model.layout)
+            sent = sent_by(self._federation.attacks, layout.num_trainable, request, call.clients, honest)
             durations = self._durations(call, request)
             works = []
             for client in call.clients:
@@ -185,11 +182,12 @@ class ClientHost:
                 except Exception as error:  # a client's failure is an answer, not the host's end
                     updates.failed(client, error)
             for block in self._trainer(call, request).train(request, works):
-                updates.add(with_signals(request, withheld.of(sent.of(block))))
+                sendable = with_signals(request, without_withheld(call, layout, sent(block)))
+                updates.add(clipped(call, layout, sendable))
                 if parts:
                     yield from updates.taken(parts, large_bytes)
             results = updates.results()
-            results.num_withheld = withheld.num_values
+            results.num_withheld = sum(num_withheld(call, layout, client) for client in results.clients)
             if call.watched is not None:
                 results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
             results.evaluation = evaluation
@@ -209,11 +207,11 @@ class ClientHost:
 
     def _received_losses(
         self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int]
-    ) -> dict[str, dict[int, RowMeans]]:
+    ) -> dict[str, dict[int, ClientScore]]:
         """Return the losses of the received model for clients that trained and for those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
         requested = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
-        losses: dict[str, dict[int, RowMeans]] = {part: {} for part, is_requested in requested.items() if is_requested}
+        losses: dict[str, dict[int, ClientScore]] = {part: {} for part, wanted in requested.items() if wanted}
         places = [(part, client) for part in losses for client in clients]
         rows = {
             place: self._unless_abstaining(self._part(client, call, part, clean=False))
@@ -223,15 +221,15 @@ class ClientHost:
         for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
             part, client = places[place]
             if isinstance(score, ClientScore):
-                losses[part][client] = RowMeans.of(score.num_examples, score.statistics)
+                losses[part][client] = score
         return losses
 
     def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:
         """Return the simulated seconds of a call's clients; empty if the federation has no devices."""
         if not self._federation.devices:
             return {}
-        plays = self._federation.task is not None
-        return RoundDurations(call, asked, self._model.layout, self._training_rows, plays).of(self._federation.devices)
+        rows = self._training_rows if self._federation.task is None else None
+        return round_durations(call, asked, self._model.layout, self._federation.devices, rows)
 
     def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
         """Return the training backend of a call."""

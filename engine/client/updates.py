@@ -2,7 +2,7 @@
 
 `GatheredUpdates` collects the clients' updates into one host's answer: vectors of each client, or their exact sums.
 
-`SentUpdates` replaces the updates of attackers, between training and merging. Everything else about an attacker remains
+`sent_by` replaces the updates of attackers, between training and merging. Everything else about an attacker remains
 that of its honest training: losses, steps, the state kept for its next round. An attack changes the trainable
 parameters. Buffers, which are statistics of batch normalisation, are sent as trained: attacks are defined on gradients
 and parameters, and a reversed variance would be negative, so that the model would yield no valid outputs and reveal the
@@ -10,8 +10,10 @@ attack. Colluders may train on other hosts, or not be selected by the server in 
 trains all colluders again, from data that every host has: with identical bits on every host, and as clients without
 state.
 
-`WithheldTensors` handles tensors that clients do not send, as a selection policy may request for slow clients; the
+`without_withheld` handles tensors that clients do not send, as a selection policy may request for slow clients; the
 server keeps its own values for them.
+
+`clipped` clips updates where a strategy of Flower has its clients do so, as Flower's mod does.
 
 `add_statistics` sums the statistics of a metric over a host's clients, so that only totals leave the host.
 
@@ -24,7 +26,7 @@ network, so nothing is sent for it; random convolutional features preserve enoug
 K. Kavukcuoglu, M. Ranzato and Y. LeCun, "What is the best multi-stage architecture for object recognition?",
 ICCV 2009).
 
-`RoundDurations` computes the simulated round durations of a call's clients, before any client trains. Steps are those
+`round_durations` computes the simulated round durations of a call's clients, before any client trains. Steps are those
 of one local training on a client's rows, with the settings that its algorithm or a selection policy chooses for it; an
 algorithm that trains several times in a round pays for one. For reinforcement-learning clients, each epoch counts as
 one step. A client that fails or abstains takes as long as if it had answered, since the server can't know; a client
@@ -60,8 +62,7 @@ from fedscout.engine.contracts.algorithm import (
 )
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import DoubleArray, RowProducts, Samples
-from fedscout.engine.data.devices import Device, RoundWork, simulated_seconds
-from fedscout.engine.data.federation import EmbeddingSource, Federation
+from fedscout.engine.data.federation import Device, EmbeddingSource, Federation, RoundWork, simulated_seconds
 from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import (
     NO_SERVER_ROWS,
@@ -91,21 +92,14 @@ class GatheredUpdates:
 
     Args:
         call: Determines the form of the replies.
-        received: The global vector, shape `(params,)`.
         max_weight: Upper bound of any sum of the federation's weights.
         keeps_state: Whether clients keep state even without a client algorithm.
-        num_trainable: Number of trainable parameters, which come first in the vector; None means all.
+        num_trainable: Number of trainable parameters, which come first in the vector.
     """
 
-    def __init__(
-        self,
-        call: HostCall,
-        received: FloatArray,
-        max_weight: int,
-        keeps_state: bool = False,
-        num_trainable: int | None = None,
-    ) -> None:
-        algorithm = call.session.algorithm
+    def __init__(self, call: HostCall, max_weight: int, keeps_state: bool, num_trainable: int) -> None:
+        algorithm, received = call.session.algorithm, call.vector
+        assert received is not None
         self._results = TrainResults()
         self._num_trainable = num_trainable
         self._keeps_state = algorithm is not None or keeps_state
@@ -263,11 +257,16 @@ Attacks = Mapping[int, tuple[UpdateAttack, ...]]
 """One item per attacker, in order."""
 
 
-@dataclass(eq=False)
-class SentUpdates:
-    """The updates that the clients of one call send, attacks included.
+def sent_by(
+    attacks: Attacks,
+    num_trainable: int,
+    asked: TrainRequest,
+    clients: Sequence[int],
+    honest: Callable[[tuple[int, ...]], FloatArray],
+) -> Callable[[Sequence[Outcome]], Sequence[Outcome]]:
+    """Return what replaces attackers' updates in the outcomes of the clients of one call; failures are unchanged.
 
-    Attributes:
+    Args:
         attacks: Attacks of the federation's clients.
         num_trainable: Number of leading vector elements that attacks see.
         asked: The train request.
@@ -275,81 +274,87 @@ class SentUpdates:
         honest: Trains the given clients, in ascending order and whether of the call or not; returns the vectors of
             those that can train, in that order, shape `(clients, layout.size)`.
     """
+    groups = {attack.colluders for client in clients for attack in attacks.get(client, ())}
+    known = {group: honest(group)[:, :num_trainable] for group in groups}
 
-    attacks: Attacks
-    num_trainable: int
-    asked: TrainRequest
-    clients: Sequence[int]
-    honest: Callable[[tuple[int, ...]], FloatArray]
-
-    def __post_init__(self) -> None:
-        groups = {attack.colluders for client in self.clients for attack in self.attacks.get(client, ())}
-        self._known = {group: self.honest(group)[:, : self.num_trainable] for group in groups}
-
-    def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return the outcomes with attackers' updates replaced; failures are unchanged."""
-        if not self.attacks:
-            return outcomes
-        return [(work, self._sent(work, update)) for work, update in outcomes]
-
-    def _sent(self, work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
-        """Return the update that one client sends, or the exception if an attack raises one."""
-        attacks, asked = self.attacks.get(work.client, ()), self.asked
-        if not attacks or isinstance(update, Exception):
+    def sent(work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
+        own = attacks.get(work.client, ())
+        if not own or isinstance(update, Exception):
             return update
-        parameters = slice(self.num_trainable)
+        parameters = slice(num_trainable)
         received, vector = asked.received.numpy()[parameters], update.vector.copy()
         try:
-            for place, attack in enumerate(attacks):
+            for place, attack in enumerate(own):
                 generator = stream(asked.seed, "attack", asked.server_round, work.client, place)
-                inputs = AttackInputs(received, vector[parameters], self._known[attack.colluders], generator)
+                inputs = AttackInputs(received, vector[parameters], known[attack.colluders], generator)
                 with np.errstate(over="ignore", invalid="ignore"):  # what leaves float32's range counts as diverged
                     vector[parameters] = attack(inputs)
         except Exception as error:  # as in training: a client's failure is an answer, not the host's end
             return error
         return replace(update, vector=vector)
 
+    return lambda outcomes: [(work, sent(work, update)) for work, update in outcomes]
 
-class WithheldTensors:
-    """Tensors that the clients of one call do not send.
 
-    Args:
-        call: With the assignments of a policy, if any.
-        layout: Layout of the model.
+def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:
+    """Return a mask of the model values that a client does not send, if a policy wants it so."""
+    assigned = None if call.watched is None else call.watched.assigned.get(client)
+    if assigned is None or not assigned.withheld:
+        return None
+    names = [slot.name for slot in layout.parameters]
+    generator = stream(call.config[keys.SEED_KEY], "withheld", call.config[keys.ROUND_KEY], client)
+    drawn = {names[k] for k in generator.choice(len(names), int(assigned.withheld * len(names)), replace=False)}
+    return layout.elements(lambda slot: slot.name in drawn)
 
-    Attributes:
-        num_values: Number of withheld model values, over all clients so far.
+
+def num_withheld(call: HostCall, layout: ParameterLayout, client: int) -> int:
+    """Return how many model values a client does not send."""
+    elements = withheld(call, layout, client)
+    return 0 if elements is None else int(elements.sum())
+
+
+def without_withheld(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return the outcomes with withheld tensors replaced by their received values, which the server keeps for them."""
+
+    def sent(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
+        elements = withheld(call, layout, work.client)
+        if elements is None or isinstance(update, Exception):
+            return work, update
+        assert call.vector is not None
+        return work, replace(update, vector=np.where(elements, call.vector, update.vector))
+
+    return [sent(*outcome) for outcome in outcomes]
+
+
+def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """Return the outcomes with updates clipped if the call asks for it, and a sum of whether they were below the norm.
+
+    The last bits of the norm depend on whether arrays go by the model's names.
     """
+    if keys.CLIPPING_KEY not in call.config:
+        return outcomes
+    from flwr.supercore.differential_privacy import compute_adaptive_clip_model_update
 
-    def __init__(self, call: HostCall, layout: ParameterLayout) -> None:
-        assigned = {} if call.watched is None else call.watched.assigned
-        self._shares = {client: assignment.withheld for client, assignment in assigned.items() if assignment.withheld}
-        self._call = call
-        self._layout = layout
-        self.num_values = 0
+    def clip(update: ClientUpdate) -> ClientUpdate:
+        assert call.vector is not None
+        trained, received = [update.vector.copy()], [call.vector]
+        named = call.session.needs.arrays == "named"
+        if named:  # the mod measures whatever the record holds, counts of batches included
+            counted = layout.integers_after(call.arrays, update.num_steps)
+            trained = [*layout.split(trained[0], counted).values()]
+            received = [*layout.split(call.vector, call.arrays).values()]
+        is_short = compute_adaptive_clip_model_update(trained, received, call.config[keys.CLIPPING_KEY])
+        if named:
+            trained = [layout.join(dict(zip(layout.entries, map(np.asarray, trained), strict=True)))]
+        return replace(update, vector=trained[0], sums={**update.sums, keys.NORM_BIT_KEY: float(is_short)})
 
-    def of(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Return the outcomes with withheld tensors replaced by their received values."""
-        return [(work, self._without(work.client, update)) for work, update in outcomes]
-
-    def _without(self, client: int, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
-        if client not in self._shares or isinstance(update, Exception):
-            return update
-        elements = self._elements(client)
-        self.num_values += int(elements.sum())
-        assert self._call.vector is not None
-        return replace(update, vector=np.where(elements, self._call.vector, update.vector))
-
-    def num_values_of(self, client: int) -> int:
-        """Return how many model values a client withholds."""
-        return int(self._elements(client).sum()) if client in self._shares else 0
-
-    def _elements(self, client: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the model values that a client withholds."""
-        config, names = self._call.config, [slot.name for slot in self._layout.parameters]
-        generator = stream(config[keys.SEED_KEY], "withheld", config[keys.ROUND_KEY], client)
-        drawn = {names[k] for k in generator.choice(len(names), int(self._shares[client] * len(names)), replace=False)}
-        return self._layout.elements(lambda slot: slot.name in drawn)
+    clipped_outcomes: list[Outcome] = []
+    for work, update in outcomes:
+        try:
+            clipped_outcomes.append((work, update if isinstance(update, Exception) else clip(update)))
+        except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
+            clipped_outcomes.append((work, error))
+    return clipped_outcomes
 
 
 def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
@@ -532,55 +537,45 @@ def products_on(device: torch.device) -> RowProducts:
 NOBODY = RoundSelection(observed=ReportRequest())
 
 
-@dataclass(eq=False)
-class RoundDurations:
-    """Simulated round durations of the clients of one call.
+def round_durations(
+    call: HostCall,
+    asked: TrainRequest,
+    layout: ParameterLayout,
+    devices: Mapping[int, Device],
+    rows: Callable[[int, HostCall], Samples] | None,
+) -> dict[int, float]:
+    """Return the simulated seconds of each client of a call, 0 for a client without a device.
 
-    Attributes:
+    Args:
         call: The call, with the clients that train and those that only measure.
         asked: The train request.
         layout: Layout of the model.
-        rows: Returns a client's training rows; raises if it has none for this call.
-        plays: Whether clients run a reinforcement-learning task, where rows only count.
+        devices: Devices of clients.
+        rows: Returns a client's training rows, or raises if it has none for this call; None if clients have a task.
     """
+    watched, algorithm, free = call.watched or NOBODY, call.session.algorithm, Device()
 
-    call: HostCall
-    asked: TrainRequest
-    layout: ParameterLayout
-    rows: Callable[[int, HostCall], Samples]
-    plays: bool
-
-    def __post_init__(self) -> None:
-        self._watched = self.call.watched or NOBODY
-        self._withheld = WithheldTensors(self.call, self.layout)
-
-    def of(self, devices: Mapping[int, Device]) -> dict[int, float]:
-        """Return the simulated seconds of each client of the call, 0 for a client without a device."""
-        free = Device()
-        probes = {client: self._measured(client, devices.get(client, free)) for client in self._watched.measured}
-        return probes | {client: self._trained(client, devices.get(client, free)) for client in self.call.clients}
-
-    def _trained(self, client: int, device: Device) -> float:
-        algorithm, auxiliary = self.call.session.algorithm, self.call.auxiliary.values()
-        assigned = self._watched.assigned.get(client)
-        work = RoundWork(
-            self._num_steps(client, 1 if assigned is None else assigned.epochs),
-            keys.client_bytes_down(self.layout, algorithm, auxiliary),
-            keys.client_bytes_up(self.layout, algorithm) - keys.BYTES_A_VALUE * self._withheld.num_values_of(client),
-        )
-        return simulated_seconds(device, work, self.asked.seed, self.asked.server_round, client)
-
-    def _measured(self, client: int, device: Device) -> float:
-        bytes_down = keys.client_bytes_down(self.layout, self.call.session.algorithm, ())
-        work = RoundWork(self._num_steps(client, 1), bytes_down, bytes_up=0)
-        return device.probe_seconds(work, self.asked.training.local_epochs)
-
-    def _num_steps(self, client: int, times: int) -> int:
-        if self.plays:
-            return times * self.asked.training.local_epochs
+    def num_steps(client: int, times: int) -> int:
+        if rows is None:
+            return times * asked.training.local_epochs
         try:
-            data = self.rows(client, self.call)
-            training = own_training(self.asked, client, data, times, has_labels=True)
+            data = rows(client, call)
+            training = own_training(asked, client, data, times, has_labels=True)
         except Exception:  # it will fail in training, and say why there
             return 0
         return int(training.num_steps(np.array([len(data)]))[0])
+
+    def trained(client: int) -> float:
+        assigned = watched.assigned.get(client)
+        work = RoundWork(
+            num_steps(client, 1 if assigned is None else assigned.epochs),
+            keys.client_bytes_down(layout, algorithm, call.auxiliary.values()),
+            keys.client_bytes_up(layout, algorithm) - keys.BYTES_A_VALUE * num_withheld(call, layout, client),
+        )
+        return simulated_seconds(devices.get(client, free), work, asked.seed, asked.server_round, client)
+
+    def measured(client: int) -> float:
+        work = RoundWork(num_steps(client, 1), keys.client_bytes_down(layout, algorithm, ()), bytes_up=0)
+        return devices.get(client, free).probe_seconds(work, asked.training.local_epochs)
+
+    return {c: measured(c) for c in watched.measured} | {c: trained(c) for c in call.clients}

@@ -62,8 +62,7 @@ together in memory. So it must work element by element; what needs a whole vecto
 """
 
 Loss = Callable[..., "Tensor"]
-"""Of outputs, labels and features of a batch, and of the received model's outputs if asked for, the mean over its rows.
-"""
+"""Of outputs, labels and features of a batch, the mean over its rows."""
 
 Lookahead = Callable[["Tensor", "Tensor"], "Tensor"]
 """Of weights and gradient, trainable part, the weights at which the gradient is taken that a step follows."""
@@ -95,7 +94,6 @@ class Steps:
     adjusted: Adjusted | None = None
     compared: ContrastiveLoss | None = None
     row_loss: RowLoss = field(default_factory=RowLoss)
-    reads_received: bool = False
 
     @property
     def weighed(self) -> RowLoss:
@@ -202,7 +200,6 @@ class LocalRun(Clients, ABC):
         trainable: npt.NDArray[np.bool_] | None = None,
         epochs: int | None = None,
         row_loss: RowLoss | None = None,
-        reads_received: bool = False,
     ) -> Descent:
         """Perform all local steps; a second call continues drawing batches where the first ended.
 
@@ -218,22 +215,17 @@ class LocalRun(Clients, ABC):
             epochs: Overrides the epochs of `training`, >= 1.
             row_loss: Weights of the cross-entropy, or `loss`, and terms added to it; those of `training` are added as
                 well.
-            reads_received: Whether `loss` also receives the received model's outputs of the batch, in evaluation mode
-                and without a gradient; they are computed once for all rows.
 
         Raises:
             TypeError: If arguments of different losses are combined.
         """
         if loss is not None and (adjusted is not None or compared is not None):
             raise TypeError("loss must not be combined with adjusted or compared, which change the cross-entropy")
-        if loss is None and reads_received:
-            raise TypeError("reads_received must be given together with loss")
         training = self.training if epochs is None else self.training.model_copy(update={"local_epochs": epochs})
         if trainable is not None:
             correct, beside = freeze_others(trainable, training.weight_decay, correct, beside)
             training = training.model_copy(update={"weight_decay": 0.0})
-        row_loss = RowLoss() if row_loss is None else row_loss
-        steps = Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss, reads_received)
+        steps = Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss or RowLoss())
         return self._descend(start, steps)
 
     @abstractmethod
@@ -286,23 +278,6 @@ class ClientResults:
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Performance of one client's sent model on its validation rows.
-
-    Attributes:
-        num_examples: Rows; 0 if they are so few that the client abstains.
-        num_correct: Number of rows whose class has the largest output.
-        loss_sum: Sum of the rows' losses.
-        sums: Sums that `train` reported for the client.
-    """
-
-    num_examples: int
-    num_correct: float
-    loss_sum: float
-    sums: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class ClientAlgorithm:
     """Base class of client algorithms, and FedAvg's client; subclasses override what differs. Frozen and picklable.
 
@@ -348,12 +323,13 @@ class ClientAlgorithm:
         trained = run.descend(run.received)
         return ClientResults(trained, trained.vectors)
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         """Return the sums that a client reports in addition to those of `train`; all clients use the same names.
 
         Args:
             facts: As for `settings`.
-            validation: Performance of the sent model on the client's validation rows.
+            score: Of the sent model on the client's validation rows; without rows if the client abstains.
+            sums: What `train` reported for the client.
         """
         raise NotImplementedError(f"{type(self).__name__} declares validates, but has no validated method")
 

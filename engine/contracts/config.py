@@ -47,8 +47,7 @@ class LocalTraining(BaseModel):
     )
 
     precision: Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        description="precision of the layers; with bfloat16 weights, loss and sums stay float32",
+        default="float32", description="precision of the layers; with bfloat16 weights, loss and sums stay float32"
     )
 
     def without_added_terms(self) -> Self:

@@ -1,10 +1,35 @@
-"""A federation as a value: rows, clients, server rows, row parts and display names.
+"""A federation as a value: rows, clients, their split, devices, server rows, row parts and display names.
 
 The data are two arrays, put into shared memory once; a client is a range of an index array. A client whose data a
 scenario corrupts also has transforms, applied to all its local rows before any split, as the client itself would not
 be aware of the corruption. `own` data are observed by the client, `clean` data are uncorrupted.
 
 `ServerData` are rows of the server that no client has.
+
+**Devices.** With τ optimiser steps, and b_down and b_up bytes received and sent, a client's round lasts
+
+    shift + E + τ · seconds a step + b_down / bandwidth down + b_up / bandwidth up,
+
+with E exponential: the shifted exponential distribution by which stragglers are usually modelled (K. Lee, M. Lam, R.
+Pedarsani, D. Papailiopoulos and K. Ramchandran, "Speeding Up Distributed Machine Learning Using Codes", IEEE
+Transactions on Information Theory 64(3), 2018), plus the time for computation and communication (F. Lai, Y. Dai, S.
+Singapuram, J. Liu, X. Zhu, H. V. Madhyastha and M. Chowdhury, "FedScale: Benchmarking Model and System Performance of
+Federated Learning at Scale", ICML 2022). Participation and durations are drawn from (seed, round, client). The
+simulation does not wait: seconds are added up, and a client that would answer after the deadline is left out. A client
+without a `Device` takes no time.
+
+**Split** of a client's local rows into training, validation and test parts: 80/20 by default, stratified by the
+client's own labels if the class counts allow, and drawn from the trial's seed: candidates of one search share the
+split, confirmation seeds draw a new one. Validation rows are cut from the training part, never from test.
+
+Rows of one group, such as those of a subject, stay together: a model that saw a subject in training would otherwise be
+tested on it. Groups are visited in a random order in which every prefix holds its share of each class, where a
+group's class is its most frequent one, and a group is drawn if it brings the number of rows closer to the target.
+The target is thus missed by at most half of the largest drawn or smallest undrawn group, unless no group is small
+enough: then the smallest is drawn, so that there are test rows. A client with a single group only trains.
+
+A series may be cut in the order of its rows instead: its last rows are the test part, those before them the validation
+part, without stratification. Groups stay together, in the order of their first rows.
 
 `RowPart` selects one of several disjoint random parts of a client's rows, which a train message may request. If the
 rows are independent draws from one distribution, so are the parts, regardless of their clients. The models of parts are
@@ -19,8 +44,9 @@ classes, the columns. Everything that is computed and sent uses indices, which a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
@@ -28,13 +54,154 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import ClientData, ClientTransform, Partition, Release, Samples, TargetScale
-from fedscout.engine.data.devices import Device
-from fedscout.engine.data.split import ClientSplit, SplitKind, split_client
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
 
 if TYPE_CHECKING:
     from fedscout.engine.contracts.algorithm import ClientTask, UpdateAttack
+
+
+SplitKind = Literal["random", "last"]
+
+
+@dataclass(frozen=True)
+class ClientSplit:
+    """Positions in `[0, num_rows)`; disjoint, and together all rows."""
+
+    train: IntArray
+    validation: IntArray
+    test: IntArray
+
+
+def _draw(labels: IntArray, positions: IntArray, fraction: float, generator: np.random.Generator) -> IntArray:
+    """Draw a stratified share of `positions`: at least one, and at least one is left.
+
+    Systematic sampling: rows are shuffled, ordered by class, and every (1/fraction)-th is taken from a random start,
+    so that each class gets its share rounded down or up.
+    """
+    num_rows = len(positions)
+    if fraction <= 0 or num_rows < 2:
+        return np.empty(0, np.int64)
+    num_drawn = int(np.clip(round(fraction * num_rows), 1, num_rows - 1))
+    shuffled = generator.permutation(positions)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    ticks = (np.arange(num_drawn) + generator.random()) * (num_rows / num_drawn)
+    return np.sort(by_class[np.minimum(ticks.astype(np.int64), num_rows - 1)])
+
+
+def _draw_groups(
+    labels: IntArray, groups: IntArray, positions: IntArray, fraction: float, generator: np.random.Generator
+) -> IntArray:
+    """Draw whole groups with about a share of `positions`: at least one, and at least one is left."""
+    _, members = np.unique(groups[positions], return_inverse=True)
+    sizes = np.bincount(members)
+    if fraction <= 0 or len(sizes) < 2:
+        return np.empty(0, np.int64)
+    wanted, total = fraction * len(positions), 0
+    drawn: list[int] = []
+    for group in spread_over_classes(_majorities(labels[positions], members), generator):
+        is_closer = abs(total + sizes[group] - wanted) < abs(total - wanted)
+        if is_closer and len(drawn) < len(sizes) - 1:
+            drawn.append(group)
+            total += sizes[group]
+    return np.asarray(positions[np.isin(members, drawn or [np.argmin(sizes)])])
+
+
+def _majorities(labels: IntArray, members: IntArray) -> IntArray:
+    """Return the most frequent label of each group, the lowest one on ties, shape `(num_groups,)`."""
+    pairs, counts = np.unique(np.column_stack([members, labels]), axis=0, return_counts=True)
+    most = np.lexsort((pairs[:, 1], -counts, pairs[:, 0]))
+    return np.asarray(pairs[most[np.unique(pairs[most, 0], return_index=True)[1]], 1])
+
+
+def spread_over_classes(classes: IntArray, generator: np.random.Generator) -> list[int]:
+    """Return a random order in which every prefix holds its share of each class, rounded.
+
+    Args:
+        classes: Class of each item, shape `(items,)`.
+        generator: Random generator.
+    """
+    shuffled = generator.permutation(len(classes))
+    keys = np.empty(len(classes))
+    for label in np.unique(classes):
+        members = shuffled[classes[shuffled] == label]
+        keys[members] = (np.arange(len(members)) + generator.random()) / len(members)
+    order: list[int] = np.argsort(keys, kind="stable").tolist()
+    return order
+
+
+def _cut_last(order: IntArray, groups: IntArray | None, positions: IntArray, fraction: float) -> IntArray:
+    """Return about the last share of `positions` in an order, in whole groups if there are any; at least one is left.
+
+    Args:
+        order: Rank of each row; later rows have larger ranks.
+        groups: Group of each row, or None.
+        positions: Positions to cut.
+        fraction: Share that is cut off.
+    """
+    units = positions if groups is None else groups[positions]
+    _, members = np.unique(units, return_inverse=True)
+    sizes = np.bincount(members)
+    if fraction <= 0 or len(sizes) < 2:
+        return np.empty(0, np.int64)
+    begins = np.full(len(sizes), np.iinfo(np.int64).max)
+    np.minimum.at(begins, members, order[positions])
+    latest = np.argsort(begins, kind="stable")[::-1]
+    wanted = round(fraction * len(positions))
+    num_cut = 1 + int(np.argmin(np.abs(np.cumsum(sizes[latest])[:-1] - wanted)))
+    return np.asarray(positions[np.isin(members, latest[:num_cut])])
+
+
+def split_client(
+    labels: IntArray,
+    seed: int,
+    client: int,
+    test_fraction: float,
+    validation_fraction: float = 0.0,
+    groups: IntArray | None = None,
+    order: IntArray | None = None,
+) -> ClientSplit:
+    """Split one client's rows.
+
+    Args:
+        labels: The client's own labels, shape `(num_rows,)`. With fewer than two rows the client only trains.
+        seed: Seed of the trial.
+        client: Index of the client.
+        test_fraction: Share of test rows, in `[0, 1)`.
+        validation_fraction: Share of the remaining rows kept for validation, in `[0, 1)`.
+        groups: The group of each row, shape `(num_rows,)`; None if rows are independent.
+        order: Rank of each row in a series, shape `(num_rows,)`, if it is cut by order instead of drawn.
+    """
+    generator = stream(seed, "split", client)
+
+    def take(positions: IntArray, fraction: float) -> IntArray:
+        if order is not None:
+            return _cut_last(order, groups, positions, fraction)
+        if groups is not None:
+            return _draw_groups(labels, groups, positions, fraction, generator)
+        return _draw(labels, positions, fraction, generator)
+
+    every = np.arange(len(labels))
+    test = take(every, test_fraction)
+    rest = np.setdiff1d(every, test, assume_unique=True)
+    validation = take(rest, validation_fraction)
+    return ClientSplit(np.setdiff1d(rest, validation, assume_unique=True), validation, test)
+
+
+def num_part_rows(num_rows: IntArray, test_fraction: float, validation_fraction: float) -> dict[str, IntArray]:
+    """Return clients' rows of each part, `train`, `validation` and `test`; approximate for rows in groups.
+
+    Args:
+        num_rows: Number of rows of each client, shape `(clients,)`.
+        test_fraction: As for `split_client`.
+        validation_fraction: As for `split_client`.
+    """
+    remaining, parts = np.asarray(num_rows), {}
+    for part, fraction in (("test", test_fraction), ("validation", validation_fraction)):
+        taken = np.clip(np.rint(fraction * remaining), 1, remaining - 1).astype(np.int64)
+        parts[part] = np.where((fraction > 0) & (remaining >= 2), taken, 0)
+        remaining = remaining - parts[part]
+    return {**parts, "train": remaining}
 
 
 @dataclass(frozen=True)
@@ -163,7 +330,7 @@ class Federation:
     def split_rows(
         self, client: int, labels: IntArray, seed: int, test_fraction: float, validation_fraction: float
     ) -> ClientSplit:
-        """Return the split of a client's rows, see `fedscout.engine.data.split`.
+        """Return the split of a client's rows, see `fedscout.engine.data.federation`.
 
         Args:
             client: Index of the client.
@@ -346,3 +513,109 @@ def _several(one: str, several: str, names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"{one} {names[0]}"
     return f"{several} {', '.join(names[:-1])} and {names[-1]}"
+
+
+FORWARD_SHARE = 1 / 3
+"""Of a step's time: a backward pass takes about twice as long as a forward pass, being two products for its one."""
+
+
+@dataclass(frozen=True)
+class RoundWork:
+    """A client's work in a round.
+
+    Attributes:
+        num_steps: Optimiser steps.
+        bytes_down: Bytes that it receives.
+        bytes_up: Bytes that it sends.
+    """
+
+    num_steps: int
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """A client's machine and network link; with the defaults, a round takes no time.
+
+    Attributes:
+        seconds_per_step: Seconds per optimiser step, >= 0.
+        bytes_per_second_down: Bandwidth from the server, > 0.
+        bytes_per_second_up: Bandwidth to the server, > 0.
+        shift_seconds: Constant part of each round's duration, >= 0.
+        mean_seconds: Mean of the additional exponential time, >= 0.
+    """
+
+    seconds_per_step: float = 0.0
+    bytes_per_second_down: float = inf
+    bytes_per_second_up: float = inf
+    shift_seconds: float = 0.0
+    mean_seconds: float = 0.0
+
+    def least_seconds(self, work: RoundWork) -> float:
+        """Return the duration of a round without the exponential time."""
+        transfer = work.bytes_down / self.bytes_per_second_down + work.bytes_up / self.bytes_per_second_up
+        return self.shift_seconds + work.num_steps * self.seconds_per_step + transfer
+
+    def expected_seconds(self, work: RoundWork) -> float:
+        """Return the mean duration of a round."""
+        return self.least_seconds(work) + self.mean_seconds
+
+    def probe_seconds(self, work: RoundWork, local_epochs: int) -> float:
+        """Return the time for a client to receive the model and measure it on its rows, without training.
+
+        The client sends some numbers, which take no time, and performs the forward passes of one of the round's epochs:
+        the corresponding share of the time of the round's steps, and of the shift, as the shift of a shifted
+        exponential grows with the work (Lee et al. 2018). Nothing is drawn.
+        """
+        trained = self.shift_seconds + work.num_steps * self.seconds_per_step
+        return FORWARD_SHARE * trained / local_epochs + work.bytes_down / self.bytes_per_second_down
+
+
+class AbsentError(Exception):
+    """Raised when a client misses a round by the federation's design; reported as the reason of its missing reply."""
+
+
+def misses(dropout: Mapping[int, float], seed: int, server_round: int, client: int) -> bool:
+    """Return whether the client drops out of the round."""
+    probability = dropout.get(client, 0.0)
+    return probability > 0 and float(stream(seed, "dropout", server_round, client).random()) < probability
+
+
+def simulated_seconds(device: Device, work: RoundWork, seed: int, server_round: int, client: int) -> float:
+    """Return the simulated duration of the client's round."""
+    delay = device.mean_seconds * float(stream(seed, "latency", server_round, client).exponential())
+    return replace(device, shift_seconds=device.shift_seconds + delay).least_seconds(work)
+
+
+def check_takes_part(
+    dropout: Mapping[int, float],
+    seconds: float,
+    deadline_seconds: float | None,
+    seed: int,
+    server_round: int,
+    client: int,
+) -> None:
+    """Check that the client takes part in the round.
+
+    Args:
+        dropout: See `Federation`.
+        seconds: Simulated duration of the client's round.
+        deadline_seconds: Maximum duration; None for no deadline.
+        seed: Seed of the trial.
+        server_round: From 1.
+        client: Index of the client.
+
+    Raises:
+        AbsentError: If it misses the round, or would answer after the deadline.
+    """
+    if misses(dropout, seed, server_round, client):
+        raise AbsentError("the client misses this round")
+    if deadline_seconds is not None and seconds > deadline_seconds:
+        raise AbsentError(f"the client takes {seconds:.3g} simulated seconds, the deadline is {deadline_seconds:g}")
+
+
+def round_seconds(durations: Iterable[float], deadline_seconds: float | None) -> float:
+    """Return how long the server waits: for the slowest client, or until the deadline."""
+    slowest = max(durations, default=0.0)
+    return slowest if deadline_seconds is None else min(slowest, deadline_seconds)

@@ -2,8 +2,7 @@
 
     push_messages     group messages of one content into a job (`grouped`), request scores of received models
                       (`ReceivedScores`), send one call per host with its clients' states
-    pull, send …      gather the hosts' results, store client states, refuse clients that hang (`watchdog`),
-                      create reply messages (`replies`)
+    pull, send …      gather the hosts' results, store client states, create reply messages (`replies`)
 
 Replies are created from the results sorted by client, so nothing depends on the number of hosts.
 
@@ -57,16 +56,9 @@ from fedscout.engine.grid.replies import (
     reply_messages,
 )
 from fedscout.engine.grid.selection import ClientReports, scored_clients
-from fedscout.engine.grid.watchdog import IdlePolls, refuse_hanging
+from fedscout.engine.grid.watchdog import IdlePolls
 from fedscout.engine.messages.calls import FederationFacts, HostCall, ServerWork, Session, TrainResults
-from fedscout.engine.messages.contents import (
-    client_of,
-    flat_vector,
-    give_id,
-    models_of,
-    node_of,
-    unread_entries,
-)
+from fedscout.engine.messages.contents import client_of, flat_vector, give_id, models_of, node_of, unread_entries
 from fedscout.engine.messages.keys import BYTES_A_VALUE, REPLY_KEY, ROUND_KEY, SEED_KEY, OwnValue, is_own, num_shared
 
 Shards = Mapping[int, tuple[int, ...]]
@@ -170,10 +162,7 @@ class HostGrid(Grid, Generic[Handle]):
         scores: Scores of the models that are sent out for training, and which trainings carry their scoring.
         reported_sums: Names of sums that clients reported in addition to models, rows, steps and losses.
         far_clients: Each client's report of whether it is far from every cell of the settings table, 0 or 1.
-        clips_for_clients: Whether client-side clipping is applied here, before the reply.
     """
-
-    clips_for_clients = True
 
     def __init__(
         self, facts: FederationFacts, num_hosts: int, session: Session | None = None, merge_on_hosts: bool = True
@@ -233,12 +222,13 @@ class HostGrid(Grid, Generic[Handle]):
         del handles
 
     @abstractmethod
+    def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
+        """Return the initial models of some seeds, in order, each of shape `(params,)`."""
+
     def initial_vector(self, seed: int) -> FloatArray:
         """Return the initial model of a seed, shape `(params,)`."""
-
-    def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
-        """Return the initial models of some seeds, in order."""
-        return [self.initial_vector(seed) for seed in seeds]
+        (vector,) = self.initial_vectors([seed])
+        return vector
 
     # -- Flower's interface ------------------------------------------------------------------------------------------
 
@@ -573,8 +563,6 @@ class HostGrid(Grid, Generic[Handle]):
             self._states_version += self._personal
             self._bytes["up"] += bytes_up(results, self._num_shared)
             self.reports.add(results)
-            if self.session.hanging_clients == "fail":
-                refuse_hanging(results, self.server_round)
             if job.scores_received:
                 evaluations = [result.evaluation for result in results if result.evaluation is not None]
                 if evaluations:
@@ -590,7 +578,7 @@ class HostGrid(Grid, Generic[Handle]):
         else:
             evaluation = job.evaluation or fold_evaluation(results)
             contents, failures = evaluate_contents(job.messages, evaluation, self.session.client_table is None)
-        replies = reply_messages(job, contents, failures, self.clips_for_clients)
+        replies = reply_messages(job, contents, failures)
         for reply in replies:
             give_id(reply, str(next(self._message_ids)))
         return replies

@@ -39,9 +39,9 @@ class LocalGrid(HostGrid[Thunk]):
         self.host = federation if isinstance(federation, ClientHost) else ClientHost(federation, queries or {})
         super().__init__(self.host.facts(), num_hosts=1, session=session, merge_on_hosts=merge_on_hosts)
 
-    def initial_vector(self, seed: int) -> FloatArray:
-        """Return the initial model of a seed, shape `(params,)`."""
-        return self.host.initial_vector(seed)
+    def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
+        """Return the initial models of some seeds, in order, each of shape `(params,)`."""
+        return [self.host.initial_vector(seed) for seed in seeds]
 
     def _start(self, host: int, method: str, call: HostCall) -> Thunk:
         return lambda: getattr(self.host, method)(call)

@@ -532,11 +532,6 @@ class RayGrid(HostGrid[RayCall]):
         keeps_states = self.session.algorithm is not None or not self.facts.holds_rows
         self._large_states = keeps_states and 4 * self.facts.layout.size >= LARGE_STATE_BYTES
 
-    def initial_vector(self, seed: int) -> FloatArray:
-        """Return the initial model of a seed, shape `(params,)`."""
-        (vector,) = self.initial_vectors([seed])
-        return vector
-
     def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
         """Return the initial models of some seeds, in order; hosts create them in parallel."""
         hosts = itertools.cycle(self._hosts.actors)
@@ -660,29 +655,24 @@ MEMORY_SHARE = 0.8
 """Of a GPU's memory, for all hosts together."""
 
 
-@dataclass(frozen=True)
-class GpuUse:
-    """GPU utilisation of a single host.
+def hosts_that_fit(busy_share: float, host_bytes: int, gpu_bytes: int, cpus_each: float) -> int:
+    """Return how many hosts should share a GPU, given what a single one uses; at least one.
 
-    Attributes:
+    Args:
         busy_share: Share of the time in which kernels run, in `[0, 1]`.
         host_bytes: GPU memory used by the host.
         gpu_bytes: Total GPU memory.
+        cpus_each: CPUs available per GPU.
     """
-
-    busy_share: float
-    host_bytes: int
-    gpu_bytes: int
-
-    def num_hosts(self, cpus_each: float) -> int:
-        """Return how many hosts should share a GPU, given the CPUs available per GPU; at least one."""
-        wanted = round(1 / max(self.busy_share, 1 / MOST_HOSTS))
-        fitting = int(MEMORY_SHARE * self.gpu_bytes // max(1, self.host_bytes))
-        return max(1, min(wanted, fitting, int(cpus_each)))
+    wanted = round(1 / max(busy_share, 1 / MOST_HOSTS))
+    fitting = int(MEMORY_SHARE * gpu_bytes // max(1, host_bytes))
+    return max(1, min(wanted, fitting, int(cpus_each)))
 
 
-def measured_use(federation: Federation, queries: QueryTable, device: HostDevice, session: Session) -> GpuUse:
-    """Train one epoch on one host with a sample of the clients, and return its utilisation of the device.
+def measured_use(
+    federation: Federation, queries: QueryTable, device: HostDevice, session: Session
+) -> tuple[float, int, int]:
+    """Train one epoch on one host with a sample of the clients, and return the first arguments of `hosts_that_fit`.
 
     A CPU core always counts as busy.
     """
@@ -696,12 +686,12 @@ def measured_use(federation: Federation, queries: QueryTable, device: HostDevice
     clients = seen[:: max(1, -(-len(seen) // MOST_TRIED))]
     timed_round(host, session, clients)
     if not device.on_gpu:
-        return GpuUse(1.0, 1, 1)
+        return 1.0, 1, 1
     with profile(activities=[ProfilerActivity.CUDA]) as events:
         seconds = timed_round(host, session, clients).seconds
     busy = 1e-6 * sum(event.self_device_time_total for event in events.key_averages())
     free, total = torch.cuda.mem_get_info()
-    return GpuUse(min(1.0, busy / seconds), total - free, total)
+    return min(1.0, busy / seconds), total - free, total
 
 
 def hosts_on_gpus(
@@ -718,5 +708,5 @@ def hosts_on_gpus(
     """
     trial: Any = ray.remote(max_calls=1)(measured_use)  # its process ends with it, and lets go of the GPU
     task = trial.options(num_cpus=HOST_CPUS, num_gpus=1.0 if device.on_gpu else 0.0)
-    use: GpuUse = ray.get(task.remote(federation, queries, device, session))
-    return use.num_hosts(cpus_each)
+    busy_share, host_bytes, gpu_bytes = ray.get(task.remote(federation, queries, device, session))
+    return hosts_that_fit(busy_share, host_bytes, gpu_bytes, cpus_each)

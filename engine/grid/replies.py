@@ -47,10 +47,8 @@ from fedscout.engine.messages.calls import (
     TrainResults,
 )
 from fedscout.engine.messages.contents import (
-    asks_for_clipping,
     auxiliary_record,
     client_of,
-    clipped,
     flat_vector,
     integer_buffers,
     one_learning_rate,
@@ -296,7 +294,7 @@ def read_job(
         job.arrays = integer_buffers(records[0], layout)
         job.config[keys.RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
         LocalTraining.from_config(job.config)  # refuses here what would break a host
-        if asks_for_clipping(job.config):
+        if keys.CLIPPING_KEY in job.config:
             job.config[keys.REPLY_KEY] = "individual"  # each client clips its own
     return job
 
@@ -477,20 +475,15 @@ def query_contents(results: Sequence[QueryResults]) -> Contents:
     return contents, {client: reason for result in results for client, reason in result.failures.items()}
 
 
-def reply_messages(
-    job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str], clips: bool = True
-) -> list[Message]:
+def reply_messages(job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str]) -> list[Message]:
     """Return the replies to a job's messages, from clients that answered and from those that failed.
 
     Args:
         job: The job.
         contents: Reply contents by client.
         failures: Reasons of failures by client.
-        clips: Whether to apply client-side clipping here.
     """
     replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
-    if clips and job.message_type == MessageType.TRAIN and asks_for_clipping(job.config):
-        replies = [clipped(job.messages[client], reply) for client, reply in zip(contents, replies, strict=True)]
     return replies + [
         Message(Error(CLIENT_FAILED, reason), reply_to=job.messages[client])
         for client, reason in failures.items()

@@ -36,9 +36,8 @@ import numpy.typing as npt
 from flwr.serverapp import Grid
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.contracts.algorithm import ClientAlgorithm
-from fedscout.engine.data.devices import Device, RoundWork
-from fedscout.engine.data.split import num_part_rows, num_training_rows
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
+from fedscout.engine.data.federation import Device, RoundWork, num_part_rows
 from fedscout.engine.messages.calls import (
     DoubleArray,
     FederationFacts,
@@ -51,10 +50,7 @@ from fedscout.engine.messages.calls import (
 )
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import client_bytes_down, client_bytes_up
-from fedscout.engine.metrics import RowMeans
 from fedscout.engine.seeds import stream
-
-NOTHING = RowMeans.of(0, None)
 
 
 class ClientReports:
@@ -107,12 +103,13 @@ class ClientReports:
             )
         }
         training, validation = (
-            {client: means for result in results for client, means in result.received_losses.get(part, {}).items()}
+            {client: score for result in results for client, score in result.received_losses.get(part, {}).items()}
             for part in ("train", "validation")
         )
         norms = {client: norm for result in results for client, norm in result.update_norms.items()}
         clients = sorted({*trained, *training, *validation})
-        rows = [trained.get(client, (training.get(client, NOTHING).num_examples, 0, np.nan)) for client in clients]
+        num_measured = {client: score.num_examples for client, score in training.items()}
+        rows = [trained.get(client, (num_measured.get(client, 0), 0, np.nan)) for client in clients]
         return RoundReport(
             server_round=server_round,
             clients=np.array(clients, np.int64),
@@ -129,11 +126,14 @@ class ClientReports:
         )
 
 
-def _losses(clients: Sequence[int], means: Mapping[int, RowMeans]) -> Losses:
+def _losses(clients: Sequence[int], scores: Mapping[int, ClientScore]) -> Losses:
     """Return the columns of the clients' means."""
-    rows = [means.get(client, NOTHING) for client in clients]
-    columns = ("cross_entropy", "squared", "miss", "entropy")
-    return Losses(*(np.array([getattr(row, name) for row in rows], np.float64) for name in columns))
+    means = np.full((4, len(clients)), np.nan)
+    for place, client in enumerate(clients):
+        sums = None if client not in scores else scores[client].statistics
+        if sums is not None:
+            means[:, place] = sums / scores[client].num_examples
+    return Losses(*means)
 
 
 Seconds = Callable[[Device, RoundWork], float]
@@ -153,7 +153,7 @@ def client_seconds(
         sends_all: Whether each client sends its whole model; otherwise uploads are not counted.
     """
     algorithm, local_epochs = session.algorithm, session.training.local_epochs
-    rows = num_training_rows(facts.client_rows, session.test_fraction, session.validation_fraction)
+    rows = num_part_rows(facts.client_rows, session.test_fraction, session.validation_fraction)["train"]
     steps = session.training.num_steps(rows) if facts.holds_rows else np.full(len(rows), local_epochs)
     chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
     if shortest and (session.client_table is not None or chooses):
@@ -186,7 +186,7 @@ def able_clients(facts: FederationFacts, session: Session, policy: SelectionPoli
     """
     rows = facts.client_rows
     if not facts.grouped:
-        rows = num_training_rows(rows, session.test_fraction, session.validation_fraction)
+        rows = num_part_rows(rows, session.test_fraction, session.validation_fraction)["train"]
     able = np.asarray(rows >= facts.least_training_rows)
     able[[*facts.unseen]] = False
     if session.deadline_seconds is not None:

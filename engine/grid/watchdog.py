@@ -24,7 +24,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,11 +40,6 @@ Results = TrainResults | EvaluateResults | QueryResults | ServeResults
 Perform = Callable[[str, HostCall], Results]
 
 
-def end_process() -> None:
-    """End this process at once, whatever its other threads do."""
-    os._exit(EXIT_CODE)
-
-
 @contextmanager
 def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
     """Call `then` from another thread if the block takes longer than `seconds`."""
@@ -58,7 +53,7 @@ def limited(seconds: float, then: Callable[[], None]) -> Iterator[None]:
 
 
 def perform_with_timeout(
-    perform: Perform, method: str, call: HostCall, notes: HeadNotes, end: Callable[[], None] = end_process
+    perform: Perform, method: str, call: HostCall, notes: HeadNotes, end: Callable[[int], object] = os._exit
 ) -> list[Results]:
     """Perform a call within its time limit.
 
@@ -67,7 +62,7 @@ def perform_with_timeout(
         method: `train`, `evaluate`, `query` or `serve`.
         call: The call; its session has a time limit.
         notes: Notes of earlier attempts: the clients that did not finish alone, each with its work.
-        end: Ends this process.
+        end: Ends this process with a code at once, whatever its other threads do.
 
     Returns:
         One result, or one per client; empty for server-side work, which has no clients, if it exceeded the limit.
@@ -77,7 +72,7 @@ def perform_with_timeout(
 
     def give_up(noted: frozenset[tuple[str, int]]) -> None:
         notes.write(call.call_id, pickle.dumps(noted))
-        end()
+        end(EXIT_CODE)
 
     stored = notes.read(call.call_id)
     if stored is None:
@@ -118,18 +113,6 @@ def _failure(method: str, client: int, call: HostCall, limit: float) -> Results:
     if method == "train":
         return TrainResults(failures=failures, hanging=[client], durations=durations)
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
-
-
-def refuse_hanging(results: Iterable[TrainResults], server_round: int) -> None:
-    """Check that no client was left out of a training for exceeding the time limit.
-
-    Raises:
-        TrialError: If one was.
-    """
-    reasons = {client: result.failures[client] for result in results for client in result.hanging}
-    if reasons:
-        client = min(reasons)
-        raise TrialError(f"round {server_round}: client {client} {reasons[client]}")
 
 
 MAX_IDLE_POLLS = 15

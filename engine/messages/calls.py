@@ -39,9 +39,9 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, Cl
 from fedscout.engine.contracts.client_table import SettingsLookup
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Arrays
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.messages.keys import OwnValue, is_own
-from fedscout.engine.metrics import Metric, RowMeans, Sums
+from fedscout.engine.metrics import Metric, Sums
 from fedscout.engine.models.layout import ParameterLayout
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ class Session:
         validation_fraction: Share of validation rows, cut from the training rows.
         backend: `auto` chooses the training backend by the model, `loop` disables vectorised training.
         round_timeout_seconds: Time limit of a host's part of a round. When it is exceeded, the part is repeated client
-            by client, and a client that alone exceeds it has failed. None for no limit. See `hanging_clients`.
-        hanging_clients: Whether a client that hangs in training is dropped from the round, or fails the trial.
+            by client, and a client that alone exceeds it has failed. None for no limit.
         deadline_seconds: Simulated seconds after which a client's answer is too late for the round; None for no
             deadline.
     """
@@ -202,7 +201,6 @@ class Session:
     validation_fraction: float = 0.0
     backend: Literal["auto", "loop"] = "auto"
     round_timeout_seconds: float | None = None
-    hanging_clients: Literal["drop", "fail"] = "drop"
     deadline_seconds: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -614,7 +612,7 @@ class TrainResults:
         failures: Reason of each client that raised, or that did not finish in time.
         hanging: Clients that did not finish in time.
         evaluation: Scores of the received model, if requested.
-        received_losses: Losses of the received model, by part of the rows and client, if a policy requests them.
+        received_losses: Scores of the received model by `RowLosses`, by part and client, if a policy requests them.
         update_norms: Norm of the model change by training, if a policy requests it.
         num_withheld: Number of model values that clients did not send, over all clients.
         durations: Simulated duration of the round for each client of the call, including those that miss it or are
@@ -641,7 +639,7 @@ class TrainResults:
     failures: dict[int, str] = field(default_factory=dict)
     hanging: list[int] = field(default_factory=list)
     evaluation: EvaluateResults | None = None
-    received_losses: dict[str, dict[int, RowMeans]] = field(default_factory=dict)
+    received_losses: dict[str, dict[int, ClientScore]] = field(default_factory=dict)
     update_norms: dict[int, float] = field(default_factory=dict)
     num_withheld: int = 0
     durations: dict[int, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Contents of the engine's messages: the module that creates and reads them outside of strategies.
+"""Contents of the engine's messages, and their joint exchange: creates and reads messages outside of strategies.
 
 | message    | arrays                          | configuration                                     | reply |
 | ---------- | ------------------------------- | ------------------------------------------------- | ----- |
@@ -37,7 +37,7 @@ Clients implement the client side of Flower's strategies by these configuration 
 | `learning-rate`, `local-epochs`, … (`LocalTraining`) | the trial | local training |
 | `lr` | Flower's examples | alias of `learning-rate` |
 | `proximal-mu` | `FedProx` | see `fedscout.strategies.methods.averaging` |
-| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update with Flower's own mod |
+| `clipping_norm` | `DifferentialPrivacyClientSide…Clipping` | clips its update as Flower's own mod does |
 
 Clients ignore everything else that a strategy sends; `unread_entries` lists it.
 
@@ -46,9 +46,16 @@ identity, and no public call assigns a message its id: Flower's own grids write 
 `addressed` copies one message for many clients, since creating a Flower message checks its arguments and reads the
 clock, which for a thousand clients takes longer than all other work of the driver in a round.
 
+`exchange` sends queries and trainings without a strategy. Each sending costs a round trip to every host, regardless of
+its content. Contents that do not depend on each other's answers are therefore sent together, and hosts process all of
+them without waiting for the driver in between:
+
+    queries, trainings = exchange(grid, [Query("label_counts")], [Training(vector, config)])
+
+Replies are distinguished by the messages' group id, which a reply inherits from its message.
+
 `ViewArray` keeps the NumPy array and serialises it only on demand. `flwr.app.Array` converts an array into bytes when
-it
-is created and back at every `numpy()`, which for each client's reply takes longer than most strategies need to
+it is created and back at every `numpy()`, which for each client's reply takes longer than most strategies need to
 aggregate it. Within one process the bytes are never read.
 """
 
@@ -56,15 +63,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.app.metadata import Metadata
-from flwr.common.constant import ErrorCode, SType
-from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
+from flwr.common.constant import SType
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedscout.engine.arrays import FloatArray, IntArray
@@ -328,7 +335,7 @@ def clients_text(clients: Sequence[int]) -> str:
 
 READ_BY_EVERY_CLIENT = frozenset(
     (
-        *(keys.SEED_KEY, keys.ROUND_KEY, keys.REPLY_KEY, keys.INITIAL_LOSS_KEY, keys.RATE_ALIAS, KEY_CLIPPING_NORM),
+        *(keys.SEED_KEY, keys.ROUND_KEY, keys.REPLY_KEY, keys.INITIAL_LOSS_KEY, keys.RATE_ALIAS, keys.CLIPPING_KEY),
         *(name.replace("_", "-") for name in LocalTraining.model_fields),
     )
 )
@@ -367,27 +374,6 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
     return changed[0] if changed else trials_rate
 
 
-def asks_for_clipping(config: Mapping[str, Any]) -> bool:
-    """Return whether clients are to clip their updates."""
-    return KEY_CLIPPING_NORM in config
-
-
-def clipped(message: Message, reply: Message) -> Message:
-    """Return a client's train reply after Flower's mod for client-side clipping.
-
-    The adaptive mod is used for all strategies: it clips like the fixed one, and only the adaptive strategy reads the
-    `norm_bit` that it adds to the metrics.
-    """
-    from flwr.clientapp.mod import adaptiveclipping_mod
-
-    no_context = Context(0, 0, {}, RecordDict(), {})
-    try:
-        return adaptiveclipping_mod(message, no_context, lambda *_: reply)
-    except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
-        reason = f"{type(error).__name__} in clipping: {error}"
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
-
-
 SERVER_NODE_ID = 1
 
 
@@ -421,3 +407,132 @@ def addressed(message: Message, node_ids: Sequence[int]) -> list[Message]:
         copy.__dict__.update(message.__dict__, _metadata=metadata)
         copies.append(copy)
     return copies
+
+
+Scalars = Mapping[str, int | float | str | bool]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One aggregate, requested from some clients.
+
+    Attributes:
+        function: A name from the fixed table of client queries.
+        arrays: Inputs of the function in addition to the client's data; float64 is preserved.
+        config: Its scalars.
+        clients: Clients that are asked; None for all.
+    """
+
+    function: str
+    arrays: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    config: Scalars = field(default_factory=dict)
+    clients: Sequence[int] | None = None
+
+    def content(self) -> RecordDict:
+        """Return the content of all its messages."""
+        config = ConfigRecord({keys.FUNCTION_KEY: self.function, **self.config})
+        return RecordDict({keys.ARRAYS_KEY: view_record(self.arrays), keys.CONFIG_KEY: config})
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local training from one flat vector, without a strategy.
+
+    Attributes:
+        vector: The global parameters, shape `(params,)`.
+        config: See `engine.messages.train_config`.
+        clients: Clients that train; None for all.
+    """
+
+    vector: FloatArray
+    config: Scalars
+    clients: Sequence[int] | None = None
+
+    def content(self) -> RecordDict:
+        """Return the content of all its messages."""
+        return RecordDict({keys.ARRAYS_KEY: flat_record(self.vector), keys.CONFIG_KEY: ConfigRecord(dict(self.config))})
+
+
+def exchange(
+    grid: Grid, queries: Sequence[Query] = (), trainings: Sequence[Training] = ()
+) -> tuple[list[QueryAnswers], list[TrainAnswers]]:
+    """Send all queries and trainings at once, and wait for all replies.
+
+    Args:
+        grid: Grid of the clients.
+        queries: Sent first, so that a host answers them first.
+        trainings: Sent after them.
+
+    Returns:
+        The answers to each query and to each training, in the order given.
+    """
+    if not queries and not trainings:
+        return [], []
+    claim_task_identity()
+    messages: list[Message] = []
+    requests: list[tuple[Query | Training, str]] = [(query, MessageType.QUERY) for query in queries]
+    requests += [(training, MessageType.TRAIN) for training in trainings]
+    for index, (request, message_type) in enumerate(requests):
+        content = request.content()
+        asked = request.clients
+        nodes = sorted(grid.get_node_ids()) if asked is None else [node_of(client) for client in asked]
+        if nodes:
+            messages += addressed(Message(content, nodes[0], message_type, group_id=str(index)), nodes)
+    replies: list[list[Message]] = [[] for _ in requests]
+    for reply in sorted(grid.send_and_receive(messages), key=lambda reply: reply.metadata.src_node_id):
+        replies[int(reply.metadata.group_id)].append(reply)
+    return (
+        [_query_answers(group) for group in replies[: len(queries)]],
+        [_train_answers(t, group) for t, group in zip(trainings, replies[len(queries) :], strict=True)],
+    )
+
+
+def send_query(
+    grid: Grid,
+    function: str,
+    arrays: Mapping[str, npt.NDArray[np.generic]] | None = None,
+    config: Scalars | None = None,
+    clients: Sequence[int] | None = None,
+) -> QueryAnswers:
+    """Ask clients for a single aggregate; see `Query`."""
+    (answers,), _ = exchange(grid, queries=[Query(function, arrays or {}, config or {}, clients)])
+    return answers
+
+
+def _refused(replies: Sequence[Message]) -> dict[int, str]:
+    """Return the reason of each client that did not answer."""
+    errors = [reply for reply in replies if reply.has_error()]
+    return {client_of(reply.metadata.src_node_id): reply.error.reason or "no reason given" for reply in errors}
+
+
+def _query_answers(replies: Sequence[Message]) -> QueryAnswers:
+    answers, counts = {}, {}
+    for reply in replies:
+        if reply.has_content():
+            client = client_of(reply.metadata.src_node_id)
+            answers[client] = {name: read_array(array) for name, array in _arrays(reply).items()}
+            counts[client] = _num_examples(reply)
+    return QueryAnswers(arrays=answers, num_examples=counts, refused=_refused(replies))
+
+
+def _train_answers(training: Training, replies: Sequence[Message]) -> TrainAnswers:
+    answers = [reply for reply in replies if reply.has_content()]
+    vectors = [read_array(_arrays(reply)[keys.FLAT_KEY]) for reply in answers]
+    return TrainAnswers(
+        clients=tuple(client_of(reply.metadata.src_node_id) for reply in answers),
+        vectors=np.stack(vectors) if vectors else np.empty((0, len(training.vector)), np.float32),
+        num_examples=np.asarray([_num_examples(reply) for reply in answers], dtype=np.int64),
+        refused=_refused(replies),
+    )
+
+
+def _arrays(reply: Message) -> ArrayRecord:
+    record = reply.content[keys.ARRAYS_KEY]  # `content.array_records` would make a dictionary of all of them each time
+    assert isinstance(record, ArrayRecord)
+    return record
+
+
+def _num_examples(reply: Message) -> int:
+    count = metrics_of(reply)[keys.NUM_EXAMPLES_KEY]
+    assert isinstance(count, int)
+    return count

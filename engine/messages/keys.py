@@ -45,6 +45,8 @@ SEED_KEY = "seed"
 REPLY_KEY = "reply"
 INITIAL_LOSS_KEY = "initial-loss"
 FUNCTION_KEY = "function"
+CLIPPING_KEY, NORM_BIT_KEY = "clipping_norm", "norm_bit"
+"""Of Flower's strategies whose clients clip their updates: the norm, and whether an update was not above it."""
 
 RATE_KEY = "learning-rate"
 RATE_ALIAS = "lr"

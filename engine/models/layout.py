@@ -188,11 +188,9 @@ class ParameterLayout:
 
     def integers_of(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the integer buffers of a state dict in their types, truncated as by `load_state_dict`."""
-        names = {slot.name for slot in self.integers}
-        entries = {name: slot for name, slot in self.entries.items() if slot.name in names}
         return {
             slot.name: np.asarray(arrays[name]).astype(slot.dtype)
-            for name, slot in entries.items()
+            for name, slot in self.entries.items()
             if isinstance(slot, IntegerSlot)
         }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedscout.engine.contracts.algorithm import ClientScore, ClientState
 from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, TrainResults
 from fedscout.engine.messages.keys import INITIAL_LOSS_KEY, NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, ROUND_KEY
-from fedscout.engine.metrics import Metric, RowMeans, Sums
+from fedscout.engine.metrics import Metric, Sums
 from fedscout.engine.nodes.client import is_mark
 from fedscout.engine.nodes.wire import one_line
 from fedscout.engine.text import shown
@@ -236,21 +236,23 @@ def _seconds(seconds: float) -> float:
     return float(seconds) if 0 <= seconds < float("inf") else 0.0
 
 
-def _measured(losses: Mapping[str, Mapping[int, RowMeans]], asked: ExpectedAnswer) -> dict[str, dict[int, RowMeans]]:
+def _measured(
+    losses: Mapping[str, Mapping[int, ClientScore]], asked: ExpectedAnswer
+) -> dict[str, dict[int, ClientScore]]:
     """Return the losses of the received model that were requested."""
     if asked.call.watched is None:
         return {}
     observed, client = asked.call.watched.observed, asked.client
     wanted = {"train": observed.training_losses, "validation": observed.validation_losses}
-    losses_by_part: dict[str, dict[int, RowMeans]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
-    for part, means in losses_by_part.items():
+    losses_by_part: dict[str, dict[int, ClientScore]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
+    for part, scores in losses_by_part.items():
         reported = losses.get(part, {}).get(client)
         if reported is not None:
             rows = _count("rows", [reported.num_examples], 0, asked.num_rows)
-            values = reported.cross_entropy, reported.squared, reported.miss, reported.entropy
-            if rows and not all(isfinite(value) and value >= 0 for value in values):
-                raise AnswerError(f"its losses of the received model must be finite and >= 0, got {shown(values)}")
-            means[client] = reported if rows else RowMeans.of(0, None)
+            sums = reported.statistics if rows else None
+            if rows and (sums is None or sums.shape != (4,) or not all(0 <= each < inf for each in sums.tolist())):
+                raise AnswerError(f"its losses of the received model must be finite and >= 0, got {shown(sums)}")
+            scores[client] = ClientScore(rows, 0, 0.0, statistics=sums)
     return losses_by_part
 
 

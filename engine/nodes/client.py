@@ -19,7 +19,6 @@ Replies to a driver leave out what a simulation would report:
   error is written to the client's own log.
 - With a table of client settings (`fedscout.engine.contracts.client_table`) nothing may disclose the cell: scores are
   normalised to one row, and compute time is not reported.
-- Updates that a strategy clips on clients (`fedscout.engine.messages.contents`) are clipped before they are sent.
 """
 
 from __future__ import annotations
@@ -32,27 +31,24 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT, compute_adaptive_clip_model_update
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientScore, ClientState
 from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Privacy, QueryTable, Release, WithheldError
-from fedscout.engine.data.devices import AbsentError
-from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.federation import AbsentError, Federation
 from fedscout.engine.errors import FedscoutError, TrialError
 from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, Session, TrainResults
-from fedscout.engine.messages.contents import asks_for_clipping, flat_vector, integer_buffers, one_learning_rate
-from fedscout.engine.models.layout import ParameterLayout
+from fedscout.engine.messages.contents import flat_vector, integer_buffers, one_learning_rate
 from fedscout.engine.nodes.policy import NO_SCORING, NO_TRAINING, OwnerPolicy, PrivacyLedger, RefusedError, alone_with
 from fedscout.engine.nodes.wire import (
     ACTION,
@@ -177,7 +173,7 @@ logger = logging.getLogger("fedscout")
 
 Results = TypeVar("Results", TrainResults, EvaluateResults, QueryResults, TrainResults | EvaluateResults)
 
-_ERROR = re.compile(r"(?P<kind>\w+) in (?P<work>local training|evaluation|clipping|query '[^']*'): .*", re.DOTALL)
+_ERROR = re.compile(r"(?P<kind>\w+) in (?P<work>local training|evaluation|query '[^']*'): .*", re.DOTALL)
 
 
 def presentable(results: Results, call: HostCall) -> Results:
@@ -188,42 +184,12 @@ def presentable(results: Results, call: HostCall) -> Results:
         results.evaluation = presentable(results.evaluation, call)
     if hides_cell:
         results.seconds = 0.0
+    if hides_cell and isinstance(results, TrainResults):
+        results.received_losses = {part: _as_one_row(scores) for part, scores in results.received_losses.items()}
     if hides_cell and isinstance(results, EvaluateResults):
         results.own, results.clean = _as_one_row(results.own), _as_one_row(results.clean)
         results.received, results.sums = _as_one_row(results.received), {}
     return results
-
-
-def clip(call: HostCall, layout: ParameterLayout, results: TrainResults, named: bool | None = None) -> None:
-    """Clip a client's update if requested, as Flower's mod does; a sum reports whether it was below the norm.
-
-    Args:
-        call: The request.
-        layout: The model's layout.
-        results: The training results, changed in place.
-        named: Whether arrays go by the model's names, on which the last bits of the norm depend; None uses the
-            session's.
-    """
-    if not asks_for_clipping(call.config) or not results.clients:
-        return
-    assert results.vectors is not None
-    assert call.vector is not None
-    named = call.session.needs.arrays == "named" if named is None else named
-    trained, received = [results.vectors[0].copy()], [call.vector]
-    if named:  # the mod measures whatever the record holds, counts of batches included
-        counted = layout.integers_after(call.arrays, results.num_steps[0])
-        trained = [*layout.split(trained[0], counted).values()]
-        received = [*layout.split(call.vector, call.arrays).values()]
-    try:
-        is_short = compute_adaptive_clip_model_update(trained, received, call.config[KEY_CLIPPING_NORM])
-    except ArithmeticError as error:  # an update of length 0, which Flower's clients fail on as well
-        (client,) = results.clients
-        results.__dict__.update(vars(TrainResults(states=results.states, evaluation=results.evaluation)))
-        results.failures[client] = f"{type(error).__name__} in clipping: {error}"
-        return
-    parts = dict(zip(layout.split(results.vectors[0]), trained, strict=True)) if named else {}
-    results.vectors = [layout.join({name: np.asarray(part) for name, part in parts.items()}) if named else trained[0]]
-    results.sums[KEY_NORM_BIT] = [float(is_short)]
 
 
 def _without_row_data(failures: Mapping[int, str]) -> dict[int, str]:
@@ -240,12 +206,12 @@ def _without_row_data(failures: Mapping[int, str]) -> dict[int, str]:
 
 
 def _as_one_row(scores: Mapping[int, ClientScore]) -> dict[int, ClientScore]:
-    return {
-        client: ClientScore(1, score.num_correct / score.num_examples, score.loss_sum / score.num_examples)
-        if score.num_examples
-        else score
-        for client, score in scores.items()
-    }
+    def mean(score: ClientScore) -> ClientScore:
+        rows = score.num_examples
+        statistics = None if score.statistics is None else score.statistics / rows
+        return ClientScore(1, score.num_correct / rows, score.loss_sum / rows, statistics=statistics)
+
+    return {client: mean(score) if score.num_examples else score for client, score in scores.items()}
 
 
 MAX_CLIENTS = 2**20
@@ -381,7 +347,6 @@ class ClientNode:
             if reason:
                 results.failures[client] = reason
             self._report_far(call, results, context)
-            clip(call, host.facts().layout, results)
         return presentable(results, call)
 
     def _allowed(self, asked: NodeCall) -> tuple[HostCall, str]:
@@ -464,9 +429,7 @@ class ClientNode:
         self._owner.check("train")
         host, call, record = self._plain_call(message, context)
         (client,) = call.clients
-        results = host.train(call)
-        clip(call, host.facts().layout, results, named=keys.FLAT_KEY not in record)
-        results = presentable(results, call)
+        results = presentable(host.train(call), call)
         if results.failures:
             raise RefusedError(results.failures[client])
         assert results.vectors is not None
@@ -513,7 +476,9 @@ class ClientNode:
         except TrialError as error:
             raise RefusedError(str(error)) from error
         config[keys.REPLY_KEY] = "individual"
-        return host, HostCall((client,), self._session, config, vector, integers), records[0]
+        form: Literal["flat", "named"] = "flat" if keys.FLAT_KEY in records[0] else "named"
+        session = replace(self._session, needs=replace(self._session.needs, arrays=form))
+        return host, HostCall((client,), session, config, vector, integers), records[0]
 
 
 def _reason(error: Exception) -> str:

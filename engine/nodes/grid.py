@@ -373,8 +373,6 @@ class NodeGrid(HostGrid[PendingCall]):
         DataError: If a settings table is combined with a metric, which would disclose rows, or clients do not classify.
     """
 
-    clips_for_clients = False
-
     def __init__(
         self, roster: NodeRoster, server: ClientHost, wire: Wire, session: Session, trial: str = "", terms: str = ""
     ) -> None:
@@ -389,9 +387,9 @@ class NodeGrid(HostGrid[PendingCall]):
         facts = self._facts()
         super().__init__(facts, num_hosts=facts.num_clients, session=session, merge_on_hosts=False)
 
-    def initial_vector(self, seed: int) -> FloatArray:
-        """Return the initial model of a seed, shape `(params,)`."""
-        return self._server.initial_vector(seed)
+    def initial_vectors(self, seeds: Sequence[int]) -> list[FloatArray]:
+        """Return the initial models of some seeds, in order, each of shape `(params,)`."""
+        return [self._server.initial_vector(seed) for seed in seeds]
 
     def get_node_ids(self) -> list[int]:
         """Return the clients' numbers in the grid, including new ones; a disconnected client fails when called.

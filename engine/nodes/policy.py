@@ -65,10 +65,7 @@ class OwnerPolicy(BaseModel):
         default="abstain", description="what the client does with fewer training or test rows than min_release"
     )
     epsilon: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="total ε of all answers to queries; no noise if left out",
+        default=None, gt=0, allow_inf_nan=False, description="total ε of all answers to queries; no noise if left out"
     )
     delta: float = Field(default=1e-6, ge=0, lt=1, description="δ of each set of answers")
     folder: Path | None = Field(default=None, strict=False, description="folder for persistent state")

@@ -2,7 +2,7 @@
 
 A call holds one client's part of the work as a host receives it (`fedscout.engine.messages.calls`). It is sent as one
 JSON document with the arrays in a separate record (`fedscout.engine.messages.values`). The table of forms lists what
-may travel: collections, arrays of fractions, the dataclasses below and the client algorithms of the strategies.
+may travel: collections, the dataclasses below and the client algorithms of the strategies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from io import BytesIO
 from typing import Any, Literal
 
@@ -48,25 +47,11 @@ from fedscout.engine.messages.values import (
     form_of,
     name_of,
 )
-from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
+from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.text import shown
 
 NUMBERS = "biuf"
 """Kinds of NumPy types that may be sent."""
-
-
-def _fraction_parts(array: npt.NDArray[Any]) -> list[Any] | None:
-    items = array.ravel().tolist()
-    if not all(type(item) is Fraction for item in items):
-        return None
-    return [array.shape, *((item.numerator, item.denominator) for item in items)]
-
-
-def _make_fractions(shape: tuple[int, ...], *items: tuple[int, int]) -> npt.NDArray[Any]:
-    array = np.empty(len(items), dtype=object)
-    for place, (numerator, denominator) in enumerate(items):
-        array[place] = Fraction(numerator, denominator)
-    return array.reshape(shape)
 
 
 COLLECTIONS: Mapping[str, Form] = {
@@ -74,10 +59,7 @@ COLLECTIONS: Mapping[str, Form] = {
     name_of(tuple): Form(list, lambda *items: items),
     name_of(frozenset): Form(list, lambda *items: frozenset(items)),
     name_of(dict): Form(dict.items, lambda *items: dict(items)),
-    name_of(np.ndarray): Form(_fraction_parts, _make_fractions),
 }
-"""Arrays of numbers lie beside the document, so the form of an array is that of fractions."""
-
 
 ACTION = "fedscout"
 """Of the message type: `train.fedscout` and so on. Messages without it are those of any Flower strategy."""
@@ -178,8 +160,8 @@ VALUES: tuple[type, ...] = (
     *(NodeCall, NodeCalls, NodeAnswers, Refusal, Greeting, Introduction),
     *(HostCall, Session, LocalTraining, EngineNeeds, RoundSelection, ReportRequest, Assignment),
     *(SettingsLookup, SettingsTable, SettingsCell),
-    *(TrainResults, EvaluateResults, QueryResults, ClientScore, RowMeans),
-    *(type(make()) for make in (*OF_CLASSES.values(), *OF_QUANTITIES.values())),
+    *(TrainResults, EvaluateResults, QueryResults, ClientScore),
+    *(type(make()) for make in OF_CLASSES.values()),
 )
 """Types that may be sent, in addition to the strategies' client algorithms."""
 

@@ -111,24 +111,23 @@ class HeadNotes:
 
     NAMESPACE = b"fedscout"
 
-    def read(self, call_id: str) -> bytes | None:
-        """Return a call's note."""
+    def __init__(self) -> None:
         from ray.experimental import internal_kv
 
-        note: bytes | None = internal_kv._internal_kv_get(call_id.encode(), namespace=self.NAMESPACE)
+        self._store: Any = internal_kv
+
+    def read(self, call_id: str) -> bytes | None:
+        """Return a call's note."""
+        note: bytes | None = self._store._internal_kv_get(call_id.encode(), namespace=self.NAMESPACE)
         return note
 
     def write(self, call_id: str, note: bytes) -> None:
         """Replace a call's note."""
-        from ray.experimental import internal_kv
-
-        internal_kv._internal_kv_put(call_id.encode(), note, overwrite=True, namespace=self.NAMESPACE)
+        self._store._internal_kv_put(call_id.encode(), note, overwrite=True, namespace=self.NAMESPACE)
 
     def remove(self, call_id: str) -> None:
         """Remove a call's note."""
-        from ray.experimental import internal_kv
-
-        internal_kv._internal_kv_del(call_id.encode(), namespace=self.NAMESPACE)
+        self._store._internal_kv_del(call_id.encode(), namespace=self.NAMESPACE)
 
 
 DIED = "Ray's {name} on this machine died; run the same command again to resume"

@@ -27,7 +27,6 @@ from fedscout.engine.contracts.algorithm import (
     ClientResults,
     ClientScore,
     ClientUpdate,
-    ClientWork,
     Correct,
     Descent,
     LocalFacts,
@@ -35,7 +34,6 @@ from fedscout.engine.contracts.algorithm import (
     Loss,
     Steps,
     TrainRequest,
-    Validation,
 )
 from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.contracts.config import LocalTraining
@@ -82,13 +80,8 @@ class LoopRun(LocalRun):
         """
         if not len(work.data):
             raise ValueError(NO_ROWS)
-        return cls(
-            **known_of(asked, model.layout, [work], [len(work.data)]),
-            model=model,
-            work=work,
-            seen=Representation(model),
-            integers=asked.integers,
-        )
+        common = known_of(asked, model.layout, [work])
+        return cls(**common, model=model, work=work, seen=Representation(model), integers=asked.integers)
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Run all local steps of the client."""
@@ -98,9 +91,9 @@ class LoopRun(LocalRun):
         correct = correct_alone(steps, self.model)
         loss = loss_of(steps, self.seen, self.model.device)
         with nullcontext() if steps.compared is None else self.seen:
-            result = descend(self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh)
+            num_steps, mean = descend(self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh)
         vectors = self.model.vector.clone()[None].cpu()
-        return Descent(vectors, torch.tensor([result.num_steps]), torch.tensor([result.loss], dtype=torch.float64))
+        return Descent(vectors, torch.tensor([num_steps]), torch.tensor([mean], dtype=torch.float64))
 
     def label_counts(self) -> Tensor:
         """Return the number of the client's training rows of each class."""
@@ -149,8 +142,7 @@ class BlockRun(LockstepRun):
     @classmethod
     def of(cls, stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of clients that are in lockstep order."""
-        sizes = [len(work.data) for work in works]
-        common = known_of(asked, layout, works, sizes)
+        common = known_of(asked, layout, works)
         return cls(**common, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
 
     def _made(self, start: Tensor, steps: Steps) -> Descent:
@@ -162,10 +154,9 @@ def _label_counts(works: Sequence[RowsWork], num_classes: int) -> Tensor:
     return torch.from_numpy(np.stack([work.data.label_counts(num_classes) for work in works])).float()
 
 
-def known_of(
-    asked: TrainRequest, layout: ParameterLayout, works: Sequence[ClientWork], num_examples: Sequence[int]
-) -> dict[str, Any]:
+def known_of(asked: TrainRequest, layout: ParameterLayout, works: Sequence[RowsWork]) -> dict[str, Any]:
     """Return the fields of a run that are common to all backends."""
+    num_examples = torch.tensor([len(work.data) for work in works])
     return {
         "received": asked.received,
         "layout": layout,
@@ -173,8 +164,8 @@ def known_of(
         "config": asked.config,
         "training": asked.training,
         "auxiliary": asked.auxiliary,
-        "num_examples": torch.tensor(num_examples),
-        "counts_as": torch.tensor(num_examples if asked.table is None else [1] * len(works)),
+        "num_examples": num_examples,
+        "counts_as": num_examples if asked.table is None else torch.ones_like(num_examples),
         "num_classes": asked.num_classes,
     }
 
@@ -307,12 +298,11 @@ def by_settings(
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
         else:
-            group_settings = (
-                training_of_client.model_copy(update=asked.training.model_dump(include=_MIXABLE_SETTINGS))
-                if mixes
-                else training_of_client
-            )
-            groups.setdefault(group_settings, []).append(replace(work, training=training_of_client) if mixes else work)
+            shared, member = training_of_client, work
+            if mixes:
+                shared = shared.model_copy(update=asked.training.model_dump(include=_MIXABLE_SETTINGS))
+                member = replace(work, training=training_of_client)
+            groups.setdefault(shared, []).append(member)
     return [(replace(asked, training=training), members) for training, members in groups.items()], failed
 
 
@@ -397,9 +387,8 @@ def with_validation(
             outcomes[place] = score
             continue
         work, update = block[place], trained[place]
-        validation = Validation(score.num_examples, score.num_correct, score.loss_sum, update.sums)
         try:
-            sums = algorithm.validated(facts_of(asked, work.client, work.data, has_labels), validation)
+            sums = algorithm.validated(facts_of(asked, work.client, work.data, has_labels), score, update.sums)
             outcomes[place] = replace(update, sums={**update.sums, **sums})
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             outcomes[place] = error

@@ -78,11 +78,15 @@ TAIL_STEP = 8
 """Of which the rows of a padded block are a multiple: few sizes, and so few products."""
 
 
-@dataclass(frozen=True)
 class _Blocks:
     """All clients' rows, cut into blocks; each array has one element per block.
 
+    Args:
+        clients: Each client's rows.
+        row_step: Padded rows of a block are a multiple of it.
+
     Attributes:
+        answers: Targets of all clients' rows.
         clients: The client, as a position in the list of clients.
         starts: The first row, as a position among all clients' rows.
         sizes: Rows without padding.
@@ -90,21 +94,21 @@ class _Blocks:
         sources: Number of the array that holds the rows.
     """
 
-    clients: IntArray
-    starts: IntArray
-    sizes: IntArray
-    widths: IntArray
-    sources: IntArray
-
-    @classmethod
-    def of(cls, sizes: IntArray, sources: IntArray, row_step: int) -> _Blocks:
-        """Cut the rows of clients into blocks, given each client's number of rows and source."""
-        counts = -(-sizes // BLOCK_ROWS)
-        clients = np.repeat(np.arange(len(sizes)), counts)
-        offsets = (np.arange(len(clients)) - np.repeat(np.cumsum(counts) - counts, counts)) * BLOCK_ROWS
-        rows = np.minimum(sizes[clients] - offsets, BLOCK_ROWS)
-        starts = np.repeat(np.cumsum(sizes) - sizes, counts) + offsets
-        return cls(clients, starts, rows, -(-rows // row_step) * row_step, sources[clients])
+    def __init__(self, clients: Sequence[Samples], row_step: int) -> None:
+        number_of: dict[int, int] = {}
+        sources = np.array([number_of.setdefault(id(data.features), len(number_of)) for data in clients])
+        self._features = [clients[first].features for first in np.unique(sources, return_index=True)[1]]
+        self._rows = np.concatenate([data.rows for data in clients])
+        self.answers = np.concatenate([data.answers(data.rows) for data in clients])
+        num_rows = np.array([len(data) for data in clients])
+        counts = -(-num_rows // BLOCK_ROWS)
+        self.clients = np.repeat(np.arange(len(clients)), counts)
+        offsets = (np.arange(len(self.clients)) - np.repeat(np.cumsum(counts) - counts, counts)) * BLOCK_ROWS
+        self.starts = np.repeat(np.cumsum(num_rows) - num_rows, counts) + offsets
+        self.sizes = np.minimum(num_rows[self.clients] - offsets, BLOCK_ROWS)
+        self.widths = -(-self.sizes // row_step) * row_step
+        self.sources = sources[self.clients]
+        self._memory = torch.empty(min(SLAB_ROWS, int(self.widths.sum())), *self._features[0].shape[1:])
 
     def slabs(self) -> Iterator[IntArray]:
         """Yield the blocks that pass through the model together: of one width, sorted by source."""
@@ -115,32 +119,16 @@ class _Blocks:
             for first in range(0, len(same), num_together):
                 yield same[first : first + num_together]
 
-
-class _Gathered:
-    """The rows of all clients and their sources."""
-
-    def __init__(self, clients: Sequence[Samples], row_step: int) -> None:
-        number_of: dict[int, int] = {}
-        sources = [number_of.setdefault(id(data.features), len(number_of)) for data in clients]
-        by_source = dict(zip(sources, clients, strict=True))
-        self._features = [by_source[number].features for number in range(len(number_of))]
-        self._rows = np.concatenate([data.rows for data in clients])
-        self.answers = np.concatenate([data.answers(data.rows) for data in clients])
-        self.blocks = _Blocks.of(np.array([len(data) for data in clients]), np.array(sources), row_step)
-        num_rows = min(SLAB_ROWS, int(self.blocks.widths.sum()))
-        self._memory = torch.empty(num_rows, *self._features[0].shape[1:])
-
     def read(self, slab: IntArray) -> tuple[Tensor, Tensor]:
         """Return features `(blocks, rows, inputs)` and targets `(blocks * rows,)`; padding repeats a block's last row.
 
         The features are overwritten by the next call.
         """
-        blocks = self.blocks
-        within = np.minimum(np.arange(blocks.widths[slab[0]]), blocks.sizes[slab, None] - 1)
-        positions = blocks.starts[slab, None] + within
+        within = np.minimum(np.arange(self.widths[slab[0]]), self.sizes[slab, None] - 1)
+        positions = self.starts[slab, None] + within
         features = self._memory[: positions.size].view(*positions.shape, *self._memory.shape[1:])
         filled = features.numpy()
-        sources = blocks.sources[slab]
+        sources = self.sources[slab]
         bounds = np.flatnonzero(np.diff(sources, prepend=-1, append=-1))
         for start, stop in pairwise(bounds):
             source = self._features[sources[start]]
@@ -152,42 +140,37 @@ class _Gathered:
 def _score_together(
     stack: DenseStack, vectors: Tensor, clients: Sequence[Samples], metric: Metric | None
 ) -> list[ClientScore]:
-    gathered = _Gathered(clients, max(TAIL_STEP, aligned_row_step(stack)))
-    blocks, classifies = gathered.blocks, clients[0].scale is None
+    blocks = _Blocks(clients, max(TAIL_STEP, aligned_row_step(stack)))
     losses, correct = (np.zeros(len(blocks.sizes)) for _ in range(2))
     size = vectors.shape[1]
     models = torch.nn.functional.pad(vectors, (0, aligned(size) - size))  # each aligned to 64 bytes
-    num_kept = 0 if metric is None else len(gathered.answers)
+    num_kept = 0 if metric is None else len(blocks.answers)
     outputs = np.empty((num_kept, stack.layers[-1].num_outputs), np.float32)
     for slab in blocks.slabs():
-        features, answers = gathered.read(slab)
+        features, answers = blocks.read(slab)
         own = models.expand(len(slab), -1) if len(models) == 1 else models[torch.from_numpy(blocks.clients[slab])]
         logits = stack.activations(own[:, :size], features)[-1].flatten(0, 1)
         is_valid = np.arange(features.shape[1]) < blocks.sizes[slab, None]
         row_losses = mean_loss(logits, answers, reduction="none").double().numpy()
         losses[slab] = np.where(is_valid, row_losses.reshape(is_valid.shape), 0).sum(axis=1)
-        if classifies:
+        if clients[0].scale is None:
             hits = (logits.argmax(dim=1) == answers).numpy().reshape(is_valid.shape)
             correct[slab] = (hits & is_valid).sum(axis=1)
         if metric is not None:
             for block, rows in zip(slab, logits.view(*is_valid.shape, -1).numpy(), strict=True):
                 start, num_rows = blocks.starts[block], blocks.sizes[block]
                 outputs[start : start + num_rows] = rows[:num_rows]
-    loss_sums = np.bincount(blocks.clients, losses, len(clients))
-    num_correct = np.bincount(blocks.clients, correct, len(clients))
-    scores = [
-        ClientScore.of_rows(len(data), int(hits) if classifies else float("nan"), float(loss))
-        for data, hits, loss in zip(clients, num_correct, loss_sums, strict=True)
-    ]
-    if metric is None:
-        return scores
+    loss_sums = np.bincount(blocks.clients, losses, len(clients)).tolist()
+    num_correct = np.bincount(blocks.clients, correct, len(clients)).astype(int).tolist()
     bounds = pairwise([0, *np.cumsum([len(data) for data in clients])])
-    of_clients = ([torch.from_numpy(rows[a:b]) for rows in (outputs, gathered.answers)] for a, b in bounds)
-    sums = [
-        metric_statistics(metric, data, *rows) if len(data) else None
-        for data, rows in zip(clients, of_clients, strict=True)
+    statistics = [
+        metric_statistics(metric, data, torch.from_numpy(outputs[a:b]), torch.from_numpy(blocks.answers[a:b]))
+        if metric is not None and len(data)
+        else None
+        for data, (a, b) in zip(clients, bounds, strict=True)
     ]
-    return [measured(score, metric, statistics) for score, statistics in zip(scores, sums, strict=True)]
+    found = zip(clients, num_correct, loss_sums, statistics, strict=True)
+    return [measured(data, hits, loss, metric, sums) for data, hits, loss, sums in found]
 
 
 def score_clients(
@@ -476,7 +459,7 @@ class TaskTrainer(Trainer):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
-        common = known_of(asked, self._model.layout, [work], [len(work.data)])
+        common = known_of(asked, self._model.layout, [work])
         run = TaskRun(**common, model=self._model, task=self._task, asked=asked, work=work, own_state={})
         (update,) = updates_by(asked.algorithm, run)
         return [replace(update, state={**update.state, **run.own_state})]

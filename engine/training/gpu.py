@@ -92,12 +92,10 @@ class SlabScores:
 
 def _score(data: Samples, outputs: Tensor, answers: Tensor, metric: Metric | None) -> ClientScore:
     """Return a client's score from the model's outputs on its rows, given in memory that NumPy reads."""
-    classifies = data.scale is None
     losses = mean_loss(outputs, answers, reduction="none").double().numpy() if len(data) else np.zeros(0)
-    hits = int((outputs.argmax(dim=1) == answers).sum()) if classifies and len(data) else 0
-    score = ClientScore.of_rows(len(data), hits if classifies else float("nan"), float(losses.sum()))
+    hits = int((outputs.argmax(dim=1) == answers).sum()) if data.scale is None and len(data) else 0
     statistics = metric_statistics(metric, data, outputs, answers) if metric is not None and len(data) else None
-    return measured(score, metric, statistics)
+    return measured(data, hits, float(losses.sum()), metric, statistics)
 
 
 PROBE_ROWS = 4096
@@ -122,7 +120,7 @@ class LaneRun(LockstepRun):
     @classmethod
     def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of clients, each with training rows."""
-        common = known_of(asked, model.layout, works, [len(work.data) for work in works])
+        common = known_of(asked, model.layout, works)
         return cls(**common, lanes=lanes, works=works, generators=layer_generators(asked, works))
 
     def _made(self, start: Tensor, steps: Steps) -> Descent:

@@ -453,8 +453,8 @@ class ClientLanes:
                 num_lanes = self._affordable_lanes(num_rows)
                 try:
                     num_lanes = self._lanes_for(len(waiting), num_rows, how.training.is_narrow)
-                    lanes = _Lanes(num_lanes, num_rows, waiting)
-                    result = self._descend(lanes, start, works, how, received, generators)
+                    clients = waiting[:num_lanes]
+                    result = self._descend(num_lanes, num_rows, clients, start, works, how, received, generators)
                 except torch.OutOfMemoryError:
                     self._halve(num_lanes, num_rows)
                     for position, state in zip(waiting, batch_states, strict=True):
@@ -462,9 +462,8 @@ class ClientLanes:
                     for position, layers_state in zip(waiting, layer_states, strict=True):
                         generators[position].set_state(layers_state)
                     continue
-                vectors[lanes.clients] = result.vectors
-                num_steps[lanes.clients], losses[lanes.clients] = result.num_steps, result.losses
-                waiting = waiting[len(lanes.clients) :]
+                vectors[clients], num_steps[clients], losses[clients] = result.vectors, result.num_steps, result.losses
+                waiting = waiting[num_lanes:]
         return Descent(vectors, num_steps, losses)
 
     def _halve(self, num_lanes: int, num_rows: int) -> None:
@@ -482,21 +481,23 @@ class ClientLanes:
 
     def _descend(
         self,
-        lanes: _Lanes,
+        num_lanes: int,
+        num_rows: int,
+        clients: Sequence[int],
         start: Tensor,
         works: Sequence[RowsWork],
         how: Steps,
         received: Tensor,
         generators: Sequence[torch.Generator],
     ) -> Descent:
-        """Run the steps of the clients in the lanes."""
+        """Run the steps of some clients, at most one a lane, given as positions among the works."""
         rates = rates_of(works)
-        works = [works[position] for position in lanes.clients]
-        plan = LanePlan.of(works, how.training, lanes.number, lanes.num_rows)
-        in_lanes = partial(lanes.filled, plan.order, device=self._model.device)
+        works = [works[position] for position in clients]
+        plan = LanePlan.of(works, how.training, num_lanes, num_rows)
+        in_lanes = partial(_filled, num_lanes, np.asarray(clients)[plan.order], device=self._model.device)
         weights, buffers = self._tensors(in_lanes(start))
         beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
-        lane_generators = [generators[lanes.clients[place]] for place in plan.order]
+        lane_generators = [generators[clients[place]] for place in plan.order]
         self._model.module.train()
         with Representation(self._model) as seen, self._dropout as dropout:
             loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
@@ -644,32 +645,18 @@ def _gradient_of(loss: LaneLoss):  # type: ignore[no-untyped-def]  # torch.func'
     return vmap(grad_and_value(loss), randomness="error")
 
 
-class _Lanes:
-    """The lanes of one descent and their clients.
+def _filled(num_lanes: int, clients: IntArray, vectors: Tensor, device: torch.device) -> Tensor:
+    """Return the clients' vectors lane by lane; empty lanes repeat others.
 
     Args:
-        number: Lanes side by side.
-        num_rows: Rows of each batch with padding.
-        waiting: Clients by their positions in a run; the first `number` of them are in the lanes.
+        num_lanes: Lanes side by side.
+        clients: Clients by their positions in a run, in the order of lanes.
+        vectors: Shape `(size,)` or `(1, size)`, common to all, or one row for each of the run's clients.
+        device: A common vector is sent there before it is expanded; other vectors stay where they are.
     """
-
-    def __init__(self, number: int, num_rows: int, waiting: Sequence[int]) -> None:
-        self.number = number
-        self.num_rows = num_rows
-        self.clients = list(waiting[:number])
-
-    def filled(self, order: IntArray, vectors: Tensor, device: torch.device) -> Tensor:
-        """Return the clients' vectors lane by lane; empty lanes repeat others.
-
-        Args:
-            order: Order of the clients by lane.
-            vectors: Shape `(size,)` or `(1, size)`, common to all, or one row for each of the run's clients.
-            device: A common vector is sent there before it is expanded; other vectors stay where they are.
-        """
-        if vectors.numel() == vectors.shape[-1]:
-            return sent(vectors.view(1, -1), device).expand(self.number, -1)
-        clients = np.asarray(self.clients)[np.resize(order, self.number)]
-        return vectors[torch.from_numpy(clients)]
+    if vectors.numel() == vectors.shape[-1]:
+        return sent(vectors.view(1, -1), device).expand(num_lanes, -1)
+    return vectors[torch.from_numpy(np.resize(clients, num_lanes))]
 
 
 def _batch(found: RowsOnDevice, step: int) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,7 @@ Optimisers have the semantics of `torch.optim` on flat tensors, of one client `(
 an optimiser is used for one round only.
 
 `WeightedRows` applies `fedscout.engine.models.layout.RowLoss` to one client's rows. The received model is evaluated on
-them once a round, in evaluation mode. Its probabilities are those of adjusted outputs, as the client's own are; an
-algorithm's custom loss receives the unadjusted outputs.
+them once a round, in evaluation mode. Its probabilities are those of adjusted outputs, as the client's own are.
 
 `Representation` is a model's representation of rows: the input of its last linear layer.
 """
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -233,13 +232,11 @@ class WeightedRows:
         row_loss: The weights.
         told: Probabilities under the received model, shape `(rows of the client, classes)`; None if unused.
         adjusted: Adjustment of outputs before every term.
-        received: Outputs of the received model, same shape; None unless the algorithm's loss uses them.
     """
 
     row_loss: RowLoss
     told: Tensor | None
     adjusted: Adjusted | None
-    received: Tensor | None = None
 
     def __call__(self, loss: Loss, positions: IntArray, outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
         """Return the mean over a batch.
@@ -251,11 +248,9 @@ class WeightedRows:
             labels: Labels of the rows.
             features: Features of the rows.
         """
-        rows = torch.from_numpy(positions).to(outputs.device)
-        pseudo_labels = None if self.told is None else self.told[rows]
-        received_outputs = () if self.received is None else (self.received[rows],)
-        base_loss = loss(outputs, labels, features, *received_outputs)
-        return self.row_loss.mean(base_loss, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
+        pseudo_labels = None if self.told is None else self.told[torch.from_numpy(positions).to(outputs.device)]
+        mean = loss(outputs, labels, features)
+        return self.row_loss.mean(mean, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
 
 
 def weighted_rows(
@@ -270,25 +265,16 @@ def weighted_rows(
         batches: All of the client's rows, in order.
     """
     row_loss = steps.weighed
-    if row_loss.is_plain and not steps.reads_received:
+    if row_loss.is_plain:
         return None
     adjusted = None if steps.adjusted is None else steps.adjusted.to(model.device)
-    needs_received = row_loss.pseudo_label or steps.reads_received
-    outputs = _outputs(model, received, batches) if needs_received else []
-    probabilities = [_adjusted(adjusted, each).softmax(dim=1) for each in outputs] if row_loss.pseudo_label else []
-    return WeightedRows(
-        row_loss,
-        torch.cat(probabilities) if probabilities else None,
-        adjusted,
-        torch.cat(outputs) if steps.reads_received else None,
-    )
-
-
-@torch.no_grad()
-def _outputs(model: FlatModel, received: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    if not row_loss.pseudo_label:
+        return WeightedRows(row_loss, None, adjusted)
     model.load(received)
     model.module.eval()
-    return [model.outputs(features) for features, _ in batches]
+    with torch.no_grad():
+        told = [_adjusted(adjusted, model.outputs(features)).softmax(dim=1) for features, _ in batches]
+    return WeightedRows(row_loss, torch.cat(told), adjusted)
 
 
 def _adjusted(adjusted: Adjusted | None, outputs: Tensor) -> Tensor:
@@ -380,14 +366,6 @@ def epoch_batches(
             yield features[start - offset : stop - offset], labels[start - offset : stop - offset]
 
 
-class StepsMade(NamedTuple):
-    """Result of one client's local steps; the trained vector is in the model."""
-
-    num_steps: int
-    loss: float
-    """Mean over all rows seen."""
-
-
 def descend(
     model: FlatModel,
     data: Samples,
@@ -397,8 +375,8 @@ def descend(
     loss: Loss | None = None,
     ahead: Lookahead | None = None,
     weigh: WeightedRows | None = None,
-) -> StepsMade:
-    """Run all local steps of one client, starting from the loaded model.
+) -> tuple[int, float]:
+    """Run all local steps of one client, starting from the loaded model; return their number and the mean loss.
 
     Args:
         model: Changed in place.
@@ -435,7 +413,7 @@ def descend(
                 correct(weights, gradient)
             optimizer.step(weights, gradient)
     loss_sum = sum(mean * size for mean, size in zip(torch.stack(means).tolist(), sizes, strict=True))
-    return StepsMade(len(means), loss_sum / (len(data) * training.local_epochs))
+    return len(means), loss_sum / (len(data) * training.local_epochs)
 
 
 def _plain_loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
@@ -468,8 +446,7 @@ def score_client(model: FlatModel, data: Samples, metric: Metric | None = None) 
         if metric is not None:
             sums = metric_statistics(metric, data, outputs, labels)
             statistics = sums if statistics is None else statistics + sums
-    correct = num_correct if data.scale is None else float("nan")  # nobody is right about a quantity
-    return measured(ClientScore.of_rows(len(data), correct, loss_sum), metric, statistics)
+    return measured(data, num_correct, loss_sum, metric, statistics)
 
 
 def _inference_outputs(model: FlatModel, features: Tensor) -> Tensor:
@@ -489,8 +466,14 @@ def metric_statistics(metric: Metric, data: Samples, outputs: Tensor, answers: T
     return metric.statistics(outputs.double().numpy() * deviation, answers.double().numpy() * deviation)
 
 
-def measured(score: ClientScore, metric: Metric | None, statistics: Sums | None) -> ClientScore:
-    """Return a score with the metric's value; NaN without rows or with non-finite outputs."""
+def measured(
+    data: Samples, num_correct: int, loss_sum: float, metric: Metric | None, statistics: Sums | None
+) -> ClientScore:
+    """Return a score with the metric's value; NaN without rows or with non-finite outputs.
+
+    Nobody is right about a quantity, so its number of correct rows is NaN.
+    """
+    score = ClientScore.of_rows(len(data), num_correct if data.scale is None else float("nan"), loss_sum)
     if metric is None:
         return score
     value = float("nan") if statistics is None or score.is_missing else metric.value_of_client(statistics)

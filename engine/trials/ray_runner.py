@@ -20,7 +20,7 @@ from fedscout.engine.errors import EngineError, LostStatesError, first_line
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.calls import FederationFacts, Session
-from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
+from fedscout.engine.runtime.files import Storage, mounted_at, storage_of
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress

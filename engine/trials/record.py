@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.messages.calls import SelectionChoice, Session, TrialStrategy
-from fedscout.engine.text import curve, table
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,7 @@ PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", 
 """Parts of a trial whose seconds are counted separately."""
 
 SCORES_WHERE_KNOWN = (
-    "metric",
-    "global_accuracy",
-    "global_metric",
-    "new_client_accuracy",
-    "new_client_metric",
-    "worst_clients",
+    *("metric", "global_accuracy", "global_metric", "new_client_accuracy", "new_client_metric", "worst_clients"),
 )
 """Optional measures of each round, in addition to accuracy on the clients' data."""
 
@@ -128,28 +122,11 @@ _WHOLE_NUMBERS = ("id", "num_examples", "rounds")
 """Measures of clients, as whole numbers."""
 
 _SUMMARY = (
-    "trial",
-    "phase",
-    "generation",
-    "strategy",
-    "parameters",
-    "learning_rate",
-    "seed",
-    "num_rounds",
-    "status",
-    "error",
-    "fitness",
-    "own_fitness",
-    "clean_fitness",
+    *("trial", "phase", "generation", "strategy", "parameters", "learning_rate", "seed"),
+    *("num_rounds", "status", "error", "fitness", "own_fitness", "clean_fitness"),
 )
 _OPTIONAL_SUMMARY = (
-    "selection",
-    "repetition_fitness",
-    "metric",
-    "global_accuracy",
-    "new_client_accuracy",
-    "bytes_down",
-    "bytes_up",
+    *("selection", "repetition_fitness", "metric", "global_accuracy", "new_client_accuracy", "bytes_down", "bytes_up"),
 )
 Measures = Mapping[str, tuple[float, ...]]
 _NOT_LOGGED = {"logged": False}
@@ -316,16 +293,6 @@ class Trial:
     def _late_mean(self, scores: tuple[float, ...] | None) -> float | None:
         mean = late_mean(scores) if scores and self.status == "completed" else math.nan
         return None if math.isnan(mean) else mean
-
-    def _repr_html_(self) -> str:
-        header = ("trial", "phase", "strategy", "parameters", "fitness", "rounds")
-        parameters = ", ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self.parameters.items()
-        )
-        outcome = f"{self.fitness:.4f}" if self.status == "completed" else f"failed: {self.error}"
-        row = (self.trial, self.phase, self.strategy, parameters, outcome, curve(self.scores() or ()))
-        return table(header, [row])
 
     def summary(self) -> Mapping[str, Any]:
         """Return the fields for a result file; none of them depends on the machine's speed."""

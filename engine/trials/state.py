@@ -72,8 +72,6 @@ class TrialState:
         last_evaluation: Scores after the last round.
         dropped: Failure reasons of clients in training, by `round:client`.
         skipped: Why the strategy returned no model, by round.
-        unmoved: Number of rounds with failed clients in which a client's model stayed the same, by client, if there are
-            several models.
         seconds: Seconds so far, by phase.
         sent_bytes: Bytes of the train messages (`down`) and replies (`up`) of all finished rounds.
         unscored: Round and training loss of a model that the next train messages will score.
@@ -93,7 +91,6 @@ class TrialState:
     last_evaluation: Evaluation | None = None
     dropped: dict[str, str] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
-    unmoved: dict[int, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
     unscored: tuple[int, float] | None = None
@@ -442,7 +439,6 @@ class ClientChoice:
         self._settings = settings
         self._state = state
         self._grid = grid
-        self._num_chosen = self._num_asked = 0
         self._facts: FederationFacts | None = None
         if settings.selection is not None:
             self._check_supported(settings.selection)
@@ -457,8 +453,6 @@ class ClientChoice:
         generator = stream(self._settings.session.seed, "selection", server_round)
         num_asked = min(self._settings.num_sampled, len(table.clients))
         chosen = _checked_selection(policy.choose(server_round, table, num_asked, generator), table, selection.label)
-        if server_round > 1:  # in the first a policy may ask everybody
-            self._num_chosen, self._num_asked = len(chosen), num_asked
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
         others = set(table.clients.tolist()) - {*chosen} if policy.observes.include_idle_clients else ()
         self._grid.reports.watched = RoundSelection(policy.observes, tuple(sorted(others)), assigned)
@@ -502,13 +496,10 @@ class ClientChoice:
         return None if self._state.policy is None else tuple(trained.get(client, 0) for client in clients)
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on clients that joined too late for the policy, and on a wrong number of selected clients."""
+        """Yield a note on clients that joined too late for the policy."""
         num_later = self._grid.facts.num_clients - self._state.num_choosable
         if self._state.policy is not None and num_later > 0:
             yield f"the policy does not choose from the {num_later} clients that joined after the first round"
-        if self._num_chosen != self._num_asked:
-            label = "" if self._settings.selection is None else self._settings.selection.label
-            yield f"selection.kind={label} chose {self._num_chosen} clients in the last round, not {self._num_asked}"
 
     def _table(self, policy: SelectionPolicy, label: str) -> ClientTable:
         """Return the reachable clients, without those that can never train.

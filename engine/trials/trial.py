@@ -39,17 +39,12 @@ from flwr.serverapp.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.data.devices import round_seconds
+from fedscout.engine.data.federation import round_seconds
 from fedscout.engine.errors import EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import Evaluation
 from fedscout.engine.messages.calls import ReportsNotes
-from fedscout.engine.messages.contents import (
-    claim_task_identity,
-    clients_text,
-    metrics_of,
-    view_record,
-)
+from fedscout.engine.messages.contents import claim_task_identity, clients_text, metrics_of, view_record
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
 from fedscout.engine.models.layout import IntegerSlot
 from fedscout.engine.seeds import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
@@ -241,9 +236,8 @@ class _Rounds:
         if aggregated is None:
             self._skip(server_round, len(messages), failures)
         else:
-            previous = self._models() if failures else []
             state.take_model(aggregated, server_round, self._integers)
-            self._count_unmoved(previous, {int(place.partition(":")[2]) for place in failures})
+            self._models()  # refuses one that is not ours
         state.unscored = (server_round, train_loss)
         clock.lap("aggregate")
         if self._settings.session.needs.sees_evaluation:
@@ -257,16 +251,6 @@ class _Rounds:
             self._count_time()
             self._save(state)
             clock.lap("checkpoint")
-
-    def _count_unmoved(self, previous: Sequence[tuple[FloatArray, Sequence[int]]], failed: set[int]) -> None:
-        """Count the clients of each model, one of several, that is unchanged and of which some clients failed."""
-        models = self._models()  # refuses one that is not ours
-        if len(models) < 2 or not failed:
-            return
-        model_of = {client: vector for vector, clients in previous for client in clients}
-        for vector, clients in models:
-            if not failed.isdisjoint(clients) and np.array_equal(vector, model_of[clients[0]]):
-                self._state.unmoved |= {client: self._state.unmoved.get(client, 0) + 1 for client in clients}
 
     def _count_simulated(self, seconds: float) -> None:
         """Add a round's duration to the simulated clock, if there is one."""
@@ -471,9 +455,6 @@ class _Rounds:
         yield from table_notes(self._settings, self._grid)
         if len(groups) > 1:
             yield f"it has {len(groups)} models, for the clients {'; '.join(map(clients_text, groups))}"
-        half = self._settings.num_rounds / 2
-        if unmoved := sorted(client for client, count in self._state.unmoved.items() if count > half):
-            yield f"the clients {clients_text(unmoved)} had no new model in most rounds"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
         yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
         if isinstance(self._state.strategy, ReportsNotes):

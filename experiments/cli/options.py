@@ -38,7 +38,7 @@ Settings = Annotated[
 
 def out_folder(place: str | Path) -> Path:
     """Return a path unchanged; for a URI, a local folder whose files are synchronized while the command runs."""
-    from fedscout.engine.runtime.storage import is_address, mounted, storage_at
+    from fedscout.engine.runtime.files import is_address, mounted, storage_at
 
     if isinstance(place, Path) or not is_address(place):  # a default is a path
         return Path(place)

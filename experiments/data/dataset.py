@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.data.split import SplitKind
+from fedscout.engine.data.federation import SplitKind
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import did_you_mean
 

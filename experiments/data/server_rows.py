@@ -31,8 +31,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.data.federation import ServerData
-from fedscout.engine.data.split import spread_over_classes
+from fedscout.engine.data.federation import ServerData, spread_over_classes
 from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.dataset import (

@@ -30,7 +30,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, UserError
-from fedscout.engine.runtime.storage import Storage, mounted_at, storage_of
+from fedscout.engine.runtime.files import Storage, mounted_at, storage_of
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.experiment import (

@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.errors import Fault
 from fedscout.engine.seeds import stream
 from fedscout.experiments.data.dataset import DataKind

@@ -9,8 +9,8 @@ Chang et al., "FLASH: Federated Learning Across Simultaneous Heterogeneities", a
 
 `devices`: speeds and bandwidths of clients, equal for all, log-normally distributed, or by device classes with shares.
 A client's round then takes its number of steps times the seconds per step, the transfer times of what it receives and
-sends at its bandwidths, and its latency (`fedscout.engine.data.devices`). With `sigma` σ > 0 each client's value is the
-given one times e^{σz}, z standard normal and drawn for each value and client, so the given one is the median. Each
+sends at its bandwidths, and its latency (`fedscout.engine.data.federation`). With `sigma` σ > 0 each client's value is
+the given one times e^{σz}, z standard normal and drawn for each value and client, so the given one is the median. Each
 class has its share of the clients, rounded, and its members are drawn.
 
 If several effects set the same value of a client, the last one applies; `latency` overrides `latency_seconds`.

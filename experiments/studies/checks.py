@@ -28,8 +28,7 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.contracts.config import ADDED_TERMS, LocalTraining
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.split import num_part_rows
+from fedscout.engine.data.federation import Federation, num_part_rows
 from fedscout.engine.errors import ConfigurationError, Fault, StrategyError, first_line
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.grid.selection import able_clients, least_seconds

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import split_client
 from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedscout.engine.runtime.files import LOCK
-from fedscout.engine.runtime.storage import Storage, refresh, storage_of
+from fedscout.engine.runtime.files import LOCK, Storage, refresh, storage_of
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.studies.workers import (

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError
-from fedscout.engine.runtime.files import UNUSABLE
-from fedscout.engine.runtime.storage import Storage, mounted
+from fedscout.engine.runtime.files import UNUSABLE, Storage, mounted
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
 from fedscout.experiments.studies.run_folder import (

@@ -66,8 +66,7 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.data.client import LABEL_COUNTS
 from fedscout.engine.errors import Fault, StrategyError, TrialError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.messages.contents import client_of, metrics_of, read_array
-from fedscout.engine.messages.exchange import send_query
+from fedscout.engine.messages.contents import client_of, metrics_of, read_array, send_query
 from fedscout.engine.messages.keys import FLAT_KEY, NUM_EXAMPLES_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown

@@ -67,7 +67,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalFacts, LocalRun, Validation
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, ClientScore, LocalFacts, LocalRun
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.exact_mean import ExactScale
@@ -172,16 +172,16 @@ class DrawnTraining(ClientAlgorithm):
         vectors = torch.where(fits[:, None], trained.vectors, run.received)
         return ClientResults(trained, vectors, sums={DIVERGED: (~fits).double()})
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         """Return the validation sums by configuration; zeros for all but the client's own."""
-        num_rows, drawn = validation.num_examples, self.drawn(facts)
-        num_right = 0 if validation.sums[DIVERGED] or isnan(validation.num_correct) else validation.num_correct
+        num_rows, drawn = score.num_examples, self.drawn(facts)
+        num_right = 0 if sums[DIVERGED] or isnan(score.num_correct) else score.num_correct
         num_wrong = num_rows - num_right
-        sums = {}
+        told = {}
         for index in range(self.num_configurations):
             wrong, rows = names_of(index)
-            sums[wrong], sums[rows] = (float(num_wrong), float(num_rows)) if index == drawn else (0.0, 0.0)
-        return sums
+            told[wrong], told[rows] = (float(num_wrong), float(num_rows)) if index == drawn else (0.0, 0.0)
+        return told
 
 
 class DrawnTrainingRule(MeanRule):

@@ -15,8 +15,7 @@ from fedscout.detectors.conversation import CLIENTS, Conversation, hold, run_loc
 from fedscout.detectors.report import DetectorName, Verdict, verdicts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
-from fedscout.engine.messages.contents import train_config
-from fedscout.engine.messages.exchange import Query, Training
+from fedscout.engine.messages.contents import Query, Training, train_config
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients, report_of
 

@@ -12,8 +12,7 @@ from torch import nn
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientWork, Correct, TaskResult, TrainRequest
 from fedscout.engine.data.client import Answer, Partition, QueryInputs, QueryTable, Release, RowAggregate
-from fedscout.engine.data.devices import Device
-from fedscout.engine.data.federation import Federation, ServerData
+from fedscout.engine.data.federation import Device, Federation, ServerData
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import ModelFactory
 

@@ -14,8 +14,7 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
 from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages.calls import HostCall, Session, TrainResults
-from fedscout.engine.messages.contents import TrainAnswers
-from fedscout.engine.messages.exchange import Scalars, Training, exchange
+from fedscout.engine.messages.contents import Scalars, TrainAnswers, Training, exchange
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial

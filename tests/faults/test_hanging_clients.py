@@ -16,7 +16,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
-from fedscout.engine.messages.exchange import send_query
+from fedscout.engine.messages.contents import send_query
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
 from fedscout.engine.trials.record import Trial
@@ -95,16 +95,6 @@ def test_it_is_left_out_of_each_round_and_trials_beside_it_are_not_harmed(hosts:
         assert all(reason.endswith(" 2 s (train)") for reason in reasons.values())
         assert set(found.dropped_clients) == set(expected.dropped_clients)
         assert_same(replace(found, dropped_clients={}), replace(expected, dropped_clients={}))
-
-
-@pytest.mark.stress
-def test_it_fails_the_trial_where_that_is_asked_for(hosts: RayHosts) -> None:
-    spec = spec_of(FEDAVG, num_rounds=2, round_timeout_seconds=LIMIT_SECONDS, hanging_clients="fail")
-
-    result = run_trial(spec, RayGrid(hosts, spec.session))
-
-    assert result.status == "failed"
-    assert re.match(r"round 1: client 1 .* 2 s \(train\)$", str(result.error))
 
 
 @pytest.mark.stress

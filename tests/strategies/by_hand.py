@@ -16,8 +16,7 @@ from torch import nn
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import Federation, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.messages.contents import claim_task_identity, client_of, read_array, train_config, view_record

@@ -174,8 +174,8 @@ def test_a_client_that_fails_in_a_block_fails_alone_and_keeps_its_state() -> Non
 
 def test_what_weighs_a_mean_is_no_more_than_a_client_s_rows() -> None:
     """Exact sums leave room for so much; the client that claims more fails, and with all of them the trial."""
-    call = HostCall((0, 1, 2), spec_of(made("fednova")).session, {"reply": "merged"})
-    gathered = GatheredUpdates(call, np.zeros(2, np.float32), 10)
+    call = HostCall((0, 1, 2), spec_of(made("fednova")).session, {"reply": "merged"}, np.zeros(2, np.float32))
+    gathered = GatheredUpdates(call, max_weight=10, keeps_state=False, num_trainable=2)
     rows = Samples(np.zeros((4, 1), np.float32), np.zeros(4, np.int64), np.arange(4))
     for client, sums in enumerate(({"model-weight": 4.0}, {"model-weight": 4.5}, {})):
         work = RowsWork(client, np.random.default_rng(0), {}, rows)

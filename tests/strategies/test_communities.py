@@ -22,8 +22,7 @@ from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Privacy, Release
-from fedscout.engine.data.devices import misses
-from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.federation import Federation, misses
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort

@@ -15,7 +15,7 @@ import torch
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import split_client
 from fedscout.engine.seeds import stream
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedExSpec, FedPop, FedPopSpec, Schedule

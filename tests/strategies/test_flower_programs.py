@@ -14,8 +14,7 @@ import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import Federation, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import Trial, TrialSettings

@@ -15,8 +15,7 @@ from flwr.serverapp.exception import AggregationError
 from scipy.optimize import minimize
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.data.devices import Device
-from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.federation import Device, Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort

@@ -17,8 +17,7 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import NOT_PRIVATE, Arrays, Privacy, Release
 from fedscout.engine.data.federation import Federation, RowPart
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.contents import flat_record, train_config
-from fedscout.engine.messages.exchange import send_query
+from fedscout.engine.messages.contents import flat_record, send_query, train_config
 from tests.detectors.federations import SmallNet, federation, gaussian_clients, inputs, let_out, samples
 from tests.engine.results import trained
 

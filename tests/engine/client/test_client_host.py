@@ -24,8 +24,7 @@ from fedscout.engine.config import HostDevice
 from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
-from fedscout.engine.data.federation import EmbeddingSource, Federation
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import EmbeddingSource, Federation, split_client
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid

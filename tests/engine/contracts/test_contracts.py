@@ -10,12 +10,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
+from fedscout.engine.client.updates import clipped
 from fedscout.engine.contracts.algorithm import ClientResults, ClientUpdate, LocalRun, TrainRequest
 from fedscout.engine.contracts.client_table import (
     FAR_KEY,
@@ -29,16 +31,10 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS, Samples
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, HostCall, Session, TrainResults
-from fedscout.engine.messages.contents import (
-    READ_BY_EVERY_CLIENT,
-    asks_for_clipping,
-    clipped,
-    flat_record,
-    one_learning_rate,
-    train_config,
-)
-from fedscout.engine.messages.keys import FUNCTION_KEY, ReplyMode
+from fedscout.engine.messages.contents import READ_BY_EVERY_CLIENT, flat_record, one_learning_rate, train_config
+from fedscout.engine.messages.keys import CLIPPING_KEY, FUNCTION_KEY, NORM_BIT_KEY, ReplyMode
 from fedscout.engine.models.flat import new_model
+from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.backends import BlockTrainer, fastest_trainer
 from fedscout.engine.training.loop import RowsWork
@@ -502,26 +498,23 @@ def test_the_step_size_is_the_one_that_was_changed(config: dict[str, float], exp
     assert one_learning_rate(config, 0.1) == expected
 
 
-def reply_of(update: np.ndarray, norm: float) -> Message:
-    """Return the clipped reply of a client whose model moves by an update."""
-    config = {"clipping_norm": norm}
-    assert asks_for_clipping(config)
-    sent = RecordDict({"arrays": ArrayRecord({"flat": Array(MODEL)}), "config": ConfigRecord(config)})
-    message = Message(sent, 2, "train")
-    trained = ArrayRecord({"flat": Array((MODEL + update).astype(np.float32))})
-    reply = RecordDict({"arrays": trained, "metrics": MetricRecord({"num-examples": 9})})
-    return clipped(message, Message(reply, reply_to=message))
+def sent_of(update: np.ndarray, norm: float) -> ClientUpdate | Exception:
+    """Return what a client sends whose model moves by an update."""
+    layout, call = ParameterLayout((TensorSlot("w", (3,)),)), HostCall((0,), Session(), {CLIPPING_KEY: norm}, MODEL)
+    work = RowsWork(0, np.random.default_rng(0), {}, Samples(np.empty((0, 1)), np.empty(0), np.empty(0)))
+    ((_, sent),) = clipped(call, layout, [(work, ClientUpdate((MODEL + update).astype(np.float32), 1, 0.5, {}))])
+    return sent
 
 
 @pytest.mark.parametrize(("norm", "factor"), [(2.5, 0.5), (5.0, 1.0), (50.0, 1.0)])
 def test_an_update_of_length_five_is_cut_to_the_norm(norm: float, factor: float) -> None:
     update = np.array([3.0, 0.0, -4.0])
-    reply = reply_of(update, norm)
-    np.testing.assert_allclose(reply.content["arrays"]["flat"].numpy(), MODEL + factor * update)
-    assert reply.content["metrics"] == MetricRecord({"num-examples": 9, "norm_bit": int(norm < 5)})
-    assert not asks_for_clipping({"learning-rate": 0.1})
+    sent = sent_of(update, norm)
+    assert isinstance(sent, ClientUpdate)
+    np.testing.assert_allclose(sent.vector, MODEL + factor * update)
+    assert sent.sums == {NORM_BIT_KEY: int(norm < 5)}
 
 
 def test_an_update_of_length_zero_can_not_be_clipped() -> None:
-    reply = reply_of(np.zeros(3), 1.0)
-    assert reply.error.reason.startswith("ZeroDivisionError")
+    assert isinstance(sent_of(np.zeros(3), 1.0), ZeroDivisionError)
+    assert (CLIPPING_KEY, NORM_BIT_KEY) == (KEY_CLIPPING_NORM, KEY_NORM_BIT)

@@ -28,11 +28,16 @@ from fedscout.engine.data.client import (
     release_counts,
     released_cells,
 )
-from fedscout.engine.data.devices import AbsentError
-from fedscout.engine.data.federation import CLIENTS_NAMED, UNNAMED, Federation, Names, RowPart
-from fedscout.engine.data.split import split_client
-from fedscout.engine.messages.contents import train_config
-from fedscout.engine.messages.exchange import Training, exchange
+from fedscout.engine.data.federation import (
+    CLIENTS_NAMED,
+    UNNAMED,
+    AbsentError,
+    Federation,
+    Names,
+    RowPart,
+    split_client,
+)
+from fedscout.engine.messages.contents import Training, exchange, train_config
 from fedscout.engine.trials.record import Trial
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 from tests.engine.choices import FLOWER_CHOICES, spec_of

@@ -10,8 +10,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,50 +88,10 @@ TRIALS = {
 }
 
 
-@dataclass
-class Traffic:
-    """What one trial of FedAvg sent and got.
-
-    Attributes:
-        models_stored: Arrays that the driver put into the object store.
-        calls: Calls to hosts.
-        result_bytes: Size of each call's pickled result.
-    """
-
-    models_stored: int = 0
-    calls: int = 0
-    result_bytes: list[int] = field(default_factory=list)
-
-
-@dataclass
-class Observations:
-    """What was seen.
-
-    Attributes:
-        num_parameters: Of the model.
-        one_node: Results by trial on one raylet with one host.
-        four_nodes: Results on four raylets with eight hosts.
-        hosts_on_node: Number of hosts on each of the four nodes.
-        data_bytes_on_node: By how many bytes each node's object store grew when the hosts started.
-        one_node_traffic: Of the trial `merged`.
-        four_nodes_traffic: Of the trial `merged`.
-        study_errors: Standard error of `fedscout run` on the four raylets, empty if it ended well.
-    """
-
-    num_parameters: int
-    one_node: dict[str, Trial]
-    four_nodes: dict[str, Trial]
-    hosts_on_node: list[int]
-    data_bytes_on_node: list[int]
-    one_node_traffic: Traffic
-    four_nodes_traffic: Traffic
-    study_errors: str
-
-
 class _WatchedGrid(RayGrid):
     """Counts calls and weighs their results."""
 
-    def __init__(self, hosts: RayHosts, session: Session, traffic: Traffic) -> None:
+    def __init__(self, hosts: RayHosts, session: Session, traffic: SimpleNamespace) -> None:
         super().__init__(hosts, session)
         self._traffic = traffic
 
@@ -144,11 +105,12 @@ class _WatchedGrid(RayGrid):
         return results
 
 
-def _traffic(hosts: RayHosts) -> Traffic:
-    """Run the trial `merged` from this process and count."""
+def _traffic(hosts: RayHosts) -> SimpleNamespace:
+    """Run the trial `merged` from this process; count arrays put into the store, calls, and bytes of their results."""
     import ray
 
-    traffic, put, spec = Traffic(), ray.put, TRIALS["merged"]
+    traffic = SimpleNamespace(models_stored=0, calls=0, result_bytes=[])
+    put, spec = ray.put, TRIALS["merged"]
 
     def counted(value: Any, *arguments: Any, **options: Any) -> Any:
         traffic.models_stored += isinstance(value, np.ndarray)
@@ -214,8 +176,8 @@ def _cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def observe(study_folder: Path) -> Observations:
-    """Do on one raylet and on four what is to be compared."""
+def observe(study_folder: Path) -> SimpleNamespace:
+    """Do on one raylet with one host, and on four with eight hosts, what is to be compared."""
     federation = large_federation()
     with _cluster() as cluster:
         one_host = start_hosts(federation, {}, 1)
@@ -231,7 +193,7 @@ def observe(study_folder: Path) -> Observations:
         hosts_on_node = _hosts_on_node(hosts)
         four_nodes, four_nodes_traffic = _results(hosts), _traffic(hosts)
         hosts.stop()
-        return Observations(
+        return SimpleNamespace(
             num_parameters=hosts.facts.layout.size,
             one_node=one_node,
             four_nodes=four_nodes,
@@ -258,17 +220,9 @@ OBSERVE_SECONDS = 270.0
 pytestmark = [pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The observations, and the folder of the study that was run on the four raylets."""
-
-    observations: Observations
-    study: Path
-    left_over: list[str]
-
-
 @pytest.fixture(scope="module")
-def seen() -> Iterator[Seen]:
+def seen() -> Iterator[SimpleNamespace]:
+    """Yield what was observed, the study's folder, and the processes that had to be killed."""
     with short_folder() as folder, MarkedProcesses() as processes:
         process = processes.start(
             [
@@ -291,17 +245,13 @@ def seen() -> Iterator[Seen]:
         code = process.wait(OBSERVE_SECONDS)
         assert code == 0, (folder / "log").read_text(errors="replace")
         processes.end()
-        yield Seen(pickle.loads((folder / "seen").read_bytes()), folder / "study", processes.stubborn)
-
-
-@pytest.fixture(scope="module")
-def observations(seen: Seen) -> Observations:
-    return seen.observations
+        observed = vars(pickle.loads((folder / "seen").read_bytes()))
+        yield SimpleNamespace(**observed, study=folder / "study", left_over=processes.stubborn)
 
 
 @pytest.mark.parametrize("name", TRIALS)
-def test_four_raylets_give_the_bits_of_one(observations: Observations, name: str) -> None:
-    one, four = observations.one_node[name], observations.four_nodes[name]
+def test_four_raylets_give_the_bits_of_one(seen: SimpleNamespace, name: str) -> None:
+    one, four = seen.one_node[name], seen.four_nodes[name]
 
     assert four.status == "completed"
     assert four.num_rounds == NUM_ROUNDS
@@ -310,34 +260,34 @@ def test_four_raylets_give_the_bits_of_one(observations: Observations, name: str
     assert four.clients["accuracy"] == one.clients["accuracy"]
 
 
-def test_trials_differ_from_each_other(observations: Observations) -> None:
+def test_trials_differ_from_each_other(seen: SimpleNamespace) -> None:
     """Else the law above would hold of trials that do nothing."""
-    assert len({result.vector.tobytes() for result in observations.four_nodes.values()}) == len(TRIALS)
+    assert len({result.vector.tobytes() for result in seen.four_nodes.values()}) == len(TRIALS)
 
 
-def test_hosts_are_spread_over_the_nodes(observations: Observations) -> None:
+def test_hosts_are_spread_over_the_nodes(seen: SimpleNamespace) -> None:
     """One node has CPUs for half of them."""
-    assert observations.hosts_on_node == [NUM_HOSTS // NUM_NODES] * NUM_NODES
+    assert seen.hosts_on_node == [NUM_HOSTS // NUM_NODES] * NUM_NODES
 
 
-def test_data_lie_once_on_each_node(observations: Observations) -> None:
+def test_data_lie_once_on_each_node(seen: SimpleNamespace) -> None:
     """Two hosts a node share them; what else is in a store, models and answers, is small beside 32 MiB."""
-    assert [round(grown / DATA_BYTES) for grown in observations.data_bytes_on_node] == [1] * NUM_NODES
+    assert [round(grown / DATA_BYTES) for grown in seen.data_bytes_on_node] == [1] * NUM_NODES
 
 
-def test_a_large_model_is_stored_once_a_job(observations: Observations) -> None:
+def test_a_large_model_is_stored_once_a_job(seen: SimpleNamespace) -> None:
     """A round is two jobs at most, training and evaluation, for any number of hosts."""
-    assert 4 * observations.num_parameters > INLINE_BYTES
-    assert NUM_ROUNDS <= observations.four_nodes_traffic.models_stored <= 2 * NUM_ROUNDS
-    assert observations.four_nodes_traffic.models_stored == observations.one_node_traffic.models_stored
+    assert 4 * seen.num_parameters > INLINE_BYTES
+    assert NUM_ROUNDS <= seen.four_nodes_traffic.models_stored <= 2 * NUM_ROUNDS
+    assert seen.four_nodes_traffic.models_stored == seen.one_node_traffic.models_stored
 
 
-def test_a_call_a_host_and_one_partial_sum_come_back(observations: Observations) -> None:
+def test_a_call_a_host_and_one_partial_sum_come_back(seen: SimpleNamespace) -> None:
     """A sum is an int64 a parameter. A host's 8 clients' own models would be four times that."""
-    one, four = observations.one_node_traffic, observations.four_nodes_traffic
-    partial_sum = 8 * observations.num_parameters
+    one, four = seen.one_node_traffic, seen.four_nodes_traffic
+    partial_sum = 8 * seen.num_parameters
 
-    assert NUM_CLIENTS // NUM_HOSTS * 4 * observations.num_parameters == 4 * partial_sum
+    assert NUM_CLIENTS // NUM_HOSTS * 4 * seen.num_parameters == 4 * partial_sum
     assert one.calls <= 2 * NUM_ROUNDS
     assert four.calls == NUM_HOSTS * one.calls
     for num_hosts, traffic in ((1, one), (NUM_HOSTS, four)):
@@ -346,8 +296,8 @@ def test_a_call_a_host_and_one_partial_sum_come_back(observations: Observations)
         assert sum(size > 0.5 * partial_sum for size in traffic.result_bytes) == NUM_ROUNDS * num_hosts
 
 
-def test_a_study_by_the_cluster_s_address_is_that_of_one_process(seen: Seen, tmp_path: Path) -> None:
-    assert seen.observations.study_errors == ""
+def test_a_study_by_the_cluster_s_address_is_that_of_one_process(seen: SimpleNamespace, tmp_path: Path) -> None:
+    assert seen.study_errors == ""
     with Command(tmp_path, "run", *STUDY, "engine.grid=local", "--out", "out") as command:
         code, _, err = command.end()
     assert (code, without_progress(err)) == (0, "")
@@ -367,5 +317,5 @@ def log_without_times(folder: Path) -> dict[str, list[str]]:
     return {name: [repr(np.asarray(value).tolist()) for value in log[name]] for name in lasting}
 
 
-def test_the_cluster_ends_with_its_process(seen: Seen) -> None:
+def test_the_cluster_ends_with_its_process(seen: SimpleNamespace) -> None:
     assert seen.left_over == []

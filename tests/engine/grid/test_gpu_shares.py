@@ -10,7 +10,7 @@ import pytest
 
 from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.grid.ray_grid import GpuUse, hosts_on_gpus
+from fedscout.engine.grid.ray_grid import hosts_on_gpus, hosts_that_fit
 from fedscout.engine.messages.calls import Session
 from tests.conftest import REPOSITORY
 from tests.engine.federations import QUERIES, uneven_federation, wide
@@ -32,7 +32,7 @@ GIB = 2**30
     ],
 )
 def test_hosts_keep_it_busy_and_fit(busy_share: float, host_gib: int, cpus_each: float, expected: int) -> None:
-    assert GpuUse(busy_share, host_gib * GIB, 80 * GIB).num_hosts(cpus_each) == expected
+    assert hosts_that_fit(busy_share, host_gib * GIB, 80 * GIB, cpus_each) == expected
 
 
 @pytest.mark.stress

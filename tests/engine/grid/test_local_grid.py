@@ -31,9 +31,8 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import claim_task_identity, client_of, flat_record, node_of
+from fedscout.engine.messages.contents import claim_task_identity, client_of, flat_record, node_of, send_query
 from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
-from fedscout.engine.messages.exchange import send_query
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.training.loop import NO_ROWS
@@ -41,7 +40,6 @@ from tests.engine.choices import Participations
 from tests.engine.federations import (
     ABLE,
     EMPTY,
-    ONE_CLASS,
     ONE_ROW,
     QUERIES,
     SIZES,
@@ -350,15 +348,6 @@ def test_an_unknown_function_is_refused(host: ClientHost) -> None:
     assert answers.arrays == {}
     assert set(answers.refused) == {0, 1}
     assert all("'os.system'" in reason for reason in answers.refused.values())
-
-
-def test_a_query_that_fails_on_one_client_answers_on_the_others(host: ClientHost) -> None:
-    answers = send_query(LocalGrid(host), "broken", clients=[0, 1, ONE_CLASS])
-
-    assert list(answers.arrays) == [0, 1]
-    assert [*answers.refused] == [ONE_CLASS]
-    assert "class" not in answers.refused[ONE_CLASS], "what the query raised stays with the client"
-    assert answers.arrays[0]["mean"].shape == ()
 
 
 # -- From hosts' results to replies ------------------------------------------------------------------------------------

@@ -16,21 +16,21 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.client.updates import WithheldTensors
+from fedscout.engine.client.updates import num_withheld
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Release
-from fedscout.engine.data.devices import (
+from fedscout.engine.data.federation import (
     AbsentError,
     Device,
+    Federation,
     RoundWork,
     check_takes_part,
     misses,
+    num_part_rows,
     round_seconds,
     simulated_seconds,
 )
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.split import num_training_rows
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds, least_seconds
@@ -468,7 +468,7 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
     durations, carried = grid.take_durations(), grid.take_bytes()
     usual, probes = expected_seconds(facts, settings.session), probe_seconds(facts, settings.session)
     assert (durations[1], durations[2]) == (probes[1], usual[2])
-    rows = num_training_rows(facts.client_rows, settings.session.test_fraction, 0.0)
+    rows = num_part_rows(facts.client_rows, settings.session.test_fraction, 0.0)["train"]
     steps = int(settings.session.training.num_steps(rows)[0])
     withheld_bytes = 2 * 4 * facts.layout.size - carried["up"]
     assert withheld_bytes > 0
@@ -515,7 +515,7 @@ def test_which_tensors_are_withheld_is_drawn_for_each_client_and_round() -> None
     def withheld(server_round: int, seed: int) -> list[int]:
         config = {ROUND_KEY: server_round, SEED_KEY: seed}
         call = HostCall(clients, spec_of(FEDAVG).session, config, watched=watched)
-        return [WithheldTensors(call, layout).num_values_of(client) for client in clients]
+        return [num_withheld(call, layout, client) for client in clients]
 
     drawn = withheld(1, 3)
     assert drawn == withheld(1, 3)

@@ -14,7 +14,7 @@ import pytest
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientScore
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.watchdog import Results, perform_with_timeout
@@ -28,9 +28,9 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import train_config
-from fedscout.engine.messages.exchange import send_query
+from fedscout.engine.messages.contents import send_query, train_config
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
+from tests.engine.nodes.test_wire_and_policy import same
 from tests.engine.results import trained
 
 LIMIT = 0.2
@@ -75,7 +75,7 @@ class Machine:
         while True:
             self.attempts += 1
             try:
-                return perform_with_timeout(self.perform, method, call, self.notebook, self.struck.set)
+                return perform_with_timeout(self.perform, method, call, self.notebook, lambda _: self.struck.set())
             except Ended:
                 assert self.notebook, "the process ended without a note"
 
@@ -84,7 +84,7 @@ def until_found(machine: Machine, perform: Callable[[str, HostCall], Results], c
     """Repeat a training whose process ends, until it has results."""
     while True:
         with suppress(Ended):
-            return perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)  # type: ignore[return-value]
+            return perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())  # type: ignore[return-value]
 
 
 def answered(result: Results) -> list[int]:
@@ -166,8 +166,8 @@ def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     together = host.train(replace(call, watched=replace(watched, measured=(5,))))
     assert [client for one in told for client in one.clients] == together.clients == [0, 1]
     assert [steps for one in told for steps in one.num_steps] == together.num_steps
-    losses = {client: means for one in told for client, means in one.received_losses.get("train", {}).items()}
-    assert losses == together.received_losses["train"]
+    losses = {client: score for one in told for client, score in one.received_losses.get("train", {}).items()}
+    assert same(losses, together.received_losses["train"])
     assert sorted(losses) == [0, 1, 5]
     assert not any(one.failures or one.hanging for one in told)
 
@@ -186,8 +186,8 @@ def test_a_slow_shard_without_anybody_who_hangs_is_only_repeated() -> None:
 
     call = HostCall((1, 2), NOTHING, {}, call_id="a")
     with pytest.raises(Ended):
-        perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
-    results = perform_with_timeout(perform, "train", call, machine.notebook, machine.struck.set)
+        perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())
+    results = perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())
 
     assert [result.clients for result in results] == [[1], [2]]
     assert not any(result.failures for result in results)

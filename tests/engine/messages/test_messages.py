@@ -32,12 +32,16 @@ from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Session, TrainResults
 from fedscout.engine.messages.contents import (
+    Query,
+    Training,
     ViewArray,
     addressed,
     claim_task_identity,
+    exchange,
     give_id,
     models_of,
     read_array,
+    send_query,
     several_models,
     train_config,
     view_record,
@@ -52,7 +56,6 @@ from fedscout.engine.messages.exact_mean import (
     group_size,
     with_one_sum,
 )
-from fedscout.engine.messages.exchange import Query, Training, exchange, send_query
 from fedscout.engine.messages.keys import ReplyMode
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
 from tests.engine.nodes.test_wire_and_policy import same
@@ -148,10 +151,7 @@ NUM_CLIENTS = len(SIZES)
 
 @pytest.mark.parametrize(
     ("group", "expected"),
-    [
-        ([2, 0, 2, 2, 0, 2, 2], [[1, 4], [], [0, 2, 3, 5, 6]]),
-        ([2, -1, 1, 1, 0], [[4], [1, 2, 3, 5, 6], [0]]),
-    ],
+    [([2, 0, 2, 2, 0, 2, 2], [[1, 4], [], [0, 2, 3, 5, 6]]), ([2, -1, 1, 1, 0], [[4], [1, 2, 3, 5, 6], [0]])],
 )
 def test_each_model_comes_with_its_clients_and_who_is_in_no_group_has_that_of_most(
     host: ClientHost, group: list[int], expected: list[list[int]]

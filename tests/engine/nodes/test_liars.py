@@ -27,7 +27,7 @@ from fedscout.engine.messages.calls import (
     RoundSelection,
     TrainResults,
 )
-from fedscout.engine.metrics import OF_CLASSES, RowMeans
+from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.nodes.answers import (
     AnswerError,
     ExpectedAnswer,
@@ -288,7 +288,8 @@ WATCHED = RoundSelection(ReportRequest(training_losses=True, update_norms=True))
 CALL = HostCall(
     (1,), replace(SESSION, algorithm=Sends()), CONFIG, np.zeros(3, np.float32), evaluated=(1,), watched=WATCHED
 )
-MEANS = RowMeans(4, 1.0, 1.0, 0.5, 0.5)
+LOSSES = np.array([4.0, 4.0, 2.0, 2.0])
+MEANS = ClientScore(4, 0, 0.0, statistics=LOSSES)
 GOOD: dict[str, Any] = {
     "clients": [1],
     "num_examples": [17],
@@ -338,8 +339,9 @@ LIES: dict[str, dict[str, Any]] = {
     },
     "a length below nothing": {"update_norms": {1: float("nan")}},
     "no length": {"update_norms": {0: 1.0}},
-    "a loss below nothing": {"received_losses": {"train": {1: replace(MEANS, squared=-1.0)}}},
-    "losses without end": {"received_losses": {"train": {1: replace(MEANS, entropy=float("inf"))}}},
+    "a loss below nothing": {"received_losses": {"train": {1: replace(MEANS, statistics=-LOSSES)}}},
+    "losses without end": {"received_losses": {"train": {1: replace(MEANS, statistics=np.inf * LOSSES)}}},
+    "losses of another kind": {"received_losses": {"train": {1: replace(MEANS, statistics=LOSSES[1:])}}},
     "losses of more rows": {"received_losses": {"train": {1: replace(MEANS, num_examples=18)}}},
     "what others keep": {"states": {0: {}}},
     "a state and no mark": {"states": {1: {"x": np.zeros(10**6, np.float32)}}},
@@ -417,7 +419,7 @@ def test_a_policy_is_not_broken_by_losses_that_are_none(kind: str, federation: F
 
     def spoilt(told: Any) -> Any:
         if isinstance(told, TrainResults):
-            told.received_losses = {"train": {1: RowMeans(5, *[float("nan")] * 4)}}
+            told.received_losses = {"train": {1: replace(MEANS, statistics=np.nan * LOSSES)}}
         return told
 
     link.tamper_with(LIAR, lambda reply: retold(wire, reply, spoilt))

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from fedscout.engine.messages.calls import (
     TrainResults,
 )
 from fedscout.engine.messages.values import NotPlainError
-from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES, RowMeans
+from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.nodes.policy import LEDGER, OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import (
     ACTION,
@@ -71,9 +70,9 @@ def same(one: Any, other: Any) -> bool:
     """Whether two values are equal in type and bits, NaN being NaN."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, np.ndarray | np.generic) and one.dtype != object:
+    if isinstance(one, np.ndarray | np.generic):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    if isinstance(one, list | tuple | np.ndarray):
+    if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, Mapping):
         return len(one) == len(other) and all(map(same, one.items(), other.items()))
@@ -114,16 +113,15 @@ VALUES: dict[str, Any] = {
         states={3: {}},
         failures={3: "why"},
         evaluation=EvaluateResults({3: ClientScore(4, 0.5, float("nan"), (), 0.25)}, failures={3: "none"}),
-        received_losses={"train": {3: RowMeans(4, 1.0, 2.0, float("nan"), 0.5)}},
+        received_losses={"train": {3: ClientScore(4, 1, 2.0, statistics=np.array([1.0, 2.0, np.nan, 0.5]))}},
         update_norms={3: 1.5},
     ),
-    "fractions": EvaluateResults(sums={"own": np.array([Fraction(3), Fraction(1e30), Fraction(-1, 3)], object)}),
     "counts": EvaluateResults(sums={"own": np.arange(6, dtype=np.int32).reshape(3, 2)}, seconds=0.5),
     "answers": QueryResults(
         *([3], [17]), arrays=[{"sum": np.arange(4.0), "one": np.float64(2.5), "in columns": np.ones((2, 3)).T}]
     ),
 }
-VALUES |= {f"metric {name}": call(Session(metric=make())) for name, make in {**OF_CLASSES, **OF_QUANTITIES}.items()}
+VALUES |= {f"metric {name}": call(Session(metric=make())) for name, make in OF_CLASSES.items()}
 SPECS = {kind: {"kind": kind} for kind in STRATEGIES if kind != "custom"} | {pair: {"kind": pair} for pair in PAIRS}
 SPECS["dp_fedavg"] = {"kind": "dp_fedavg", "noise_multiplier": 1.0}
 
@@ -298,7 +296,7 @@ def test_a_message_can_have_no_module_imported() -> None:
 
 
 def test_no_class_can_be_named_but_those_of_the_table() -> None:
-    for name in ("subprocess.Popen", "fedscout.engine.data.devices.Device", "builtins.eval", "builtins.set"):
+    for name in ("subprocess.Popen", "fedscout.engine.data.federation.Device", "builtins.eval", "builtins.set"):
         with pytest.raises(ValueError, match=name):
             WIRE.opened(content(["made", name, {}]))
 
@@ -407,6 +405,17 @@ def test_few_validation_rows_are_measured_by_nobody_who_abstains(federation: Fed
     assert isinstance(told, TrainResults)
     assert told.received_losses["train"][0].num_examples > 5
     assert told.received_losses["validation"][0].num_examples == 0
+
+
+def test_losses_of_a_table_s_client_tell_no_number_of_rows(federation: Federation) -> None:
+    """What a policy asks for would tell the cell."""
+    watched, node = RoundSelection(ReportRequest(training_losses=True)), Node(federation, owner_of())
+    plain, hidden = (
+        node.ask("train", replace(SESSION, client_table=table), watched=watched).received_losses["train"][0]
+        for table in (None, TABLE)
+    )
+    assert (plain.num_examples > 5, hidden.num_examples) == (True, 1)
+    np.testing.assert_allclose(hidden.statistics, plain.statistics / plain.num_examples)
 
 
 def test_nothing_at_the_driver_holds_a_word_of_rows(federation: Federation, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,17 @@ import torch
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.files import move_file, remove_file, write_atomically
+from fedscout.engine.runtime.files import (
+    FileStorage,
+    mounted,
+    move_file,
+    refresh,
+    remove_file,
+    storage_at,
+    storage_of,
+    with_addresses,
+    write_atomically,
+)
 from fedscout.engine.runtime.processes import (
     ENDING_SIGNALS,
     end_children_with,
@@ -28,7 +38,6 @@ from fedscout.engine.runtime.processes import (
     signal_exit,
     signals_held_back,
 )
-from fedscout.engine.runtime.storage import FileStorage, mounted, refresh, storage_at, storage_of, with_addresses
 
 
 def files_below(folder: Path) -> list[str]:

@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
-    ClientResults,
+    ClientScore,
     ClientState,
     ClientUpdate,
     ContrastiveLoss,
     LocalFacts,
-    LocalRun,
     TrainRequest,
-    Validation,
 )
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
@@ -34,10 +32,10 @@ from fedscout.engine.training.backends import LoopTrainer
 from fedscout.engine.training.loop import RowsWork, descend, model_outputs, new_optimizer, score_client
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, FedAvgSpec, MeanSpec, ProximalTerm
+from fedscout.strategies.methods.averaging import PROXIMAL_MU_KEY, FedAvgSpec, ProximalTerm
 from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL, Variates
 from tests.engine.choices import spec_of as flower_spec
-from tests.engine.federations import dense, learnable_rows, linear, normalised, plain_model, plain_vector
+from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of
@@ -331,42 +329,6 @@ def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
 # -- Losses, settings and reports that a client algorithm asks for -----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Distilled(ClientAlgorithm):
-    """Adds λ KL(received ‖ own) to the cross-entropy."""
-
-    weight: float
-    one_by_one: ClassVar[bool] = True
-
-    def train(self, run: LocalRun) -> ClientResults:
-        def loss(outputs: Tensor, labels: Tensor, features: Tensor, received: Tensor) -> Tensor:
-            logs, told = outputs.log_softmax(dim=1), received.log_softmax(dim=1)
-            apart = nn.functional.kl_div(logs, told, reduction="batchmean", log_target=True)
-            return nn.functional.cross_entropy(outputs, labels) + self.weight * apart
-
-        trained = run.descend(run.received, loss=loss, reads_received=True)
-        return ClientResults(trained, trained.vectors)
-
-
-class DistilledSpec(MeanSpec):
-    """FedAvg of such clients."""
-
-    kind: str = "distilled"
-    weight: float = 0.0
-
-    def client_algorithm(self) -> ClientAlgorithm:
-        return Distilled(self.weight)
-
-
-@pytest.mark.parametrize("model", [dense, normalised])
-def test_without_weight_it_is_fedavg_and_with_it_another(model: ModelFactory) -> None:
-    host = host_of(model)
-    fedavg = result_of(host, FedAvgSpec(), backend="loop").vector
-    nothing, something = (result_of(host, DistilledSpec(weight=weight)).vector for weight in (0.0, 5.0))
-    assert np.array_equal(nothing, fedavg)
-    assert np.abs(something - fedavg).max() > 1e-3
-
-
 def run_of(training: LocalTraining) -> LoopRun:
     """A client with a linear model and twenty rows."""
     model = new_model(linear, 3)
@@ -377,43 +339,19 @@ def run_of(training: LocalTraining) -> LoopRun:
 
 
 def test_two_steps_by_hand() -> None:
-    """Of the loss ½ mean ‖z − 2 z_received‖² of a linear model z = W x + b the gradient is mean (z − 2 z_received) xᵀ.
-
-    In the first step z is what was received, so it is −mean z xᵀ; in the second what was received is the same still.
-    """
+    """Of the loss ½ mean ‖z − 2‖² of a linear model z = W x + b the gradient is mean (z − 2) xᵀ."""
     run = run_of(LocalTraining(batch_size=20, learning_rate=0.1, local_epochs=2))
-
-    def towards_twice(outputs: Tensor, labels: Tensor, features: Tensor, received: Tensor) -> Tensor:
-        assert not received.requires_grad
-        return (outputs - 2 * received).square().sum(dim=1).mean() / 2
-
-    found = run.descend(run.received, loss=towards_twice, reads_received=True).vectors[0].numpy()
-
-    rows = run.work.data.features.astype(np.float64)
-    start = run.received.double().numpy()
-    weights, bias = start[:-3].reshape(3, -1).copy(), start[-3:].copy()
-    received = rows @ weights.T + bias
+    found = run.descend(run.received, loss=lambda outputs, *_: (outputs - 2).square().sum(dim=1).mean() / 2)
+    rows, start = run.work.data.features.astype(np.float64), run.received.double().numpy()
+    weights, bias = start[:-3].reshape(3, -1), start[-3:]
     for _ in range(2):
-        error = (rows @ weights.T + bias) - 2 * received
+        error = rows @ weights.T + bias - 2
         weights, bias = weights - 0.1 * error.T @ rows / len(rows), bias - 0.1 * error.mean(axis=0)
-    np.testing.assert_allclose(found, np.concatenate([weights.ravel(), bias]), rtol=0, atol=1e-6)
-
-
-def test_each_row_meets_its_own_outputs_whatever_the_order() -> None:
-    """A model that stands still says what it said when it was received."""
-    run = run_of(LocalTraining(batch_size=6, learning_rate=1e-12, local_epochs=3))
-
-    def apart(outputs: Tensor, labels: Tensor, features: Tensor, received: Tensor) -> Tensor:
-        torch.testing.assert_close(outputs.detach(), received, rtol=0, atol=1e-6)
-        return (outputs - received).square().mean()
-
-    assert run.descend(run.received, loss=apart, reads_received=True).losses[0] == pytest.approx(0, abs=1e-9)
+    np.testing.assert_allclose(found.vectors[0], np.concatenate([weights.ravel(), bias]), rtol=0, atol=1e-6)
 
 
 def test_what_belongs_to_another_loss_is_refused() -> None:
     run = run_of(LocalTraining())
-    with pytest.raises(TypeError, match="reads_received"):
-        run.descend(run.received, reads_received=True)
     for other in ({"adjusted": Adjusted()}, {"compared": ContrastiveLoss(lambda own: own, [])}):
         with pytest.raises(TypeError, match="loss"):
             run.descend(run.received, loss=lambda outputs, labels, features: outputs.mean(), **other)  # type: ignore[arg-type]
@@ -474,13 +412,13 @@ class Validating(ClientAlgorithm):
 
     failing: int = -1
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         if facts.num_examples == self.failing:
             raise ValueError("nothing to report")
         return {
-            "validated-rows": float(validation.num_examples),
-            "validated-correct": float(validation.num_correct),
-            "validated-loss": validation.loss_sum,
+            "validated-rows": float(score.num_examples),
+            "validated-correct": float(score.num_correct),
+            "validated-loss": score.loss_sum,
         }
 
 
@@ -491,7 +429,7 @@ class Drawing(Validating):
     def settings(self, facts: LocalFacts) -> LocalTraining:
         return facts.training.model_copy(update={"learning_rate": 0.1 + 0.1 * facts.generator.random()})
 
-    def validated(self, facts: LocalFacts, validation: Validation) -> Mapping[str, float]:
+    def validated(self, facts: LocalFacts, score: ClientScore, sums: Mapping[str, float]) -> Mapping[str, float]:
         return {"rate": self.settings(facts).learning_rate, "again": 0.1 + 0.1 * facts.generator.random()}
 
 

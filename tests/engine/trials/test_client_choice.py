@@ -18,16 +18,9 @@ from torch import nn
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Release
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import (
-    Assignment,
-    ClientTable,
-    Cohort,
-    ReportRequest,
-    RoundReport,
-    SelectionPolicy,
-)
+from fedscout.engine.messages.calls import Assignment, ClientTable, Cohort, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -307,9 +300,6 @@ def test_a_policy_may_choose_lazily_and_draws_anew_in_every_round(host: ClientHo
     trial, _ = run(host, settings_of(selection=unruly(choose=lazily)))
     assert np.count_nonzero(trial.clients["rounds"]) > 3
     assert not trial.notes
-    few, _ = run(host, settings_of(selection=Choosing(fixed=(1, 5))))
-    (note,) = few.notes
-    assert re.match(r"selection\.kind=recorder .*\b2\b.*\b3$", note)
 
 
 def test_who_can_never_answer_is_not_in_the_table() -> None:

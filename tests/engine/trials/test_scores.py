@@ -22,8 +22,7 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, ClientScore, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, TargetScale
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import Federation, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.replies import fold_evaluation
 from fedscout.engine.grid.selection import scored_clients

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, Result
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientResults, LocalRun
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.devices import misses
+from fedscout.engine.data.federation import misses
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, EngineNeeds

@@ -19,8 +19,7 @@ import pytest
 from fedscout.detectors import DetectionConfig
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.data.devices import Device
-from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.federation import Device, Federation
 from fedscout.experiments.charts import (
     MAX_ROWS,
     MOST_CLASSES,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from fedscout.engine.data.client import Partition
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.partitions.base import PartitionRequest

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.engine.data.devices import Device
-from fedscout.engine.data.federation import Federation
+from fedscout.engine.data.federation import Device, Federation
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation

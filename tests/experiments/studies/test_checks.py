@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.devices import Device
+from fedscout.engine.data.federation import Device
 from fedscout.engine.errors import ConfigurationError, DataError, EngineError, Fault, LogError, UserError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.log import TrialLog

@@ -21,8 +21,7 @@ from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError
 from fedscout.engine.messages.calls import HostCall, Session, TrainResults
-from fedscout.engine.runtime.files import folder_lock, remove_file, write_atomically
-from fedscout.engine.runtime.storage import mounted
+from fedscout.engine.runtime.files import folder_lock, mounted, remove_file, write_atomically
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import runner, workers

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.engine.data.federation import Federation
-from fedscout.engine.data.split import split_client
+from fedscout.engine.data.federation import Federation, split_client
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial, TrialSettings
