@@ -9,21 +9,14 @@ the proxy data scores every setting of every cell and is never trained on.
 The grid crosses heterogeneity with quantity, the training rows of each client. FedCust: the heterogeneity index HI = 1
 − (c − 1)/(C − 1) of a client with c of C classes takes as many values as there are classes. The grid uses the nearest,
 c = round((1 − HI)(C − 1) + 1), and labels the cell with its clients' actual index. So with two classes only the indices
-0 and 1 exist, and values that map to the same c share one row. For entropy or a user's own metric, the rows of the grid
-are values of the metric, and a client may hold any of the classes. A refined grid adds the midpoints and half a step
-beyond each end, and contains the coarser one.
+0 and 1 exist, and values that map to the same c share one row. A finer grid adds the midpoints and half a step beyond
+each end as far as there are enough proxy rows, and contains the coarser one.
 
 Clients of a cell draw their classes and hold near-equal numbers of rows of each; a class with too few rows contributes
 all of them, and the others more. The rows of a class are assigned in one random order that restarts when it is
 exhausted: no client holds a row twice, and clients share rows only if there are too few. Every client's test part is
 the whole balanced part of the proxy data, placed after its training rows, so a trial's score is that of the global
 model on that part. Deviation: the source does not specify the shares of a client's classes.
-
-Clients of a cell of another metric are drawn from sampled class counts: shares from a Dirichlet distribution over a
-random number of classes with a random concentration. Of the counts that the proxy rows can fill, the nearest to the
-cell's value are kept. For a user's own metric, of which nothing is known, they must be closer than half the distance to
-the next row of the grid, so that a client with these counts is assigned to the cell. If there are none, the cell can't
-be tuned.
 
 Synthetic proxy rows, for a server without data, are drawn from statistics that the clients report to the detectors:
 sums of features over all rows and by class, of which none over fewer than `federation.min_release` rows is released. A
@@ -41,13 +34,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from math import floor, inf
+from math import floor
 
 import numpy as np
-import numpy.typing as npt
 
 from fedscout.detectors.calibrated_feature_skew import within_covariance
 from fedscout.detectors.conversation import hold
@@ -55,10 +46,9 @@ from fedscout.detectors.feature_exchanges import ask_moments
 from fedscout.detectors.feature_skew import ClassMoments
 from fedscout.detectors.statistics import Values
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_table import ENTROPY, HETEROGENEITY, METRICS, metric_named
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
@@ -176,78 +166,7 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
     return np.concatenate([order[labels[order] == label][:rows_per_class] for label in present])
 
 
-DoubleArray = npt.NDArray[np.float64]
-
-TRIES, KEPT = 4000, 20
-
-CONCENTRATIONS = 0.05, 100.0
-"""From nearly all rows in one class to nearly equal numbers in each."""
-
-
-@dataclass(frozen=True, order=True)
-class MetricRow:
-    """A row of a grid whose first axis is a metric.
-
-    Attributes:
-        metric: `entropy` or `package.module:function`.
-        value: The metric's value.
-        reach: Maximum distance of a client's value, exclusive.
-    """
-
-    metric: str
-    value: float
-    reach: float = field(default=inf, compare=False)
-
-    def counts(self, quantity: int, class_rows: IntArray) -> IntArray:
-        """Return class counts of clients of the cell, the nearest first, shape `(found, classes)`.
-
-        Args:
-            quantity: Rows of a client.
-            class_rows: Available rows of each class, shape `(classes,)`.
-        """
-        counts, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
-        distances = np.abs(values - self.value)
-        nearest = np.argsort(distances, kind="stable")[:KEPT]
-        return np.asarray(counts[nearest[distances[nearest] < self.reach]])
-
-    def fault(self, quantity: int, class_rows: IntArray) -> str | None:
-        """Return why no client of the cell can be drawn; None if one can."""
-        if len(self.counts(quantity, class_rows)):
-            return None
-        _, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
-        value_range = (
-            f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows can fill"
-        )
-        return f"needs clients within {self.reach:.3g} of that value, got {value_range} in {TRIES:,} tries"
-
-
-@lru_cache(maxsize=64)
-def _sampled_counts(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[IntArray, DoubleArray]:
-    """Return sampled class counts that the rows can fill, shape `(found, classes)`, and their metric values."""
-    generator, num_classes = stream(0, "metric-rows", quantity), len(class_rows)
-    num_held = generator.integers(1, num_classes + 1, TRIES)
-    ranks = generator.permuted(np.tile(np.arange(num_classes), (TRIES, 1)), axis=1)
-    low, high = np.log(CONCENTRATIONS).tolist()
-    concentrations = np.exp(generator.uniform(low, high, TRIES))
-    weights = generator.gamma(np.tile(concentrations[:, None], num_classes)) + 1e-9  # some may be 0 to rounding
-    weights[ranks >= num_held[:, None]] = 0.0
-    counts = generator.multinomial(quantity, weights / weights.sum(axis=1, keepdims=True))
-    counts = counts[(counts <= np.array(class_rows)).all(axis=1)]
-    measure = metric_named(metric)
-    try:
-        values = np.array([float(measure(row, quantity)) for row in counts], np.float64)
-    except Exception as error:  # user code may raise anything
-        raise ConfigurationError.of(
-            metric, "return a number for (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
-        ) from error
-    finite = np.isfinite(values)
-    return counts[finite], values[finite]
-
-
-HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
-LEVELS = {HETEROGENEITY: HETEROGENEITIES, ENTROPY: HETEROGENEITIES}
-"""Default rows of the grid, by the metric of a table."""
 
 
 @dataclass(frozen=True, order=True)
@@ -257,21 +176,14 @@ class CellPosition:
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
-        row: The target value of a metric, in place of equal shares of the classes.
     """
 
     num_classes: int
     quantity: int
-    row: MetricRow | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI for `num_classes` classes in total, or the metric's value."""
-        return index_of(self.num_classes, num_classes) if self.row is None else self.row.value
-
-
-def index_of(held: int, num_classes: int) -> float:
-    """Return HI of a client with `held` of `num_classes` classes, two or more."""
-    return 1 - (held - 1) / (num_classes - 1)
+        """Return HI for `num_classes` classes in total, two or more."""
+        return 1 - (self.num_classes - 1) / (num_classes - 1)
 
 
 def classes_of(heterogeneity: float, num_classes: int) -> int:
@@ -282,30 +194,6 @@ def classes_of(heterogeneity: float, num_classes: int) -> int:
 def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
     """Return the full grid: HI from low to high (classes from many to few), quantities ascending."""
     return tuple(CellPosition(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
-
-
-def metric_grid(
-    metric: str,
-    values: Iterable[float],
-    quantities: Iterable[int],
-    num_classes: int,
-    among: Sequence[float] | None = None,
-) -> tuple[CellPosition, ...]:
-    """Return the full grid of entropy or of the user's own metric: values ascending, then quantities.
-
-    Args:
-        metric: The metric of the first axis.
-        values: Its values.
-        quantities: The values of the second axis.
-        num_classes: Total number of classes.
-        among: All values of the table, to one of which a client is assigned; None is `values`.
-    """
-    grid_values = sorted({*values})
-    reach = inf
-    if metric not in METRICS:
-        reach = min((high - low for low, high in pairwise(sorted({*(among or grid_values)}))), default=inf) / 2
-    rows = [MetricRow(metric, value, reach) for value in grid_values]
-    return tuple(CellPosition(num_classes, quantity, row) for row, quantity in product(rows, sorted({*quantities})))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
@@ -329,9 +217,8 @@ def warm_started_by(
         known: Tuned before.
     """
     order = {place: number for number, place in enumerate([*known, *cells])}
-    levels = sorted({(place.num_classes, place.row) for place in order})
-    quantities = sorted({place.quantity for place in order})
-    at = {(levels.index((place.num_classes, place.row)), quantities.index(place.quantity)): place for place in order}
+    held, quantities = sorted({place.num_classes for place in order}), sorted({place.quantity for place in order})
+    at = {(held.index(place.num_classes), quantities.index(place.quantity)): place for place in order}
     first: dict[CellPosition, tuple[CellPosition, ...]] = {}
     for (row, column), place in at.items():
         around = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
@@ -340,19 +227,23 @@ def warm_started_by(
     return {place: first[place] for place in cells}
 
 
+def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
+    """Return the refined grid, columns before rows, as far as there are enough proxy rows."""
+    held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
+
+    def fits(rows: Iterable[int], columns: Iterable[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid_of(rows, columns))
+
+    columns = [one for one in refined_quantities(quantities) if one in quantities or fits(held, [one])]
+    rows = [one for one in refined_classes(held, proxy.num_classes) if one in held or fits([one], columns)]
+    return grid_of(rows, columns)
+
+
 def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
     """Return the class counts of a refined grid: the given ones, and those of HI between and beyond."""
     coarse = {*held}
-    indices = _midpoints(sorted(index_of(count, num_classes) for count in coarse), 0.0, 1.0)
+    indices = _midpoints(sorted(CellPosition(one, 1).heterogeneity(num_classes) for one in coarse), 0.0, 1.0)
     return tuple(sorted({*coarse, *(classes_of(index, num_classes) for index in indices)}))
-
-
-def refined_values(metric: str, values: Iterable[float]) -> tuple[float, ...]:
-    """Return the given values and those between and beyond; none beyond a user metric's single value."""
-    coarse = sorted({*values})
-    if metric in METRICS:
-        return tuple(sorted({*coarse, *_midpoints(coarse, 0.0, 1.0)}))
-    return tuple(sorted({*coarse, *(_midpoints(coarse, -inf, inf) if len(coarse) > 1 else ())}))
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:
@@ -388,14 +279,10 @@ class ProxyClients:
 
 def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     """Return why the proxy clients of a cell can't be drawn; empty if they can."""
-    axis = "heterogeneity" if place.row is None else place.row.metric
-    cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
-    if place.row is not None:
-        fault = place.row.fault(place.quantity, proxy.class_rows)
-        return [] if fault is None else [Fault(cell, problem=fault)]
     num_present, most = int(np.count_nonzero(proxy.class_rows)), proxy.most_rows(place.num_classes)
     if place.num_classes <= num_present and place.num_classes <= place.quantity <= most:
         return []
+    cell = f"the cell of heterogeneity {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
     must = f"have {place.quantity} rows of {place.num_classes} classes per client, one of each at least"
     given = f"proxy data of {num_present} classes with at most {most} such rows"
     return [Fault(cell, must, given, "change --quantity or increase federation.server_rows")]
@@ -409,10 +296,7 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
     """
     if faults := place_faults(place, proxy):
         raise ConfigurationError(faults)
-    purpose = "proxy-clients"
-    if place.row is not None:
-        purpose += f" {place.row.metric} {place.row.value!r}"
-    generator = stream(seed, purpose, place.num_classes, place.quantity)
+    generator = stream(seed, "proxy-clients", place.num_classes, place.quantity)
     order = generator.permutation(proxy.num_trained)
     queues = [order[proxy.labels[order] == label] for label in range(proxy.num_classes)]
     assigned = np.zeros(proxy.num_classes, np.int64)
@@ -454,8 +338,6 @@ def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Gene
 
     Classes are drawn at random; while they hold too few rows, the smallest is replaced by the largest of the others.
     """
-    if place.row is not None:
-        return np.asarray(generator.choice(place.row.counts(place.quantity, class_rows)))
     drawn = generator.permutation(np.flatnonzero(class_rows))
     chosen, others = list(drawn[: place.num_classes]), list(drawn[place.num_classes :])
     while class_rows[chosen].sum() < place.quantity:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import SettingsCell
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished
@@ -33,7 +33,6 @@ from fedscout.engine.seeds import integer
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.state import cheap_collections
-from fedscout.engine.user_code import code_digests
 from fedscout.experiments.client_settings.proxies import (
     CellPosition,
     ProxyData,
@@ -53,7 +52,6 @@ from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import Objective
 from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.optuna import num_random
-from fedscout.search.settings_table_file import write_settings_table
 from fedscout.search.study import new_searcher, study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
@@ -75,7 +73,6 @@ class CellTuning:
         model: Of the clients.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without improvement that end a cell.
-        metric: Of the table's first axis.
     """
 
     config: StudyConfig
@@ -83,16 +80,13 @@ class CellTuning:
     model: ModelFactory
     num_clients: int = 5
     patience: int = 5
-    metric: str = HETEROGENEITY
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the results of all cells."""
         document, config = self.config.identity(), self.config
         searched = ["kind", "budget", "generation_size", "client_ranges"]
         searched += ["grid_points"] if config.search.kind == "grid" else []
-        code = dict(federation_code(config))  # of the user's own model, and metric
-        if self.metric not in METRICS:
-            code[self.metric] = code_digests(self.metric)
+        code = dict(federation_code(config))  # of the user's own model
         return {
             "num_clients": self.num_clients,
             "patience": self.patience,
@@ -110,8 +104,7 @@ class CellTuning:
 
         That is the shared settings, its position, and the identifiers of the neighbours whose settings it tries first.
         """
-        row = [] if place.row is None else [asdict(place.row)]
-        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first), *row], sort_keys=True)
+        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -267,26 +260,6 @@ class PlannedCell:
     known: tuple[Setting, ...]
 
 
-@dataclass(frozen=True)
-class TunedTable:
-    """A table that has been written.
-
-    Attributes:
-        path: Its file.
-        table: Its cells, in the order of the grid.
-        provenance: As in the file.
-    """
-
-    path: Path
-    table: SettingsTable
-    provenance: Mapping[str, Any]
-
-
-def folder_of(table: Path) -> Path:
-    """Return the folder of a table's logs, beside it."""
-    return table.absolute().with_name(f"{table.stem}.tuning")
-
-
 def plan_cells(
     tuning: CellTuning, cells: Sequence[CellPosition], folder: Path, known: Mapping[CellPosition, Setting] | None = None
 ) -> list[PlannedCell]:
@@ -356,17 +329,6 @@ def tune_table(
             results[position] = result
             display.ended(position)
     return {cell.place: results[position] for position, cell in enumerate(planned)}
-
-
-def write_tuned(
-    path: Path, results: Sequence[CellResult], provenance: Mapping[str, Any], threshold: float | None
-) -> TunedTable:
-    """Write and return the table of cells, which form a full grid, with the provenance and each cell's result."""
-    table = SettingsTable(tuple(result.cell for result in results), threshold)
-    cells = [{name: value for name, value in asdict(result).items() if name != "cell"} for result in results]
-    described = {**provenance, "cells": cells}
-    write_settings_table(path, table, described)
-    return TunedTable(path, table, described)
 
 
 def stored_result(cell: PlannedCell) -> CellResult | None:

@@ -14,7 +14,6 @@ from fedscout.engine.contracts.client_table import heterogeneity_index
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.client_settings.proxies import (
-    HETEROGENEITIES,
     QUANTITIES,
     CellPosition,
     ProxyData,
@@ -22,8 +21,8 @@ from fedscout.experiments.client_settings.proxies import (
     classes_of,
     draw_proxy_clients,
     draw_rows,
+    finer_grid,
     grid_of,
-    index_of,
     place_faults,
     proxy_data,
     refined_classes,
@@ -39,6 +38,8 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from tests.kits.refusals import refused
 
+HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
+
 
 def test_ten_classes_give_the_published_rows() -> None:
     assert [classes_of(value, 10) for value in HETEROGENEITIES] == [8, 6, 5, 3]
@@ -47,16 +48,16 @@ def test_ten_classes_give_the_published_rows() -> None:
 def test_two_classes_know_two_indices() -> None:
     held = {classes_of(value, 2) for value in HETEROGENEITIES}
     assert held == {1, 2}
-    assert [index_of(count, 2) for count in (2, 1)] == [0, 1]
+    assert [CellPosition(count, 9).heterogeneity(2) for count in (2, 1)] == [0, 1]
     assert len(grid_of([classes_of(value, 2) for value in HETEROGENEITIES], QUANTITIES)) == 2 * len(QUANTITIES)
 
 
 @given(st.integers(2, 200), st.floats(0, 1))
 def test_the_index_that_there_is_is_the_nearest(num_classes: int, wanted: float) -> None:
-    distances = [abs(index_of(held, num_classes) - wanted) for held in range(1, num_classes + 1)]
+    distances = [abs(CellPosition(held, 1).heterogeneity(num_classes) - wanted) for held in range(1, num_classes + 1)]
     held = classes_of(wanted, num_classes)
     assert distances[held - 1] == pytest.approx(min(distances), abs=1e-12)
-    assert classes_of(index_of(held, num_classes), num_classes) == held
+    assert classes_of(CellPosition(held, 1).heterogeneity(num_classes), num_classes) == held
 
 
 def test_quantities_keep_their_proportions() -> None:
@@ -146,6 +147,20 @@ def test_shares_of_classes_are_near_equal() -> None:
     for rows in draw_proxy_clients(CellPosition(4, 30), proxy, 5, seed=3).rows:
         counts = np.bincount(proxy.labels[rows])
         assert set(counts[counts > 0]) == {7, 8}
+
+
+def test_the_ends_of_a_finer_grid_reach_as_far_as_the_rows() -> None:
+    plenty, scarce = rows_of([1000] * 9), rows_of([40] * 9)
+    places = grid_of([7, 3], [20, 100])
+    assert {place.num_classes for place in finer_grid(places, plenty)} == {1, 3, 5, 7, 9}
+    assert {place.quantity for place in finer_grid(places, plenty)} == {10, 20, 60, 100, 140}
+    found = finer_grid(places, scarce)  # three classes hold 120 rows, one holds 40
+    assert {place.quantity for place in found} == {10, 20, 60, 100}
+    assert {place.num_classes for place in found} == {3, 5, 7, 9}
+    assert {*places} <= {*found}
+    assert found == tuple(sorted(found, key=lambda place: (-place.num_classes, place.quantity)))
+    assert CellPosition(9, 20) in found
+    assert np.all([place.quantity >= place.num_classes for place in found])
 
 
 @pytest.mark.parametrize(
