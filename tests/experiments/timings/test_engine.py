@@ -20,15 +20,15 @@ from fedscout.experiments.timings import engine
 from fedscout.experiments.timings.engine import (
     PEERS,
     EngineReport,
-    Peer,
     RoundTimes,
+    block_timings,
+    kernel_timings,
     measure_engine,
     report_lines,
     time_engine,
     whole_rounds,
     work_federation,
 )
-from fedscout.experiments.timings.kernels import block_timings, kernel_timings
 from fedscout.experiments.timings.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from tests.engine.federations import QUERIES
@@ -93,10 +93,10 @@ class Turns:
         seconds = {"fedavg": (1.0, 2.0, 6.0), "fedmedian": (2.0, 5.0, 11.0)}
         return 2, {f"fedscout, {spec.kind}": times(*seconds[spec.kind]) for spec in arguments[1]}
 
-    def peer(self, one: Peer, task: Task) -> RoundTimes | str:
-        self.order.append(one.name)
+    def peer(self, one: str, task: Task) -> RoundTimes | str:
+        self.order.append(one)
         self.tasks.append(task)
-        return self._results[one.name].pop(0)
+        return self._results[one].pop(0)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     return stand_in
 
 
-def measured(*kinds: str, repeats: int, peers: tuple[Peer, ...] = PEERS) -> EngineReport:
+def measured(*kinds: str, repeats: int, peers: tuple[str, ...] = PEERS) -> EngineReport:
     task = Task("dense", 4, 8, 1, workers=1)
     return measure_engine(task, [parse_strategy(kind) for kind in kinds], EngineConfig(), repeats=repeats, peers=peers)
 
