@@ -192,7 +192,7 @@ def _run_suite(
     """Run the tables of a suite and print them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.tables import result_lines
+    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import Choose
 
     user_folders()

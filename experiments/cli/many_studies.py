@@ -114,7 +114,7 @@ def _run_file(
     """Run a user's own experiment, or list its cells, and print its table; `request` follows the command in a `Run`."""
     from fedscout.experiments.grids.catalogue import Run, run_file
     from fedscout.experiments.grids.cells import finished_cells
-    from fedscout.experiments.grids.tables import result_lines
+    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import read_experiment
     from fedscout.experiments.reports.console import out_console, show_json, show_path
 

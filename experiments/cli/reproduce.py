@@ -58,7 +58,7 @@ def reproduce(
     """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.tables import result_lines
+    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.reports.console import show_json
 
     entries = catalogue(PUBLISHED)

@@ -20,10 +20,17 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
-from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
+from fedscout.experiments.grids.comparison import (
+    ExperimentResult,
+    cell_results,
+    experiment_picture,
+    group_means,
+    means,
+    result_lines,
+    statement_results,
+)
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
-from fedscout.experiments.grids.tables import experiment_picture, result_lines
 from fedscout.experiments.studies.grid_folder import GridFolder
 from fedscout.experiments.studies.run_folder import versions
 from fedscout.search.config import RecommenderConfig
