@@ -20,10 +20,6 @@ defined:
 
 *Open*: wrong labels change a client's label counts and class features, so a detection there is neither right nor wrong.
 
-With `absent_clients`, each client misses each exchange at random, as if only part of the clients replied. A client that
-misses the first exchange reports no labels and is queried no further; one that misses a later exchange is left out of
-the detector that the exchange is for. An affected client that never reported its labels is not among those to detect.
-
 `withheld_labels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
 classes. Label counts are drawn, passed through the clients' release (`fedscout.engine.data.client`), and decided on as
 in a detection with default settings. In one half of the federations all clients draw from one distribution; any
@@ -39,10 +35,9 @@ Grid. Detections alternate with blocks of rounds after one of each as a warm-up,
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -51,7 +46,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Error, Message
 from threadpoolctl import threadpool_limits
 
 from fedscout.detectors import CalibratedFinding, DetectionConfig, Finding, HeterogeneityReport
@@ -64,12 +58,9 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release, release_counts
 from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import Session
-from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.runner import OpensGrids, TrialRunner
+from fedscout.engine.trials.runner import TrialRunner
 from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, built_columns
 from fedscout.experiments.grids.experiment import Cell, Experiment, Given, Settings, arguments
 from fedscout.experiments.grids.federation_runner import read_config
@@ -78,46 +69,6 @@ from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure, run_training, run_workflow
 from fedscout.experiments.timings.engine import run_rounds
 from fedscout.strategies import FedAvgSpec
-
-REASON = "the client misses this exchange"
-
-
-@dataclass(frozen=True)
-class AbsentClients:
-    """A runner of grids whose clients miss exchanges.
-
-    Attributes:
-        runner: The runner of the underlying grids.
-        probability: That a client misses an exchange, in `[0, 1)`, independently of others and of other exchanges.
-        seed: Of the random absences.
-    """
-
-    runner: OpensGrids
-    probability: float
-    seed: int
-
-    def grid(self, session: Session) -> HostGrid[Any]:
-        """Return a grid whose clients miss exchanges."""
-        grid = self.runner.grid(session)
-        send, exchanges = grid.send_and_receive, itertools.count()
-
-        def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-            absent = self.absent(next(exchanges), grid.facts.num_clients)
-            missed: list[Message] = []
-            delivered: list[Message] = []
-            for message in messages:
-                (missed if client_of(message.metadata.dst_node_id) in absent else delivered).append(message)
-            refusals = [Message(Error(CLIENT_FAILED, REASON), reply_to=message) for message in missed]
-            return [*(send(delivered, timeout=timeout) if delivered else ()), *refusals]
-
-        grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
-        return grid
-
-    def absent(self, exchange: int, num_clients: int) -> Sequence[int]:
-        """Return the clients that miss an exchange."""
-        drawn = stream(self.seed, "absent from an exchange", exchange).random(num_clients)
-        return [client for client in range(num_clients) if drawn[client] < self.probability]
-
 
 FEDERATION = ("dataset", "case", "clients", "seed")
 COLUMNS = (*FEDERATION, "rule", "detector")
@@ -185,13 +136,11 @@ class Detections:
         datasets: Names; with `max_rows`, and `client_rows` as the minimum for each client.
         clients: Numbers of clients.
         cases: Of `CASES`; None is all.
-        absent: Probability that a client misses an exchange, in `[0, 1)`.
     """
 
     datasets: Mapping[str, Mapping[str, int]]
     clients: Sequence[int]
     cases: Sequence[str] | None = None
-    absent: float = 0.0
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run detection on every federation that a row includes."""
@@ -243,8 +192,7 @@ class Detections:
             config = read_config(arguments, context.settings)
             pipeline = Pipeline(config, Display())
             with pipeline.place(config.detection.num_rounds) as runner:
-                opens_grids: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
-                report = measure(opens_grids, config)
+                report = measure(runner, config)
             replied = {facts.client for facts in report.clients}
             affected = [client for client in pipeline.federation.affected_clients if client in replied]
             findings: Sequence[tuple[str, Sequence[Finding | CalibratedFinding]]]
