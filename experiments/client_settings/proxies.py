@@ -384,13 +384,12 @@ def draw_rows(
 
     Args:
         classes: The class means, of the classes that were reported.
-        within: Within-class covariance, shape `(d, d)`; negative eigenvalues, due to rounding, count as 0.
+        within: Within-class covariance, shape `(d, d)`, whose eigenvalues may be negative by rounding.
         num_rows: Total number of rows.
         generator: The random generator.
     """
     present = np.flatnonzero(classes.pooled_counts)
     labels = np.sort(present[np.arange(num_rows) % len(present)])
-    variances, axes = np.linalg.eigh(within)
-    root = axes * np.sqrt(np.maximum(variances, 0))
-    noise = generator.standard_normal((num_rows, len(within))) @ root.T
+    no_mean = np.zeros(len(within))
+    noise = generator.multivariate_normal(no_mean, within, num_rows, check_valid="ignore", method="eigh")
     return classes.means[labels] + noise, labels.astype(np.int64)

@@ -18,7 +18,7 @@ from fedscout.experiments.text import tell, visible
 from fedscout.search.objective import Measure
 
 if TYPE_CHECKING:
-    from fedscout.experiments.client_settings.tuning import TunedTable
+    from fedscout.experiments.client_settings.request import TunedTable
     from fedscout.experiments.studies.workers import Display, Piece
     from fedscout.experiments.sweeps.results import Group
     from fedscout.experiments.sweeps.run import SweepOutcome

@@ -99,8 +99,8 @@ def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
 
 
 def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
-    published = {"FedAvg": [50, None, [25, 5]], "rules": {"b": 100}}
-    assert experiment(published=published, factor=0.01).printed() == {
+    published = {"FedAvg": [0.5, None, [0.25, 0.05]], "rules": {"b": 1}}
+    assert experiment(published=published).printed() == {
         ("FedAvg", "a"): (0.5, None),
         ("FedAvg", "c, d"): (0.25, 0.05),
         ("rules", "b"): (1.0, None),
@@ -189,8 +189,7 @@ def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
     whole = experiment(
         reference="FedAvg",
         statements={"FedAvg > rules @ *": "one", "FedAdam > rules @ a": "other"},
-        published={"rules": [10, [20, 2], 30]},
-        factor=0.1,
+        published={"rules": [1, [2, 0.2], 3]},
     )
     part = whole.only(["rules"], ["b", "a"])
     assert part.cells() == [("FedAvg", "a"), ("rules", "a"), ("FedAvg", "b"), ("rules", "b")]
