@@ -91,14 +91,6 @@ def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:
     assert refined_classes([2, 1], 2) == (1, 2)
 
 
-@given(st.sets(st.integers(1, 2000), min_size=1, max_size=8))
-def test_refining_keeps_all_and_goes_beyond_both_ends(quantities: set[int]) -> None:
-    found = refined_quantities(quantities)
-    assert set(found) >= quantities
-    assert found[-1] > max(quantities)
-    assert 1 <= found[0] <= min(quantities)
-
-
 # Proxy rows and clients: nobody else's rows, exactly the cell's heterogeneity and quantity, one shared test part.
 
 
@@ -261,10 +253,3 @@ def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
     federation, config = built("federation.min_release=70")
     with refused(DataError, key="--synthetic"):
         synthetic_rows(federation, config, 300)
-
-
-def test_synthetic_rows_are_proxy_rows_like_others() -> None:
-    federation, config = built()
-    server = synthetic_rows(federation, config, 90)
-    proxy = proxy_data(replace(federation, server=server), 0, of_another=False)
-    assert (len(proxy.labels), proxy.num_left_out, proxy.num_scored) == (90, 0, 21)

@@ -139,16 +139,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "hrt.parquet"
-    one = ("--heterogeneity", "0", "--quantity", "6", "engine.grid=local")
-    assert tune(*SMALL, *one, "--out", out) == 0
-    written = out.read_bytes()
-    assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
-    assert "seed: 0 before, 1 now" in capfd.readouterr().err
-    assert out.read_bytes() == written
-
-
 @pytest.mark.slow
 def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
@@ -159,16 +149,19 @@ def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: 
     assert run(*wine, *table, "federation.server_rows=0.4") == 0
 
 
-FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
-
-
-def test_a_table_is_tuned_with_another_strategy(tmp_path: Path) -> None:
-    out = ("--heterogeneity", "0.5", "--quantity", "6", "--out", tmp_path / "hrt.parquet")
-    assert tune(*FEW_TRIALS, "strategy.kind=fedadagrad", *out) == 0
-    _, told = read_settings_table(tmp_path / "hrt.parquet")
-    assert told["strategy"] == "fedadagrad"
-    assert told["tuned"]["strategy"] == {"kind": "fedadagrad"}
-    assert tune(*FEW_TRIALS, *out) == 2, "FedAvg's is another table"
+def test_a_table_of_another_strategy_or_seed_is_not_written_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "hrt.parquet"
+    given = (*SMALL, "search.budget=2", "engine.grid=local", "--heterogeneity", "0.5", "--quantity", "6", "--out", out)
+    assert tune(*given, "strategy.kind=fedadagrad") == 0
+    _, told = read_settings_table(out)
+    assert (told["strategy"], told["tuned"]["strategy"]) == ("fedadagrad", {"kind": "fedadagrad"})
+    written = out.read_bytes()
+    for other in ((), ("strategy.kind=fedadagrad", "seed=1")):
+        assert tune(*given, *other) == 2
+    assert "seed: 0 before, 1 now" in capfd.readouterr().err
+    assert out.read_bytes() == written
 
 
 @pytest.mark.slow
@@ -176,4 +169,5 @@ def test_a_table_of_synthetic_rows_says_so(tmp_path: Path) -> None:
     small = (*SMALL[:2], "engine.grid=local", "training.num_rounds=2")
     grid = ("--heterogeneity", "0", "--quantity", "12", "search.budget=2", "search.kind=random")
     assert tune(*small, *grid, "--synthetic", "200", "--out", "coarse.parquet") == 0
-    assert read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]["synthetic"] == 200
+    proxy = read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]
+    assert (proxy["synthetic"], proxy["num_rows"], proxy["num_left_out"]) == (200, 200, 0)

@@ -53,18 +53,11 @@ def test_cells_are_rows_by_columns_whose_settings_lie_over_those_of_all() -> Non
     assert isinstance(found.rows["rules"], Choose)
 
 
-def test_axes_are_crossed() -> None:
-    axes = {"federation.partition.alpha": [0.1, 1], "federation.num_clients": [4, 5]}
+def test_axes_are_crossed_and_their_levels_can_have_names() -> None:
+    axes = {"federation.scenario": {"plain": None, "two": ["a", "b"]}, "federation.num_clients": [4, 5]}
     found = experiment(columns={}, axes=axes)
-    assert [*found.federations] == [f"alpha={alpha}, num_clients={clients}" for alpha in (0.1, 1) for clients in (4, 5)]
-
-
-def test_levels_of_an_axis_can_have_names() -> None:
-    found = experiment(
-        columns={}, axes={"federation.scenario": {"plain": None, "two": ["a", "b"]}, "model.kind": ["dense"]}
-    )
-    assert [*found.federations] == ["plain, dense", "two, dense"]
-    assert found.federations["two, dense"]["federation.scenario"] == ["a", "b"]
+    assert [*found.federations] == [f"{name}, num_clients={clients}" for name in ("plain", "two") for clients in (4, 5)]
+    assert found.federations["two, num_clients=5"]["federation.scenario"] == ["a", "b"]
 
 
 def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:

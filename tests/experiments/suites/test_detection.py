@@ -177,14 +177,6 @@ def report_of(source: Federation, probability: float, seed: int = 0) -> tuple[He
     return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0, grouped=grouped), grid
 
 
-def test_nobody_absent_changes_nothing() -> None:
-    source = federation(gaussian_clients([40] * 4))
-    plain = LocalGrid(source, CLIENT_QUERIES)
-    expected = detect(plain, plain.initial_vectors, LocalTraining(), DetectionConfig(), seed=0)
-    report, _ = report_of(source, 0.0)
-    assert report.model_dump(exclude={"timings"}) == expected.model_dump(exclude={"timings"})
-
-
 def test_who_misses_the_first_exchange_takes_no_part() -> None:
     """Labels are compared as if there were the others alone, and the report says who told nothing."""
     clients = gaussian_clients([40] * 12)
