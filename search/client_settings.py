@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from fedscout.engine.contracts.client_table import SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsLookup, SettingsTable
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.user_code import code_digests
+
+
+def _metric(name: str) -> str:
+    module, _, function = name.partition(":")
+    if name not in METRICS and not all(part.isidentifier() for part in (function, *module.split("."))):
+        raise ValueError(f"must be {', '.join(METRICS)} or package.module:function, got {name!r}")
+    return name
 
 
 class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """The settings table sent to clients."""
+    """The settings table sent to clients, and the metric that they compute on their labels."""
 
     kind: Literal["table"] | None = Field(
         default=None,
@@ -23,6 +31,10 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         ),
     )
     path: str | None = Field(default=None, description="path of the table, a file of fedscout tune-table")
+    metric: Annotated[str, AfterValidator(_metric)] = Field(
+        default=HETEROGENEITY,
+        description="measure of a client's labels: heterogeneity, entropy or package.module:function",
+    )
     threshold: float | None = Field(
         default=None,
         ge=0,
@@ -45,11 +57,17 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         """Return the table with the effective threshold, and its provenance.
 
         Raises:
-            ConfigurationError: If the file holds no table, or has no threshold although `epsilon` is set.
+            ConfigurationError: If the file holds no table, was tuned for another metric, or has no threshold although
+                `epsilon` is set.
         """
         path = Path(self.path or "")
         stat = path.stat() if path.is_file() else None
         table, provenance = _read(path, (stat.st_mtime_ns, stat.st_size) if stat else None)
+        tuned_metric = provenance.get("metric", HETEROGENEITY)
+        if tuned_metric != self.metric:
+            raise ConfigurationError.of(
+                "client_settings.metric", f"be {tuned_metric}, for which {path} was tuned", self.metric
+            )
         table = table if self.threshold is None else SettingsTable(table.cells, self.threshold)
         if self.epsilon is not None and table.threshold is None:
             raise ConfigurationError.of(
@@ -60,12 +78,14 @@ class ClientSettingsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan
         return table, provenance
 
     def identity(self) -> dict[str, Any]:
-        """Return what determines results: the table's content rather than its path.
+        """Return what determines results: the table's content rather than its path, and the metric.
 
         Raises:
             ConfigurationError: If the file holds no table.
         """
-        return {"kind": self.kind, "table": SettingsLookup(self.read()[0], epsilon=self.epsilon).digest()}
+        table = SettingsLookup(self.read()[0], self.metric, epsilon=self.epsilon)
+        code = {} if self.metric in METRICS else {"code": dict(code_digests(self.metric))}
+        return {"kind": self.kind, "metric": self.metric, "table": table.digest(), **code}
 
 
 @lru_cache(maxsize=16)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import FiniteFloat, PositiveInt, ValidationError, field_validator
 
-from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.engine.runtime.files import not_written, write_atomically
@@ -60,7 +60,7 @@ def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[s
     Args:
         path: Path of the file.
         table: Its cells are a full grid.
-        provenance: JSON-serialisable provenance: by convention `dataset`, `model` and `num_classes`. `cells`,
+        provenance: JSON-serialisable provenance: by convention `dataset`, `model`, `num_classes` and `metric`. `cells`,
             if present, has one mapping per cell, in the table's order, with further columns.
 
     Raises:
@@ -68,7 +68,7 @@ def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[s
     """
     extra_columns = provenance.get("cells") or [{} for _ in table.cells]
     rows = [{**asdict(cell), **extra} for cell, extra in zip(table.cells, extra_columns, strict=True)]
-    if faults := _faults(rows):
+    if faults := _faults(rows, provenance):
         raise ConfigurationError.of("a table of client settings", problem=faults[0])
     table_provenance = {name: value for name, value in provenance.items() if name != "cells"}
     document = {"format": FORMAT, "threshold": table.threshold, "provenance": table_provenance}
@@ -87,7 +87,7 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
         ConfigurationError: If it is no file, has another format, or its cells are not a full grid of valid settings.
     """
     rows, document = _read(path)
-    if faults := _faults(rows):
+    if faults := _faults(rows, document["provenance"]):
         raise ConfigurationError.of(path, problem=faults[0])
     cells = tuple(SettingsCell(**_Row.of(row).model_dump(include={*COLUMNS})) for row in rows)
     extra_columns = [{name: value for name, value in row.items() if name not in COLUMNS} for row in rows]
@@ -124,7 +124,7 @@ def _document(path: Path, text: bytes | None) -> dict[str, Any]:
     raise ConfigurationError.of(path, f'be a table of client settings with the mark "{FORMAT}", which it lacks')
 
 
-def _faults(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _faults(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any]) -> list[str]:
     """Return the faults of the cells of a table, in the order of reporting."""
     if not rows:
         return ["must have cells, got none"]
@@ -137,8 +137,10 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             detail = details(error)[0]
             return [f"has a fault in cell {number}: {fault_of(str(detail['loc'][0]), detail)}"]
     places = [(float(row["heterogeneity"]), int(row["quantity"])) for row in rows]
-    if outside := [f"must have heterogeneity in [0, 1], got {value:g}" for value, _ in places if not 0 <= value <= 1]:
-        return outside
+    if provenance.get("metric", HETEROGENEITY) in METRICS:  # a user's own may have any values
+        outside = [f"must have heterogeneity in [0, 1], got {value:g}" for value, _ in places if not 0 <= value <= 1]
+        if outside:
+            return outside
     times = Counter(places)
     faults = [
         f"must have each cell once, got {_place(place)} {number} times" for place, number in times.items() if number > 1

@@ -14,9 +14,14 @@ e^ε), else the opposite. The response is drawn once, since the mean of several 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import log
 from typing import Any
 
 import numpy as np
@@ -38,12 +43,28 @@ def heterogeneity_index(label_counts: npt.NDArray[Any]) -> float:
     return 1 - (num_there - 1) / (num_classes - 1)
 
 
+def missing_entropy(weights: npt.NDArray[Any]) -> float:
+    """Return 1 − H(p)/log C with p the shares of C classes: 0 if all are equal, 1 with a single class.
+
+    Args:
+        weights: Shares, or number of rows, of each class, shape `(classes,)`.
+
+    Raises:
+        ValueError: If there are fewer than two classes, or no row.
+    """
+    num_classes, total = len(weights), weights.sum()
+    if num_classes < 2 or not total:
+        raise ValueError(f"an entropy of labels needs rows and two classes or more, got {total:g} of {num_classes}")
+    shares = weights[weights > 0] / total
+    return max(0.0, 1 + float(shares @ np.log(shares)) / log(num_classes))
+
+
 @dataclass(frozen=True)
 class SettingsCell:
     """One cell: local training settings for clients with such data.
 
     Attributes:
-        heterogeneity: HI, in [0, 1].
+        heterogeneity: HI, in [0, 1], or the value of another metric.
         quantity: Training rows, >= 1.
         learning_rate: Learning rate.
         batch_size: Rows per step.
@@ -91,10 +112,39 @@ class SettingsTable:
         return self.cells[int(np.argmin(self.distances(heterogeneity, quantity)))]
 
 
+HETEROGENEITY, ENTROPY = "heterogeneity", "entropy"
+
 FAR_KEY = "far-from-table"
 """The sum by which clients report that they are far from every cell of a table with a threshold."""
 
 Counts = npt.NDArray[np.int64]
+
+ClientMetric = Callable[[Counts, int], float]
+"""Of a client's rows of each class, shape `(classes,)`, and their number: where it lies on the table's first axis."""
+
+
+METRICS: Mapping[str, ClientMetric] = {
+    HETEROGENEITY: lambda counts, _: heterogeneity_index(counts),
+    ENTROPY: lambda counts, _: missing_entropy(counts),
+}
+"""In [0, 1]."""
+
+
+@lru_cache(maxsize=64)
+def metric_named(name: str, folder: str = "") -> ClientMetric:
+    """Return a metric by its name, or by the import path of a user's function.
+
+    Args:
+        name: One of `METRICS`, or `package.module:function`.
+        folder: Folder to append to the import path for such a function; empty if not needed.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+    module, _, function = name.partition(":")
+    metric: ClientMetric = getattr(importlib.import_module(module), function)
+    return metric
 
 
 @dataclass(frozen=True)
@@ -103,10 +153,14 @@ class SettingsLookup:
 
     Attributes:
         table: The table.
+        metric: Measure of the table's first axis: a name of `METRICS` or an import path.
+        folder: Folder of that import path.
         epsilon: ε of the randomised response; None reports the truth.
     """
 
     table: SettingsTable
+    metric: str = HETEROGENEITY
+    folder: str = ""
     epsilon: float | None = None
 
     def settings(self, given: LocalTraining, label_counts: Counts) -> LocalTraining:
@@ -116,8 +170,8 @@ class SettingsLookup:
             given: The requested local training.
             label_counts: Counts of its training rows per class, shape `(classes,)`.
         """
-        place = heterogeneity_index(label_counts), int(label_counts.sum())
-        return self.table.nearest(*place).local_training(given)
+        rows = int(label_counts.sum())
+        return self.table.nearest(self._place(label_counts), rows).local_training(given)
 
     def reports_far(self, label_counts: Counts, seed: int, client: int) -> bool:
         """Return whether a client reports that it is farther than the threshold from every cell.
@@ -128,7 +182,7 @@ class SettingsLookup:
             client: Index of the client.
         """
         threshold = math.inf if self.table.threshold is None else self.table.threshold
-        distances = self.table.distances(heterogeneity_index(label_counts), int(label_counts.sum()))
+        distances = self.table.distances(self._place(label_counts), int(label_counts.sum()))
         is_far = bool(distances.min() > threshold)
         return is_far ^ (stream(seed, "far-from-table", client).random() < self.lie_probability)
 
@@ -148,4 +202,11 @@ class SettingsLookup:
 
     def digest(self) -> str:
         """Return the SHA-256, in hexadecimal, of everything that determines settings and reports."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        document = {**asdict(self), "folder": ""}
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+    def _place(self, label_counts: Counts) -> float:
+        place = float(metric_named(self.metric, self.folder)(label_counts, int(label_counts.sum())))
+        if not math.isfinite(place):
+            raise ValueError(f"client_settings.metric {self.metric} must give a number, got {place}")
+        return place

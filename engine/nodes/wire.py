@@ -25,7 +25,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from pydantic import ValidationError
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
-from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages.calls import (
     Assignment,
@@ -41,6 +41,7 @@ from fedscout.engine.messages.calls import (
 )
 from fedscout.engine.messages.values import (
     Form,
+    NotPlainError,
     ValueReader,
     ValueWriter,
     dataclasses_in,
@@ -195,6 +196,21 @@ def algorithms_of(package: str) -> tuple[type, ...]:
     return (ClientAlgorithm, *sorted(algorithms.union(*map(dataclasses_in, algorithms)), key=name_of))
 
 
+def _without_code(table: SettingsLookup) -> SettingsLookup:
+    """Return a table of client settings unless it names code: its metric must be one that every client has."""
+    if table.metric not in METRICS or table.folder:
+        raise NotPlainError(
+            f"client_settings.metric must be one of {', '.join(METRICS)}, as no code is sent to clients"
+        )
+    return table
+
+
+_TABLE_FIELDS = form_of(SettingsLookup)
+TABLE_FORM = Form(
+    lambda table: _TABLE_FIELDS.parts(_without_code(table)), lambda given: _without_code(_TABLE_FIELDS.make(given))
+)
+
+
 class Wire:
     """Encodes and decodes messages.
 
@@ -203,7 +219,8 @@ class Wire:
     """
 
     def __init__(self, algorithms: Sequence[type] = ()) -> None:
-        self._forms = {**COLLECTIONS, **{name_of(kind): form_of(kind) for kind in (*VALUES, *algorithms)}}
+        own = {name_of(kind): form_of(kind) for kind in (*VALUES, *algorithms)}
+        self._forms = {**COLLECTIONS, **own, name_of(SettingsLookup): TABLE_FORM}
         self._sent: deque[tuple[npt.NDArray[Any], Array]] = deque(maxlen=ARRAYS_KEPT)
 
     def packed(self, value: Any) -> RecordDict:

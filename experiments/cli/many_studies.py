@@ -182,8 +182,17 @@ Number = TypeVar("Number", int, float)
 TableFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs are written to NAME.tuning beside it.")
 ]
+Metric = Annotated[
+    str,
+    typer.Option("--metric", help="heterogeneity, entropy, or package.module:function of (class counts, rows)."),
+]
 Heterogeneity = Annotated[
-    str, typer.Option("--heterogeneity", help="Rows of the grid: heterogeneity values in [0, 1].")
+    str | None,
+    typer.Option(
+        "--heterogeneity",
+        help="Rows of the grid: heterogeneity or entropy in [0, 1], 0.2,0.4,0.6,0.8 by default, or values of the "
+        "function.",
+    ),
 ]
 Quantity = Annotated[
     str | None,
@@ -219,6 +228,10 @@ Threshold = Annotated[
         "--threshold", help="Clients report a distance to the nearest cell above this value; never by default."
     ),
 ]
+Refine = Annotated[
+    Path | None,
+    typer.Option("--refine", help="An existing table to refine and extend: its cells are kept, new ones are tuned."),
+]
 ParallelCells = Annotated[
     int | None,
     typer.Option("--parallel", "-p", min=1, help="Number of cells tuned in parallel; one per CPU by default."),
@@ -226,30 +239,52 @@ ParallelCells = Annotated[
 
 
 def tune_table(
+    context: typer.Context,
     out: TableFile,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    heterogeneity: Heterogeneity = "0.2,0.4,0.6,0.8",
+    metric: Metric = "heterogeneity",
+    heterogeneity: Heterogeneity = None,
     quantity: Quantity = None,
     proxy: Proxy = None,
     synthetic: Synthetic = None,
     clients: Clients = 5,
     patience: Patience = 5,
     threshold: Threshold = None,
+    refine: Refine = None,
     parallel: ParallelCells = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
     prepare(verbose)
-    from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config
+    from click.core import ParameterSource
+
+    from fedscout.engine.contracts.client_table import METRICS
+    from fedscout.engine.errors import ConfigurationError
+    from fedscout.experiments.client_settings.request import (
+        HETEROGENEITIES,
+        TableRequest,
+        make_table,
+        read_config,
+        refinement_of,
+    )
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
-    levels = _numbers("--heterogeneity", heterogeneity, float)
-    quantities = None if quantity is None else _numbers("--quantity", quantity, int)
-    config = read_config(settings or [], config_file, proxy, synthetic is not None)
-    request = TableRequest(config, levels, quantities, clients, patience, threshold, synthetic)
+    if refine is None:
+        levels: tuple[float, ...] = HETEROGENEITIES if metric in METRICS else ()
+        if heterogeneity is not None:
+            levels = _numbers("--heterogeneity", heterogeneity, float)
+        quantities = None if quantity is None else _numbers("--quantity", quantity, int)
+        config = read_config(settings or [], config_file, proxy, synthetic is not None)
+        request = TableRequest(config, levels, quantities, clients, patience, threshold, synthetic, metric)
+    else:
+        determined = ("metric", "heterogeneity", "quantity", "proxy", "synthetic", "clients", "patience")
+        if given := [name for name in determined if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+            keys = ", ".join(f"--{name}" for name in given)
+            raise ConfigurationError.of(keys, "be left out with --refine, whose table determines it")
+        request = refinement_of(refine, out, settings or [], config_file, threshold)
     progress = GridProgress("cells")
     with progress.live():
         tuned = make_table(request, out, progress.display(), parallel, verbose, user_folders())

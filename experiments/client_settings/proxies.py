@@ -9,14 +9,21 @@ the proxy data scores every setting of every cell and is never trained on.
 The grid crosses heterogeneity with quantity, the training rows of each client. FedCust: the heterogeneity index HI = 1
 − (c − 1)/(C − 1) of a client with c of C classes takes as many values as there are classes. The grid uses the nearest,
 c = round((1 − HI)(C − 1) + 1), and labels the cell with its clients' actual index. So with two classes only the indices
-0 and 1 exist, and values that map to the same c share one row. A finer grid adds the midpoints and half a step beyond
-each end as far as there are enough proxy rows, and contains the coarser one.
+0 and 1 exist, and values that map to the same c share one row. For entropy or a user's own metric, the rows of the grid
+are values of the metric, and a client may hold any of the classes. A finer grid adds the midpoints and half a step
+beyond each end as far as there are enough proxy rows, and contains the coarser one.
 
 Clients of a cell draw their classes and hold near-equal numbers of rows of each; a class with too few rows contributes
 all of them, and the others more. The rows of a class are assigned in one random order that restarts when it is
 exhausted: no client holds a row twice, and clients share rows only if there are too few. Every client's test part is
 the whole balanced part of the proxy data, placed after its training rows, so a trial's score is that of the global
 model on that part. Deviation: the source does not specify the shares of a client's classes.
+
+Clients of a cell of another metric are drawn from sampled class counts: shares from a Dirichlet distribution over a
+random number of classes with a random concentration. Of the counts that the proxy rows can fill, the nearest to the
+cell's value are kept. For a user's own metric, of which nothing is known, they must be closer than half the distance to
+the next row of the grid, so that a client with these counts is assigned to the cell. If there are none, the cell can't
+be tuned.
 
 Synthetic proxy rows, for a server without data, are drawn from statistics that the clients report to the detectors:
 sums of features over all rows and by class, of which none over fewer than `federation.min_release` rows is released. A
@@ -33,12 +40,15 @@ the clients' data does reach the server.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise, product
-from math import floor
+from math import floor, inf, isfinite
 
 import numpy as np
+import numpy.typing as npt
 
 from fedscout.detectors.calibrated_feature_skew import within_covariance
 from fedscout.detectors.conversation import hold
@@ -46,15 +56,18 @@ from fedscout.detectors.feature_exchanges import ask_moments
 from fedscout.detectors.feature_skew import ClassMoments
 from fedscout.detectors.statistics import Values
 from fedscout.engine.arrays import FloatArray, IntArray
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, metric_named
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
-from fedscout.engine.errors import ConfigurationError, DataError, Fault
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import DIGEST_BYTES
 from fedscout.experiments.studies.runner import open_runner
+
+logger = logging.getLogger("fedscout")
 
 SCORED_SHARE = 0.25
 """Fraction of the proxy rows for scoring, as far as classes are balanced."""
@@ -166,6 +179,72 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
     return np.concatenate([order[labels[order] == label][:rows_per_class] for label in present])
 
 
+TRIES, KEPT = 4000, 20
+"""Sampled class counts for a cell of a metric, and how many of the nearest its clients are drawn from."""
+
+CONCENTRATIONS = 0.05, 100.0
+"""From nearly all rows in one class to nearly equal numbers in each."""
+
+
+@lru_cache(maxsize=64)
+def _sampled_counts(
+    metric: str, quantity: int, class_rows: tuple[int, ...]
+) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Return sampled class counts that the rows can fill, shape `(found, classes)`, and their metric values."""
+    generator, num_classes = stream(0, "metric-rows", quantity), len(class_rows)
+    num_held = generator.integers(1, num_classes + 1, (TRIES, 1))
+    is_held = generator.permuted(np.arange(num_classes) < num_held, axis=1)
+    low, high = np.log(CONCENTRATIONS).tolist()
+    concentrations = np.exp(generator.uniform(low, high, (TRIES, 1)))
+    weights = (generator.gamma(concentrations, size=is_held.shape) + 1e-9) * is_held  # some may be 0 to rounding
+    counts = generator.multinomial(quantity, weights / weights.sum(axis=1, keepdims=True))
+    counts = counts[(counts <= np.array(class_rows)).all(axis=1)]
+    measure = metric_named(metric)
+    try:
+        values = np.array([float(measure(row, quantity)) for row in counts])
+    except Exception as error:  # user code may raise anything
+        raise ConfigurationError.of(
+            metric, "return a number for (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+    finite = np.isfinite(values)
+    return counts[finite], values[finite]
+
+
+@dataclass(frozen=True, order=True)
+class MetricRow:
+    """A row of a grid whose first axis is another metric than heterogeneity.
+
+    Attributes:
+        metric: `entropy` or `package.module:function`.
+        value: The metric's value.
+        reach: Maximum distance of a client's value, exclusive.
+    """
+
+    metric: str
+    value: float
+    reach: float = field(default=inf, compare=False)
+
+    def counts(self, quantity: int, class_rows: IntArray) -> IntArray:
+        """Return class counts of clients of the cell, the nearest first, shape `(found, classes)`.
+
+        Args:
+            quantity: Rows of a client.
+            class_rows: Available rows of each class, shape `(classes,)`.
+        """
+        counts, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
+        distances = np.abs(values - self.value)
+        nearest = np.argsort(distances, kind="stable")[:KEPT]
+        return np.asarray(counts[nearest[distances[nearest] < self.reach]])
+
+    def fault(self, quantity: int, class_rows: IntArray) -> str | None:
+        """Return why no client of the cell can be drawn; None if one can."""
+        if len(self.counts(quantity, class_rows)):
+            return None
+        _, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
+        there = f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the rows can fill"
+        return f"needs clients within {self.reach:.3g} of that value, got {there} in {TRIES:,} tries"
+
+
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
 
 
@@ -176,14 +255,16 @@ class CellPosition:
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
+        row: The value of a metric, in place of equal shares of the classes.
     """
 
     num_classes: int
     quantity: int
+    row: MetricRow | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI for `num_classes` classes in total, two or more."""
-        return 1 - (self.num_classes - 1) / (num_classes - 1)
+        """Return HI for `num_classes` classes in total, two or more, or the metric's value."""
+        return 1 - (self.num_classes - 1) / (num_classes - 1) if self.row is None else self.row.value
 
 
 def classes_of(heterogeneity: float, num_classes: int) -> int:
@@ -191,9 +272,30 @@ def classes_of(heterogeneity: float, num_classes: int) -> int:
     return floor((1 - heterogeneity) * (num_classes - 1) + 1.5)
 
 
-def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
-    """Return the full grid: HI from low to high (classes from many to few), quantities ascending."""
-    return tuple(CellPosition(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
+def grid_of(
+    levels: Iterable[float],
+    quantities: Iterable[int],
+    num_classes: int,
+    metric: str = HETEROGENEITY,
+    among: Iterable[float] = (),
+) -> tuple[CellPosition, ...]:
+    """Return the full grid, levels and quantities ascending.
+
+    Args:
+        levels: Values of the first axis; those of heterogeneity become the nearest that exist.
+        quantities: Values of the second axis.
+        num_classes: Total number of classes.
+        metric: Of the first axis.
+        among: Further levels of the table, to one of which a client may be assigned.
+    """
+    columns, values = sorted({*quantities}), sorted({*levels})
+    if metric == HETEROGENEITY:
+        held = sorted({classes_of(value, num_classes) for value in values}, reverse=True)
+        return tuple(CellPosition(*place) for place in product(held, columns))
+    gaps = [high - low for low, high in pairwise(sorted({*values, *among}))]
+    reach = inf if metric in METRICS else min(gaps, default=inf) / 2
+    rows = [MetricRow(metric, value, reach) for value in values]
+    return tuple(CellPosition(num_classes, quantity, row) for row, quantity in product(rows, columns))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
@@ -217,8 +319,9 @@ def warm_started_by(
         known: Tuned before.
     """
     order = {place: number for number, place in enumerate([*known, *cells])}
-    held, quantities = sorted({place.num_classes for place in order}), sorted({place.quantity for place in order})
-    at = {(held.index(place.num_classes), quantities.index(place.quantity)): place for place in order}
+    levels = sorted({(place.num_classes, place.row) for place in order})
+    quantities = sorted({place.quantity for place in order})
+    at = {(levels.index((place.num_classes, place.row)), quantities.index(place.quantity)): place for place in order}
     first: dict[CellPosition, tuple[CellPosition, ...]] = {}
     for (row, column), place in at.items():
         around = ((row + 1, column), (row - 1, column), (row, column - 1), (row, column + 1))
@@ -227,23 +330,34 @@ def warm_started_by(
     return {place: first[place] for place in cells}
 
 
-def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the refined grid, columns before rows, as far as there are enough proxy rows."""
-    held, quantities = {place.num_classes for place in places}, {place.quantity for place in places}
+def finer_grid(
+    places: Sequence[CellPosition], proxy: ProxyData, metric: str = HETEROGENEITY
+) -> tuple[CellPosition, ...]:
+    """Return the refined grid, columns before rows, as far as there are enough proxy rows; omitted ones are logged."""
+    levels = {place.heterogeneity(proxy.num_classes) for place in places}
+    quantities = {place.quantity for place in places}
+    finer, wanted = refined_levels(levels, metric), refined_quantities(quantities)
 
-    def fits(rows: Iterable[int], columns: Iterable[int]) -> bool:
-        return not any(place_faults(place, proxy) for place in grid_of(rows, columns))
+    def grid(rows: Iterable[float], columns: Iterable[int]) -> tuple[CellPosition, ...]:
+        return grid_of(rows, columns, proxy.num_classes, metric, finer)
 
-    columns = [one for one in refined_quantities(quantities) if one in quantities or fits(held, [one])]
-    rows = [one for one in refined_classes(held, proxy.num_classes) if one in held or fits([one], columns)]
-    return grid_of(rows, columns)
+    def fits(rows: Iterable[float], columns: Iterable[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid(rows, columns))
+
+    columns = [one for one in wanted if one in quantities or fits(levels, [one])]
+    rows = [one for one in finer if one in levels or fits([one], columns)]
+    left_out = [f"quantity {one}" for one in wanted if one not in columns]
+    left_out += [f"{metric} {one:.3g}" for one in finer if one not in rows]
+    if left_out:
+        logger.warning("there are too few proxy rows for %s, which the finer grid omits", ", ".join(left_out))
+    return grid(rows, columns)
 
 
-def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
-    """Return the class counts of a refined grid: the given ones, and those of HI between and beyond."""
-    coarse = {*held}
-    indices = _midpoints(sorted(CellPosition(one, 1).heterogeneity(num_classes) for one in coarse), 0.0, 1.0)
-    return tuple(sorted({*coarse, *(classes_of(index, num_classes) for index in indices)}))
+def refined_levels(levels: Iterable[float], metric: str = HETEROGENEITY) -> tuple[float, ...]:
+    """Return the given levels and those between and beyond; none beyond a single value of a user's own metric."""
+    values = sorted({*levels})
+    lowest, highest = (0.0, 1.0) if metric in METRICS else (-inf, inf)
+    return tuple(sorted({*values, *filter(isfinite, _midpoints(values, lowest, highest))}))
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:
@@ -279,10 +393,14 @@ class ProxyClients:
 
 def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     """Return why the proxy clients of a cell can't be drawn; empty if they can."""
+    axis = HETEROGENEITY if place.row is None else place.row.metric
+    cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
+    if place.row is not None:
+        problem = place.row.fault(place.quantity, proxy.class_rows)
+        return [] if problem is None else [Fault(cell, problem=problem)]
     num_present, most = int(np.count_nonzero(proxy.class_rows)), proxy.most_rows(place.num_classes)
     if place.num_classes <= num_present and place.num_classes <= place.quantity <= most:
         return []
-    cell = f"the cell of heterogeneity {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
     must = f"have {place.quantity} rows of {place.num_classes} classes per client, one of each at least"
     given = f"proxy data of {num_present} classes with at most {most} such rows"
     return [Fault(cell, must, given, "change --quantity or increase federation.server_rows")]
@@ -296,7 +414,8 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
     """
     if faults := place_faults(place, proxy):
         raise ConfigurationError(faults)
-    generator = stream(seed, "proxy-clients", place.num_classes, place.quantity)
+    purpose = "proxy-clients" if place.row is None else f"proxy-clients {place.row.metric} {place.row.value!r}"
+    generator = stream(seed, purpose, place.num_classes, place.quantity)
     order = generator.permutation(proxy.num_trained)
     queues = [order[proxy.labels[order] == label] for label in range(proxy.num_classes)]
     assigned = np.zeros(proxy.num_classes, np.int64)
@@ -338,6 +457,8 @@ def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Gene
 
     Classes are drawn at random; while they hold too few rows, the smallest is replaced by the largest of the others.
     """
+    if place.row is not None:
+        return np.asarray(generator.choice(place.row.counts(place.quantity, class_rows)))
     drawn = generator.permutation(np.flatnonzero(class_rows))
     chosen, others = list(drawn[: place.num_classes]), list(drawn[place.num_classes :])
     while class_rows[chosen].sum() < place.quantity:

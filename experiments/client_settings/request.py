@@ -1,19 +1,27 @@
-"""Requests for a client-settings table, and how a table is tuned.
+"""Requests for a client-settings table, and how a table is tuned from scratch or refined.
 
 A table has other defaults than a study, from its source where that specifies them: twenty rounds, a Gaussian process,
 sequential evaluation, rates from 1e-5 to 0.8, batches from 4 to 64, epochs from 1 to 30. Deviation: at most twenty
 evaluations per cell, where the source continues as long as there is improvement.
+
+A table is refined by cells between and beyond the existing ones. FedCust: of a client farther than τ from every cell
+only that fact reaches the server, so it can't refine locally; it refines the whole grid and extends its ends.
+Interpolated settings cost about 15 % of the accuracy in the source's Fig. 4, so each new cell is tuned, starting with
+its neighbours' settings. Existing cells are unchanged. The ends are extended as far as there are enough proxy rows;
+cells that can't be filled are left out with a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.contracts.client_table import SettingsTable
+import numpy as np
+
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Cohort
@@ -22,15 +30,17 @@ from fedscout.experiments.client_settings.proxies import (
     CellPosition,
     ProxyData,
     classes_of,
+    finer_grid,
     grid_of,
     place_faults,
     proxy_data,
     scaled,
     synthetic_rows,
 )
-from fedscout.experiments.client_settings.tuning import CellTuning, plan_cells, tune_table
+from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, plan_cells, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
+from fedscout.experiments.studies.client_settings import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
 from fedscout.experiments.studies.workers import Display
 from fedscout.search.settings_table_file import read_settings_table, write_settings_table
@@ -54,7 +64,33 @@ DEFAULTS: Mapping[str, Any] = {
         },
     },
 }
+EXCLUDED_FROM_FILE: dict[str, Any] = {
+    "engine": True,
+    "recommender": True,
+    "client_settings": True,
+    "federation": {"folder"},
+}
+"""Parts of a configuration that do not affect a table and may describe a machine."""
+
+HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
+"""The default rows of the grid, of heterogeneity or entropy."""
+
 SEARCHERS = ("gp", "tpe", "random", "genetic")
+
+
+@dataclass(frozen=True)
+class CoarseTable:
+    """A table to be refined, whose cells are kept.
+
+    Attributes:
+        path: Its file.
+        tuned: What determined the results of its cells.
+        results: Its cells, tuned.
+    """
+
+    path: Path
+    tuned: Mapping[str, Any]
+    results: tuple[CellResult, ...]
 
 
 @dataclass(frozen=True)
@@ -63,26 +99,39 @@ class TableRequest:
 
     Attributes:
         config: Data, model, training, search and seed.
-        heterogeneities: Rows of the grid, in [0, 1].
+        levels: Rows of the grid: heterogeneity or entropy in [0, 1], or values of the user's own metric.
         quantities: Columns of the grid; None uses the source's, scaled down if there are too few proxy rows.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without improvement that end a cell.
         threshold: τ of the table; None if clients do not report that they are farther from every cell.
         synthetic: Number of proxy rows to draw from the clients' statistics; None uses the server's rows.
+        metric: Of the first axis: heterogeneity, entropy, or a function of the user's own.
+        coarse: The table to refine; None tunes all cells.
     """
 
     config: StudyConfig
-    heterogeneities: tuple[float, ...]
+    levels: tuple[float, ...]
     quantities: tuple[int, ...] | None
     num_clients: int
     patience: int
     threshold: float | None
     synthetic: int | None
+    metric: str = HETEROGENEITY
+    coarse: CoarseTable | None = None
 
     def __post_init__(self) -> None:
+        if self.metric not in METRICS and ":" not in self.metric:
+            raise ConfigurationError.of(
+                "--metric", f"be one of {', '.join(METRICS)} or package.module:function", repr(self.metric)
+            )
+        allowed, low, high = ("in [0, 1]", 0.0, 1.0) if self.metric in METRICS else ("finite", -inf, inf)
         faults = [
-            Fault("--heterogeneity", "be in [0, 1]", value) for value in self.heterogeneities if not 0 <= value <= 1
+            Fault("--heterogeneity", f"be {allowed}", value)
+            for value in self.levels
+            if not (low <= value <= high and isfinite(value))
         ]
+        if not self.levels:
+            faults.append(Fault("--heterogeneity", f"list values of {self.metric}"))
         faults += [Fault("--quantity", "be at least 1 row", value) for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
             faults.append(Fault("--threshold", "be a distance, at least 0", f"{self.threshold:g}"))
@@ -195,15 +244,20 @@ def make_table(
         )
     if request.synthetic is not None:
         federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
+    if request.metric not in METRICS:
+        folder_of_metric(request.metric, federation.num_classes)
     proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
-    tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience)
-    grid = _grid(request, proxy)
-    if faults := [fault for place in grid for fault in place_faults(place, proxy)]:
+    tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience, request.metric)
+    results = {} if request.coarse is None else tuned_cells(request.coarse, tuning)
+    grid = finer_grid([*results], proxy, request.metric) if results else _grid(request, proxy)
+    new = [place for place in grid if place not in results]
+    if faults := [fault for place in new for fault in place_faults(place, proxy)]:
         raise ConfigurationError(faults[0])
     document = provenance(request, federation, tuning)
     check_output_file(out, document)
     folder = out.absolute().with_name(f"{out.stem}.tuning")
-    results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
+    planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in results.items()})
+    results |= tune_table(tuning, planned, folder, display, parallel, verbose, search_path)
     table = SettingsTable(tuple(results[place].cell for place in grid), request.threshold)
     cells = [{name: value for name, value in vars(results[place]).items() if name != "cell"} for place in grid]
     write_settings_table(out, table, {**document, "cells": cells})
@@ -211,11 +265,66 @@ def make_table(
 
 
 def _grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
-    held = [classes_of(value, proxy.num_classes) for value in request.heterogeneities]
-    if request.quantities is not None:
-        return grid_of(held, request.quantities)
-    fitting = scaled(QUANTITIES, proxy.usual_rows(min(held)))
-    return grid_of(held, [max(*held, quantity) for quantity in fitting])
+    quantities = request.quantities
+    if quantities is None and request.metric == HETEROGENEITY:
+        held = [classes_of(level, proxy.num_classes) for level in request.levels]
+        quantities = tuple(max(*held, quantity) for quantity in scaled(QUANTITIES, proxy.usual_rows(min(held))))
+    elif quantities is None:  # so that most classes have enough rows
+        quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
+    return grid_of(request.levels, quantities, proxy.num_classes, request.metric)
+
+
+def refinement_of(
+    path: Path, out: Path, arguments: Sequence[str], file: Path | None = None, threshold: float | None = None
+) -> TableRequest:
+    """Return the request to refine a table.
+
+    Args:
+        path: A table that `fedscout tune-table` wrote.
+        out: The new table.
+        arguments: May only set paths and execution, which do not change results.
+        file: A YAML file, overridden by the arguments.
+        threshold: Replaces the table's, unless it is None.
+
+    Raises:
+        ConfigurationError: If the table was written otherwise, or the new one is the same file.
+    """
+    if out.absolute() == path.absolute():
+        raise ConfigurationError.of("--out", "differ from --refine", f"{out} for both")
+    table, stored = read_settings_table(path)
+    try:
+        results = tuple(CellResult(cell, **own) for cell, own in zip(table.cells, stored["cells"], strict=True))
+        return TableRequest(
+            config_of(merged_over(given_settings(arguments, file), stored["config"])),
+            tuple(sorted({cell.heterogeneity for cell in table.cells})),
+            None,
+            stored["tuned"]["num_clients"],
+            stored["tuned"]["patience"],
+            table.threshold if threshold is None else threshold,
+            stored["proxy"]["synthetic"],
+            stored["metric"],
+            CoarseTable(path, stored["tuned"], results),
+        )
+    except (TypeError, KeyError) as error:
+        must = "be a table that this version of fedscout tune-table wrote"
+        raise ConfigurationError.of("--refine", must, path) from error
+
+
+def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[CellPosition, CellResult]:
+    """Return the cells of a table by their position.
+
+    Raises:
+        ConfigurationError: If they were tuned with other settings or data.
+    """
+    if changes := differences(coarse.tuned, tuning.identity()):
+        must, hint = f"be used with the settings and the data of {coarse.path}", "; ".join(changes[:4])
+        raise ConfigurationError.of("--refine", must, hint=f"what differs: {hint}")
+    results = {}
+    for result in coarse.results:
+        level, quantity = [result.cell.heterogeneity], [result.cell.quantity]
+        (place,) = grid_of(level, quantity, tuning.proxy.num_classes, tuning.metric)
+        results[place] = result
+    return results
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
@@ -227,6 +336,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
         "model": config.model.kind,
         "trained_model": federation.facts["model"],
         "num_classes": federation.num_classes,
+        "metric": request.metric,
         "strategy": str((config.strategy or {}).get("kind", "fedavg")),
         "seed": config.seed,
         "proxy": {
@@ -239,8 +349,9 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
             "num_left_out": proxy.num_left_out,
         },
         "tuned": tuning.identity(),
-        "config": config.model_dump(mode="json", include={"federation"}, exclude={"federation": {"folder"}}),
+        "config": config.model_dump(mode="json", exclude=EXCLUDED_FROM_FILE),
         "versions": versions(),
+        **({} if request.coarse is None else {"refined": str(request.coarse.path)}),
     }
 
 
@@ -253,7 +364,8 @@ def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
     if not out.exists():
         return
     _, stored = read_settings_table(out)
-    changes = differences(stored.get("tuned", {}), told["tuned"])
+    before = {**stored.get("tuned", {}), "metric": stored.get("metric", HETEROGENEITY)}
+    changes = differences(before, {**told["tuned"], "metric": told["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
         raise ConfigurationError.of(
             "--out",

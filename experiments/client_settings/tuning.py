@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.contracts.client_table import SettingsCell
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished
@@ -33,6 +33,7 @@ from fedscout.engine.seeds import integer
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.state import cheap_collections
+from fedscout.engine.user_code import code_digests
 from fedscout.experiments.client_settings.proxies import (
     CellPosition,
     ProxyData,
@@ -73,6 +74,7 @@ class CellTuning:
         model: Of the clients.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without improvement that end a cell.
+        metric: Of the table's first axis.
     """
 
     config: StudyConfig
@@ -80,13 +82,16 @@ class CellTuning:
     model: ModelFactory
     num_clients: int = 5
     patience: int = 5
+    metric: str = HETEROGENEITY
 
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the results of all cells."""
         document, config = self.config.identity(), self.config
         searched = ["kind", "budget", "generation_size", "client_ranges"]
         searched += ["grid_points"] if config.search.kind == "grid" else []
-        code = dict(federation_code(config))  # of the user's own model
+        code = dict(federation_code(config))  # of the user's own model, and metric
+        if self.metric not in METRICS:
+            code[self.metric] = code_digests(self.metric)
         return {
             "num_clients": self.num_clients,
             "patience": self.patience,
@@ -104,7 +109,8 @@ class CellTuning:
 
         That is the shared settings, its position, and the identifiers of the neighbours whose settings it tries first.
         """
-        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first)], sort_keys=True)
+        row = [] if place.row is None else [asdict(place.row)]
+        text = json.dumps([self.identity(), place.num_classes, place.quantity, list(first), *row], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -40,7 +40,7 @@ from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_table import SettingsLookup
+from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, Names
@@ -209,7 +209,7 @@ def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLook
     """Return the table of client settings.
 
     Raises:
-        ConfigurationError: If it is for another number of classes.
+        ConfigurationError: If it is for another number of classes, or clients can't measure its metric.
     """
     table, provenance = settings.read()
     if provenance.get("num_classes", num_classes) != num_classes:
@@ -218,7 +218,13 @@ def _lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLook
             f"be a table for {num_classes} classes, as in the study",
             f"{settings.path}, a table for {provenance['num_classes']}",
         )
-    return SettingsLookup(table, settings.epsilon)
+    if settings.metric not in METRICS:
+        raise ConfigurationError.of(
+            "client_settings.metric",
+            f"be {' or '.join(METRICS)} on real clients, which receive no code",
+            settings.metric,
+        )
+    return SettingsLookup(table, settings.metric, epsilon=settings.epsilon)
 
 
 Arrays = tuple[npt.ArrayLike, npt.ArrayLike]

@@ -167,16 +167,14 @@ def show_table(console: Console, tuned: TunedTable) -> None:
     """Print the table, one row per heterogeneity, and how to train with it."""
     scored = zip(tuned.table.cells, tuned.provenance["cells"], strict=True)
     cells = {(cell.heterogeneity, cell.quantity): (cell, record["score"]) for cell, record in scored}
-    quantities = sorted({quantity for _, quantity in cells})
-    table = plain_table(
-        "heterogeneity", *(f"{quantity} rows" for quantity in quantities), title="lr/batch size/epochs: score"
-    )
+    quantities, metric = sorted({quantity for _, quantity in cells}), str(tuned.provenance["metric"])
+    table = plain_table(metric, *(f"{quantity} rows" for quantity in quantities), title="lr/batch size/epochs: score")
     for heterogeneity in sorted({value for value, _ in cells}):
         row = [
             f"{cell.learning_rate:.2g}/{cell.batch_size}/{cell.local_epochs} {score:.2f}"
             for cell, score in (cells[heterogeneity, quantity] for quantity in quantities)
         ]
-        table.add_row(f"{heterogeneity:.2f}", *row)
+        table.add_row(f"{heterogeneity:.3g}", *row)
     console.print(table)
     _show_proxy(console, tuned)
     show_path(console, "Table", tuned.path, " (pandas.read_parquet reads it)")

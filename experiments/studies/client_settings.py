@@ -9,16 +9,22 @@ of them if the same keys give the server at least these rows again.
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedscout.engine.contracts.client_table import SettingsLookup
+import numpy as np
+
+from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.errors import ConfigurationError, first_line
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.strategies import BUILT_IN_KINDS
+from fedscout.strategies.arguments import imported
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 SAME_ROWS = {"folder", "max_file_bytes", "max_file_rows", "min_release"}
@@ -89,7 +95,8 @@ def client_table_of(config: StudyConfig, federation: Federation) -> SettingsLook
             f"be a table for {federation.num_classes} classes, as in this federation",
             f"{settings.path}, a table for {classes}",
         )
-    return SettingsLookup(table, settings.epsilon)
+    folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, federation.num_classes)
+    return SettingsLookup(table, settings.metric, folder, settings.epsilon)
 
 
 def check_client_settings(config: StudyConfig, federation: Federation, detection: bool = False) -> None:
@@ -170,3 +177,23 @@ def check_alone(config: StudyConfig) -> None:
             "be the only setting of clients' learning rates, batch sizes and epochs",
             ", ".join(names),
         )
+
+
+def folder_of_metric(metric: str, num_classes: int) -> str:
+    """Return the folder of a user's own metric, after checking it on a client with one row of each class.
+
+    Raises:
+        UserError: If it can't be imported, or does not return a finite number.
+    """
+    function = imported(metric)
+    try:
+        found = f"returned {(value := float(function(np.ones(num_classes, np.int64), num_classes)))}"
+        is_finite = math.isfinite(value)
+    except Exception as error:  # user code may raise anything
+        found, is_finite = f"raised {type(error).__name__}: {first_line(error)}", False
+    if not is_finite:
+        must = "be a function of (class counts, rows) that returns a finite number"
+        raise ConfigurationError.of("client_settings.metric", must, f"{metric}, which {found}")
+    module = metric.partition(":")[0]
+    file = getattr(sys.modules[module], "__file__", None)
+    return "" if file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -37,7 +37,6 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.client_settings.proxies import (
     CellPosition,
     ProxyData,
-    classes_of,
     finer_grid,
     grid_of,
     proxy_data,
@@ -133,7 +132,7 @@ class SettingsTuning:
 
     def grid_at(self, levels: Iterable[float], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
         """Return the full grid of some heterogeneities and quantities."""
-        return grid_of([classes_of(level, self.proxy.num_classes) for level in levels], quantities)
+        return grid_of(levels, quantities, self.proxy.num_classes)
 
     def coarser_grid(self, num_levels: int, num_quantities: int) -> tuple[CellPosition, ...]:
         """Return a grid of fewer cells: the ends and evenly spaced values between, or the middle for one value."""

@@ -23,6 +23,7 @@ from fedscout.engine.contracts.client_table import (
     SettingsLookup,
     SettingsTable,
     heterogeneity_index,
+    missing_entropy,
 )
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS, Samples
@@ -329,6 +330,25 @@ def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> 
         assert abs(table.num_far(sum(says), num_clients) / num_clients - truth) < 0.1
     assert replace(table, epsilon=None).reports_far(far, 0, 0)
     assert FAR_KEY not in vars(table)
+
+
+def test_metrics_of_labels() -> None:
+    assert missing_entropy(np.array([5, 5, 5, 5])) == pytest.approx(0, abs=1e-12)
+    assert missing_entropy(np.array([7, 0, 0])) == 1
+    assert missing_entropy(np.array([3, 1])) == pytest.approx(1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
+    for counts in ([0, 0], [4]):
+        with pytest.raises(ValueError, match=rf"\b{sum(counts)} of {len(counts)}$"):
+            missing_entropy(np.array(counts))
+
+
+def spread(label_counts: Any, num_rows: int) -> float:
+    """A metric of a user's own."""
+    return float(label_counts.max() / num_rows)
+
+
+def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
+    table = SettingsLookup(SEVERAL, metric=f"{__name__}:spread")
+    assert table.settings(TRAINING, np.array([15, 1, 0])) == SEVERAL.nearest(15 / 16, 16).local_training(TRAINING)
 
 
 def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:

@@ -145,8 +145,16 @@ class Own(ClientAlgorithm):
     """An algorithm of a user's own, which is code."""
 
 
-def test_what_is_code_is_not_sent() -> None:
-    for sent in (call(Session(algorithm=Own())), NodeCalls((call(Session(algorithm=Own())),))):
+@pytest.mark.parametrize(
+    "session",
+    [
+        Session(algorithm=Own()),
+        Session(client_table=SettingsLookup(TABLE.table, "os:abort")),
+        Session(client_table=SettingsLookup(TABLE.table, folder="/tmp")),
+    ],
+)
+def test_what_is_code_is_not_sent(session: Session) -> None:
+    for sent in (call(session), NodeCalls((call(session),))):
         with pytest.raises(NotPlainError):
             WIRE.packed(sent)
 
@@ -239,6 +247,7 @@ def zipped() -> Array:
     return Array("float32", (2,), SType.NUMPY, file.getvalue())
 
 
+MADE_TABLE = document_of(NodeCalls((call(Session(client_table=TABLE)),)))
 BOMBS: dict[str, tuple[Any, dict[str, Array]]] = {
     "nested deeply": ("[" * 10**6, {}),
     "nested beyond what is read": ('["made", "builtins.list",' * 900 + "1" + "]" * 900, {}),
@@ -269,17 +278,29 @@ def test_what_would_cost_much_is_refused_at_once(name: str) -> None:
     assert len(str(refusal.value)) < 1000
 
 
-def test_no_class_can_be_named_but_those_of_the_table() -> None:
-    for name in (
-        "subprocess.Popen",
-        "fedscout.engine.data.devices.Device",
-        "builtins.eval",
-        "builtins.set",
-        "antigravity.fly",
+def forged(document: Any, old: str, new: str) -> RecordDict:
+    """Return a message in whose document something was replaced."""
+    text = json.dumps(document)
+    assert old in text
+    return content(text.replace(old, new), {"0": Array(VECTOR)})
+
+
+def test_a_message_can_have_no_module_imported() -> None:
+    path = [*sys.path]
+    for old, new in (
+        ('"metric": "heterogeneity"', '"metric": "antigravity:fly"'),
+        ('"folder": ""', '"folder": "/tmp"'),
     ):
+        with pytest.raises(ValueError, match="metric"):
+            WIRE.opened(forged(MADE_TABLE, old, new))
+    assert "antigravity" not in sys.modules
+    assert sys.path == path
+
+
+def test_no_class_can_be_named_but_those_of_the_table() -> None:
+    for name in ("subprocess.Popen", "fedscout.engine.data.devices.Device", "builtins.eval", "builtins.set"):
         with pytest.raises(ValueError, match=name):
             WIRE.opened(content(["made", name, {}]))
-    assert "antigravity" not in sys.modules
 
 
 # -- What an owner does not allow is refused in one line, no word of the rows leaves with it, and ε is never forgotten -

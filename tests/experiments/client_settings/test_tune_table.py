@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 
 import pandas as pd
 import pytest
 
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.client_settings import tuning
-from fedscout.search.settings_table_file import read_settings_table
+from fedscout.search.settings_table_file import read_settings_table, write_settings_table
+from tests.experiments.client_settings.test_grid_and_proxy import OWN
 
 SMALL = (
     "federation.dataset=wine",
@@ -45,6 +49,11 @@ def logs(out: Path) -> dict[str, float]:
     return dict(zip(found["key"], found["fitness"], strict=True))
 
 
+def rows_per_least(label_counts: IntArray, num_rows: int) -> float:
+    """A metric that not all clients have."""
+    return num_rows // int(label_counts.min())
+
+
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,7 +65,7 @@ def test_the_table_has_each_cells_best_setting(tmp_path: Path, capfd: pytest.Cap
     assert tune(*LOCAL, "--out", out, "--json") == 0
     table, told = read_settings_table(out)
     assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(0, 6), (0, 12), (0.5, 6), (0.5, 12)]
-    assert (told["dataset"], told["num_classes"]) == ("wine", 3)
+    assert (told["dataset"], told["num_classes"], told["metric"]) == ("wine", 3, "heterogeneity")
     assert json.loads(capfd.readouterr().out)["cells"][3]["quantity"] == 12
     for cell, beside in zip(table.cells, told["cells"], strict=True):
         name = f"heterogeneity_{cell.heterogeneity:.2f},quantity_{cell.quantity}-*"
@@ -125,6 +134,27 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("training.scored_clients=2",), ("training.scored_clients",)),
         (("strategy.kind=fedex",), ("strategy.kind", "fedex")),
         (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
+        (("--metric", "spread"), ("--metric ", "heterogeneity, entropy", "'spread'")),
+        (("--metric", OWN), ("--heterogeneity ", "largest")),
+        (("--metric", OWN, "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
+        (
+            ("--metric", f"{__name__}:smallest", "--heterogeneity", "1"),
+            ("client_settings.metric", "smallest", "(class counts, rows)"),
+        ),
+        (
+            ("--metric", f"{__name__}:rows_per_least", "--heterogeneity", "3", "--quantity", "9"),
+            ("rows_per_least must ", "(class counts, rows)", "ZeroDivisionError"),
+        ),
+        (
+            ("--metric", OWN, "--heterogeneity", "0.5,2", "--quantity", "9"),
+            ("largest 2 and quantity 9 ", "0.75", "0.333 to 1", "4,000"),
+        ),
+        (
+            ("--metric", OWN, "--heterogeneity", "0.5", "--quantity", "600"),
+            ("largest 0.5 and quantity 600 ", "no client", "4,000"),
+        ),
+        (("--metric", "entropy", "--heterogeneity", "1.1"), ("--heterogeneity ", "got 1.1")),
+        (("--metric", "entropy", "--quantity", "600"), ("entropy 0.2 and quantity 600 ",)),
         (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), (" strategy ", "table")),
         (("--proxy", "wine"), ("federation.dataset=wine",)),
         (("--proxy", "digits"), ("data set 'wine'", "'digits'")),
@@ -149,25 +179,116 @@ def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: 
     assert run(*wine, *table, "federation.server_rows=0.4") == 0
 
 
-def test_a_table_of_another_strategy_or_seed_is_not_written_over(
+FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
+
+
+def test_a_table_of_another_strategy_metric_or_seed_is_not_written_over(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "hrt.parquet"
-    given = (*SMALL, "search.budget=2", "engine.grid=local", "--heterogeneity", "0.5", "--quantity", "6", "--out", out)
+    given = (*FEW_TRIALS, "--heterogeneity", "0.5", "--quantity", "6", "--out", out)
     assert tune(*given, "strategy.kind=fedadagrad") == 0
     _, told = read_settings_table(out)
     assert (told["strategy"], told["tuned"]["strategy"]) == ("fedadagrad", {"kind": "fedadagrad"})
     written = out.read_bytes()
-    for other in ((), ("strategy.kind=fedadagrad", "seed=1")):
+    for other in ((), ("strategy.kind=fedadagrad", "seed=1"), ("strategy.kind=fedadagrad", "--metric", "entropy")):
         assert tune(*given, *other) == 2
-    assert "seed: 0 before, 1 now" in capfd.readouterr().err
+    told_of = capfd.readouterr().err
+    assert "seed: 0 before, 1 now" in told_of
+    assert "metric: 'heterogeneity' before, 'entropy' now" in told_of
     assert out.read_bytes() == written
 
 
+# A finer table: old cells stay to the bit, new ones are tuned, the grid reaches beyond its ends where rows do.
+
+
+@pytest.fixture(scope="module")
+def tuned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table and its logs. Not to be written into."""
+    folder = tmp_path_factory.mktemp("coarse")
+    assert tune(*LOCAL, "--threshold", "0.3", "--out", folder / "coarse.parquet") == 0
+    return folder
+
+
+@pytest.fixture
+def coarse(tuned_once: Path, tmp_path: Path) -> Path:
+    return Path(copytree(tuned_once, tmp_path, dirs_exist_ok=True)) / "coarse.parquet"
+
+
 @pytest.mark.slow
-def test_a_table_of_synthetic_rows_says_so(tmp_path: Path) -> None:
+def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
+    fine = coarse.with_name("fine.parquet")
+    assert tune("--refine", coarse, "engine.grid=local", "--out", fine) == 0
+    old, new = pd.read_parquet(coarse), pd.read_parquet(fine)
+    assert sorted({*new["quantity"]}) == [3, 6, 9, 12, 15]
+    place = ["heterogeneity", "quantity"]
+    kept = new.merge(old[place], on=place)
+    pd.testing.assert_frame_equal(kept, old)
+    assert read_settings_table(fine)[0].threshold == 0.3
+    folders = [*fine.with_suffix(".tuning").glob("cells/*")]
+    assert len(folders) == len(new) - len(old) == 6
+    for row in new[~new["quantity"].isin(old["quantity"])].itertuples():
+        name = f"heterogeneity_{row.heterogeneity:.2f},quantity_{row.quantity}-*"
+        (folder,) = fine.with_suffix(".tuning").glob(f"cells/{name}")
+        trials = read_trials(folder).sort_values("trial")
+        best = trials.loc[trials["fitness"].idxmax()]
+        assert (best["param_client_learning_rate"], best["fitness"]) == (row.learning_rate, row.score)
+        assert trials["param_client_learning_rate"].iloc[0] in {*new["learning_rate"]}  # a neighbour's best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--out", "coarse.parquet"), ("--out ", "--refine")),
+        (("--quantity", "5", "--clients", "5", "--out", "fine.parquet"), ("--quantity, --clients ", "--refine")),
+        (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 before, 4 now",)),
+    ],
+)
+def test_a_refinement_of_something_else_is_refused_in_a_line(
+    arguments: tuple[str, ...], named: tuple[str, ...], coarse: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = coarse.read_bytes()
+    assert tune("--refine", coarse, "engine.grid=local", *arguments) == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
+    assert coarse.read_bytes() == before
+
+
+def test_a_table_that_was_not_tuned_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "made.parquet"
+    write_settings_table(path, SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
+    assert tune("--refine", path, "--out", tmp_path / "fine.parquet") == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert "--refine " in line
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize(("metric", "levels"), [("entropy", (0.3, 0.7)), (OWN, (0.5, 0.8))])
+def test_a_table_of_a_metric_is_tuned_refined_and_trained_with(
+    tmp_path: Path, metric: str, levels: tuple[float, float]
+) -> None:
+    low, high = levels
+    grid = ("--metric", metric, "--heterogeneity", f"{low},{high}", "--quantity", "6,12")
+    assert tune(*FEW_TRIALS, *grid, "--out", "hrt.parquet") == 0
+    table, told = read_settings_table(tmp_path / "hrt.parquet")
+    assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(low, 6), (low, 12), (high, 6), (high, 12)]
+    assert told["metric"] == metric
+    settings = ("client_settings.kind=table", "client_settings.path=hrt.parquet")
+    train = ("train", *FEW_TRIALS[:4], "engine.grid=local", "search.tuned_baseline=false", *settings)
+    assert run(*train, f"client_settings.metric={metric}", "--out", "out") == 0
+    assert tune("--refine", "hrt.parquet", "--out", "fine.parquet", "engine.grid=local") == 0
+    finer, _ = read_settings_table(tmp_path / "fine.parquet")
+    assert {*table.cells} < {*finer.cells}
+
+
+@pytest.mark.slow
+def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path) -> None:
     small = (*SMALL[:2], "engine.grid=local", "training.num_rounds=2")
     grid = ("--heterogeneity", "0", "--quantity", "12", "search.budget=2", "search.kind=random")
     assert tune(*small, *grid, "--synthetic", "200", "--out", "coarse.parquet") == 0
     proxy = read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]
     assert (proxy["synthetic"], proxy["num_rows"], proxy["num_left_out"]) == (200, 200, 0)
+    assert tune("--refine", "coarse.parquet", "engine.grid=local", "--out", "fine.parquet") == 0
+    assert len(read_settings_table(tmp_path / "fine.parquet")[0].cells) > 1

@@ -300,6 +300,8 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
         ("client_settings.threshold=-1", "client_settings.threshold ", "got -1"),
         ("client_settings.epsilon=0", "client_settings.epsilon ", "got 0"),
         ("client_settings.epsilon=1", "client_settings.epsilon ", "client_settings.threshold"),
+        ("client_settings.metric=spread", "client_settings.metric ", "got 'spread'"),
+        ("client_settings.metric=entropy", "client_settings.metric ", "got entropy"),
         ("client_settings.path=/no/such.parquet", "/no/such.parquet ", ""),
         (
             "strategy={kind: fedavg, client_learning_rate: 0.1}",
@@ -380,6 +382,22 @@ def test_a_table_of_one_strategy_is_not_for_a_search_of_all(tmp_path: Path, capl
             run_workflow(config, tmp_path / str(number), detection=False)
     (told,) = [told_of(message) for message in caplog.messages if " tuned " in message]
     assert told == (str(path), "strategy fedadam", "strategy fedadam or fedprox")
+
+
+def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_metrics_of_clients.py").write_text(
+        "def largest(counts, rows):\n    return counts.max() / rows\n\n\ndef nothing(counts, rows):\n    return None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path, wrong = tmp_path / "table.parquet", tmp_path / "wrong.parquet"
+    for name, file in (("largest", path), ("nothing", wrong)):
+        write_settings_table(file, TABLE, {**PROVENANCE, "metric": f"own_metrics_of_clients:{name}"})
+    config = load_config(with_table(path, "client_settings.metric=own_metrics_of_clients:largest"))
+    assert run_training(config, tmp_path / "out")[1].status == "completed"
+    assert [*config.identity()["client_settings"]["code"]] == ["own_metrics_of_clients.py"]
+    config = load_config(with_table(wrong, "client_settings.metric=own_metrics_of_clients:nothing"))
+    with refused(ConfigurationError, key="client_settings.metric"):
+        run_training(config, tmp_path / "other")
 
 
 # Clients that could hold a row that a table was tuned on are refused, others are not.
