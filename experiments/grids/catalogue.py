@@ -118,7 +118,7 @@ class Run:
         rows: Of each experiment, in addition to the reference; None keeps all.
         columns: Of each experiment; None keeps all.
         note: Called with a description of the next step.
-        more_rows: Additional rows of every experiment.
+        more_rows: Additional rows of every experiment, by the searchers that choose.
         answers: Settings of every cell besides: the record of a language model's answers.
     """
 
@@ -140,6 +140,7 @@ class Run:
         given = [f"--{name} {value}" for name, value in options.items() if value]
         parts = {"rows": self.rows, "columns": self.columns}
         given += [f"--{name} {shlex.quote(','.join(names))}" for name, names in parts.items() if names is not None]
+        given += [f"--searcher {name}" for name in self.more_rows]
         return " ".join([self.command, *self.settings, *given])
 
     def context(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> CellContext:

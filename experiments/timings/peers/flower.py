@@ -67,8 +67,9 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Answer with the model's accuracy."""
     net, features, labels = _received(message, context)
-    metrics = {"accuracy": work.num_correct(net, features, labels) / len(labels), "num-examples": len(labels)}
-    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+    accuracy = work.num_correct(net, features, labels) / len(labels)
+    metrics = MetricRecord({"accuracy": accuracy, "num-examples": len(labels)})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
 class TimedFedAvg(FedAvg):

@@ -45,13 +45,6 @@ def test_ten_classes_give_the_published_rows() -> None:
     assert [classes_of(value, 10) for value in HETEROGENEITIES] == [8, 6, 5, 3]
 
 
-def test_two_classes_know_two_indices() -> None:
-    held = {classes_of(value, 2) for value in HETEROGENEITIES}
-    assert held == {1, 2}
-    assert [CellPosition(count, 9).heterogeneity(2) for count in (2, 1)] == [0, 1]
-    assert len(grid_of(HETEROGENEITIES, QUANTITIES, 2)) == 2 * len(QUANTITIES)
-
-
 @given(st.integers(2, 200), st.floats(0, 1))
 def test_the_index_that_there_is_is_the_nearest(num_classes: int, wanted: float) -> None:
     distances = [abs(CellPosition(held, 1).heterogeneity(num_classes) - wanted) for held in range(1, num_classes + 1)]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
-from fedscout.experiments.grids.catalogue import ANSWERS, Entry, catalogue, entries_named, recorded_answers
+from fedscout.experiments.grids.catalogue import ANSWERS, Entry, Run, catalogue, entries_named, recorded_answers
 from fedscout.experiments.grids.experiment import (
     Choose,
     Detect,
@@ -242,6 +242,11 @@ def test_a_table_is_found_by_each_of_its_names_and_a_source_s_name_is_all_of_the
     assert entries_named(ENTRIES, []) == ENTRIES
     with pytest.raises(ConfigurationError):
         entries_named(ENTRIES, ["choice/tabel6"])
+
+
+def test_a_shown_command_names_its_searchers() -> None:
+    run = Run("bench", num_seeds=3, rows=("a b",), more_rows={"own:Search": Choose(kind="choose", by="own:Search")})
+    assert run.shown == "bench --seeds 3 --rows 'a b' --searcher own:Search"
 
 
 def test_recorded_answers_are_those_of_their_requests_and_replace_a_model_that_is_not_configured(

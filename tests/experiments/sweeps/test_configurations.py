@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 
@@ -262,32 +263,17 @@ def test_a_result_that_is_not_the_study_s_is_none(tmp_path: Path, content: str) 
     assert folder.result(sweep.configurations[0]) is None
 
 
-@pytest.mark.slow
-def test_a_study_that_a_dying_process_holds_is_waited_for(tmp_path: Path) -> None:
-    config = read_sweep(["seed=0"]).configurations[0].config
-    released: list[float] = []
-    held = threading.Event()
-
-    def hold() -> None:
-        with open_run_folder(tmp_path / "study", config):
-            held.set()
-            time.sleep(0.5)
-            released.append(time.monotonic())
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert held.wait(30)
-    await_release(tmp_path / "study")
-    assert released
-    assert time.monotonic() >= released[0]
-    holder.join()
-
-
-def test_waiting_for_a_study_ends(tmp_path: Path) -> None:
-    with open_run_folder(tmp_path / "study", read_sweep(["seed=0"]).configurations[0].config):
+def test_a_study_that_a_dying_process_holds_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
+    with ExitStack() as holder:
+        holder.enter_context(open_run_folder(tmp_path / "study", read_sweep(["seed=0"]).configurations[0].config))
         started = time.monotonic()
         await_release(tmp_path / "study", seconds=0.3)
         assert time.monotonic() - started >= 0.3
+        release = threading.Timer(0.5, holder.close)
+        release.start()
+        await_release(tmp_path / "study")
+        assert time.monotonic() - started >= 0.8
+        release.join()
     await_release(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

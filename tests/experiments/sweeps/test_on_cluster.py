@@ -203,27 +203,21 @@ def test_studies_with_hosts_give_the_same_table(tmp_path: Path, cluster: Raylets
     assert written(tmp_path / "out") == expected
 
 
-def killed_and_continued(folder: Path, command_line: tuple[str, ...], is_time: Callable[[], bool]) -> str:
-    """Kill a sweep at a time, continue it, and return its messages; no trial may be run again."""
-    out = folder / "out"
-    with Command(folder, *command_line) as command:
-        command.wait_until(is_time)
+def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
+    out = tmp_path / "out"
+    with Command(tmp_path, *arguments(cluster)) as command:
+        command.wait_until(under_way(cluster, out))
         command.process.send_signal(signal.SIGKILL)
         command.end()
     done = trials(out)
     assert not (out / "table.parquet").exists()
 
-    with Command(folder, *command_line) as command:  # at once: what was killed may still be ending
-        code, _, err = command.end()
+    with Command(tmp_path, *arguments(cluster)) as command:  # at once: what was killed may still be ending
+        code, _, _ = command.end()
 
     assert code == 0
+    assert written(out) == longer
     assert {path: path.stat().st_mtime_ns for path in done} == done
-    return err
-
-
-def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
-    killed_and_continued(tmp_path, arguments(cluster), under_way(cluster, tmp_path / "out"))
-    assert written(tmp_path / "out") == longer
 
 
 UNSHARED = """
@@ -333,9 +327,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return written(out)
 
 
+def trial_files(out: Path) -> list[Path]:
+    return sorted(out.glob("studies/*/trials/*.parquet"))
+
+
 def test_a_killed_worker_harms_no_other_study(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
     with Command(tmp_path, "sweep", *RAY_SWEEP, "--parallel", "2", "--out", "out", "--json") as command:
-        command.wait_until(lambda: len(trials(tmp_path / "out")) >= 1)
+        command.wait_until(lambda: len(trial_files(tmp_path / "out")) >= 1)
         workers = [process for process in command.alive() if process.name().startswith(WORKER)]
         assert len(workers) >= 1
         workers[0].kill()
@@ -347,7 +345,18 @@ def test_a_killed_worker_harms_no_other_study(tmp_path: Path, expected: list[dic
 
 
 def test_after_a_kill_hosts_run_the_rest(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    out = tmp_path / "out"
     arguments = ("sweep", *RAY_SWEEP, "engine.num_hosts=2", "--out", "out", "--json")
-    err = killed_and_continued(tmp_path, arguments, lambda: len(trials(tmp_path / "out")) >= 1)
-    assert err == ""
-    assert written(tmp_path / "out") == expected
+    with Command(tmp_path, *arguments) as command:
+        command.wait_until(lambda: len(trial_files(out)) >= 1)
+        command.process.send_signal(signal.SIGKILL)
+        command.end()
+    done = {path: path.stat().st_mtime_ns for path in trial_files(out)}
+    assert not (out / "table.parquet").exists()
+
+    with Command(tmp_path, *arguments) as command:  # at once: what was killed may still be ending
+        code, _, err = command.end()
+
+    assert (code, err) == (0, "")
+    assert written(out) == expected
+    assert {path: path.stat().st_mtime_ns for path in done} == done

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -29,23 +28,12 @@ from fedscout.experiments.timings.engine import (
     whole_rounds,
     work_federation,
 )
-from fedscout.experiments.timings.peers.work import FEATURE_SHAPES, NUM_CLASSES, Task, WorkName
+from fedscout.experiments.timings.peers.work import Task, WorkName
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from tests.engine.federations import QUERIES
 from tests.engine.trials.test_resume import assert_same
 
 # The benchmark does the work that it claims to time.
-
-
-@pytest.mark.parametrize("work", FEATURE_SHAPES)
-def test_every_client_has_its_own_rows_and_all_classes_occur(work: WorkName) -> None:
-    federation = work_federation(work, num_clients=3, num_samples=60)
-    assert federation.features.shape == (180, *FEATURE_SHAPES[work])
-    assert sorted(federation.partition.rows) == list(range(180))
-    assert federation.partition.sizes.tolist() == [60, 60, 60]
-    assert len(np.unique(federation.labels)) == NUM_CLASSES[work]
-    again = work_federation(work, num_clients=2, num_samples=60)
-    assert np.array_equal(again.features, federation.features[:120])
 
 
 @pytest.mark.slow

@@ -32,12 +32,12 @@ from fedscout.experiments.timings.peers import bare_loop
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
     FEATURE_SHAPES,
+    NUM_CLASSES,
     Task,
     WorkName,
     client_tensors,
     initial_model,
     model,
-    read_task,
 )
 from fedscout.strategies import parse_strategy
 from tests.experiments.cli.processes import REPOSITORY
@@ -48,9 +48,11 @@ PEER_SECONDS = 200.0
 
 @pytest.mark.parametrize("name", FEATURE_SHAPES)
 def test_peers_have_the_bits_of_our_data_and_the_shapes_of_our_model(name: WorkName) -> None:
-    federation = work_federation(name, num_clients=2, num_samples=5)
-    for client, rows in enumerate(federation.partition.rows.reshape(2, 5)):
-        features, labels = client_tensors(name, client, 5)
+    federation = work_federation(name, num_clients=2, num_samples=60)
+    assert np.array_equal(federation.partition.rows, np.arange(120))
+    assert len(np.unique(federation.labels)) == NUM_CLASSES[name]
+    for client, rows in enumerate(federation.partition.rows.reshape(2, 60)):
+        features, labels = client_tensors(name, client, 60)
         assert np.array_equal(features.numpy(), federation.features[rows])
         assert np.array_equal(labels.numpy(), federation.labels[rows])
     ours, theirs = work_federation(name, 1, 1).model().state_dict(), model(name).state_dict()
@@ -100,11 +102,6 @@ def test_the_bare_loop_reports_every_round_and_begins_anew_after_its_warm_up() -
     assert min(result.round_seconds) > 0
     assert result.accuracy == pytest.approx(accuracies[-1])
     assert set(result.versions) == {"torch"}
-
-
-def test_a_task_survives_the_command_line() -> None:
-    task = Task("lenet", clients=2, samples=3, rounds=4, workers=5, device="cuda")
-    assert read_task(task.text()) == task
 
 
 STARTS_A_DAEMON = """

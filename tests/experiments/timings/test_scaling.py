@@ -46,14 +46,10 @@ def test_the_terms_are_those_of_the_formula() -> None:
     assert RoundSize(10, 100, 50_000).terms == pytest.approx([1, 10, 100, 6])
 
 
-def test_a_linear_law_is_found() -> None:
-    sizes = grid(2, 4, 8)
-    assert fit(sizes, times(sizes)) == pytest.approx(LAW, rel=1e-9)
-
-
-def test_no_coefficient_is_negative() -> None:
+def test_a_linear_law_is_found_and_no_coefficient_is_negative() -> None:
     """Times that fall with the hosts would by a plain fit give a negative cost of a host."""
     sizes = grid(2, 4, 8)
+    assert fit(sizes, times(sizes)) == pytest.approx(LAW, rel=1e-9)
     assert min(fit(sizes, [0.1 / size.hosts for size in sizes])) >= 0
 
 
