@@ -74,13 +74,14 @@ def build_reinforcement_federation(federation: FederationConfig, model: ModelCon
     _check_no_row_settings(federation)
     num_clients = federation.num_clients
     assert num_clients is not None
-    environment = ENVIRONMENTS[federation.dataset].build(num_clients, federation.physics)
+    environment = ENVIRONMENTS[federation.dataset]
+    task = environment.build(num_clients, federation.physics)
     settings = model.model_copy(update={"kind": "dqn"}) if model.kind == "auto" else model
     factory = build_model(ModelRequest(environment.feature_shape, len(environment.action_names), settings))
     num_rows = num_clients * ROWS_A_CLIENT
     partition = Partition(np.arange(num_rows), np.arange(num_clients + 1) * ROWS_A_CLIENT)
     plan = _scenario(federation, partition, environment.feature_shape)
-    changed = len(environment.affected_clients)
+    changed = len(task.affected_clients)
     return Federation(
         name=f"{federation.dataset}, {num_clients} clients" + (f", {changed} with other physics" if changed else ""),
         features=np.zeros((num_rows, *environment.feature_shape), np.float32),
@@ -89,21 +90,20 @@ def build_reinforcement_federation(federation: FederationConfig, model: ModelCon
         partition=partition,
         model=factory,
         seed=federation.seed,
-        affected_clients=tuple(sorted({*environment.affected_clients, *plan.affected_clients})),
+        affected_clients=tuple(sorted({*task.affected_clients, *plan.affected_clients})),
         release=Release(federation.min_release),
         class_names=environment.action_names,
         facts={
-            "source": environment.source,
             "model": str(factory),
-            "score_name": environment.task.score_name,
-            "largest_score": environment.task.largest_score,
+            "score_name": environment.score_name,
+            "largest_score": environment.largest_score,
             **environment.facts,
             **plan.facts,
         },
         dropout=plan.dropout,
         devices=plan.devices,
         attacks=plan.attacks,
-        task=environment.task,
+        task=task,
         unseen=draw_unseen(federation, num_clients),
     )
 

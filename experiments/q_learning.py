@@ -6,7 +6,7 @@ based on reinforcement learning, planning and teaching", Machine Learning 8, 199
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,55 +19,21 @@ from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.training.loop import new_optimizer
 
 
-@dataclass(frozen=True)
-class Transitions:
-    """Transitions of several episodes.
+class Transitions(NamedTuple):
+    """Columns of the transitions of several episodes, which are float32 rows in this order."""
 
-    Attributes:
-        rows: Observation, action, reward, next observation, whether the episode terminated (not truncated); float32,
-            shape `(steps, 2 * observation + 3)`.
-        width: Size of an observation.
-    """
-
-    rows: FloatArray
-    width: int
+    observations: FloatArray
+    actions: FloatArray
+    rewards: FloatArray
+    next_observations: FloatArray
+    ended: FloatArray
+    """1 where the episode terminated, not where it was truncated by the step limit."""
 
     @classmethod
-    def empty(cls, width: int) -> Transitions:
-        """Return an empty replay buffer."""
-        return cls(np.empty((0, 2 * width + 3), np.float32), width)
-
-    def extended(self, rows: FloatArray, most: int) -> Transitions:
-        """Return the buffer with `rows` appended and the oldest ones beyond `most` removed."""
-        return Transitions(np.concatenate([self.rows, rows])[-most:], self.width)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def observations(self) -> FloatArray:
-        """Shape `(steps, width)`."""
-        return self.rows[:, : self.width]
-
-    @property
-    def actions(self) -> FloatArray:
-        """Integers, shape `(steps,)`."""
-        return self.rows[:, self.width]
-
-    @property
-    def rewards(self) -> FloatArray:
-        """Shape `(steps,)`."""
-        return self.rows[:, self.width + 1]
-
-    @property
-    def next_observations(self) -> FloatArray:
-        """Shape `(steps, width)`."""
-        return self.rows[:, self.width + 2 : -1]
-
-    @property
-    def ended(self) -> FloatArray:
-        """1 where the episode terminated, not where it was truncated by the step limit; shape `(steps,)`."""
-        return self.rows[:, -1]
+    def of(cls, rows: FloatArray) -> Transitions:
+        """Return the columns of rows, shape `(steps, 2 * observation + 3)`."""
+        width = (rows.shape[1] - 3) // 2
+        return cls(rows[:, :width], rows[:, width], rows[:, width + 1], rows[:, width + 2 : -1], rows[:, -1])
 
 
 @torch.no_grad()
@@ -88,7 +54,7 @@ def learn(
     model: FlatModel,
     training: LocalTraining,
     generator: np.random.Generator,
-    memory: Transitions,
+    rows: FloatArray,
     num_steps: int,
     renewal_steps: int,
     discount: float,
@@ -100,26 +66,27 @@ def learn(
         model: Changed in place.
         training: Batch size and optimizer.
         generator: Generator for the batches.
-        memory: Replay buffer.
+        rows: Of the replay buffer, as in `Transitions`.
         num_steps: Optimizer steps.
         renewal_steps: Steps between updates of the target network.
         discount: γ.
         correct: Changes the gradient of each step in place, called with weights and gradient.
     """
+    memory = Transitions.of(rows)
     observations = torch.from_numpy(np.ascontiguousarray(memory.observations))
     actions = torch.from_numpy(memory.actions.astype(np.int64))
     model.module.train()
     optimizer = new_optimizer(training)
     weights, gradient = model.weights, model.gradient
     loss_sum = 0.0
-    batch_size = min(training.batch_size, len(memory))
-    for step, batch in enumerate(generator.integers(0, len(memory), (num_steps, batch_size))):
+    batch_size = min(training.batch_size, len(rows))
+    for step, batch in enumerate(generator.integers(0, len(rows), (num_steps, batch_size))):
         if step % renewal_steps == 0:
             target_values = targets(model, memory, discount)
-        rows = torch.from_numpy(batch)
+        chosen = torch.from_numpy(batch)
         gradient.zero_()
-        values = model.outputs(observations[rows]).gather(1, actions[rows, None])[:, 0]
-        loss = nn.functional.smooth_l1_loss(values, target_values[rows])
+        values = model.outputs(observations[chosen]).gather(1, actions[chosen, None])[:, 0]
+        loss = nn.functional.smooth_l1_loss(values, target_values[chosen])
         loss.backward()  # type: ignore[no-untyped-call]
         if correct is not None:
             correct(weights, gradient)

@@ -22,7 +22,7 @@ A new environment needs a task and an entry in `ENVIRONMENTS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     from fedscout.engine.arrays import FloatArray
-    from fedscout.engine.contracts.algorithm import ClientTask, ClientWork, Correct, TaskResult, TrainRequest
+    from fedscout.engine.contracts.algorithm import ClientWork, Correct, TaskResult, TrainRequest
     from fedscout.engine.models.flat import FlatModel
 
 
@@ -58,43 +58,27 @@ class PhysicsConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Environment:
-    """A federation of reinforcement-learning clients.
-
-    Attributes:
-        task: Training and scoring of a client.
-        feature_shape: Shape of an observation.
-        action_names: One name per action, in the order of the model's outputs.
-        affected_clients: Clients whose physics differ from the published ones.
-        source: Citation.
-        facts: Facts for the record.
-    """
-
-    task: ClientTask
-    feature_shape: tuple[int, ...]
-    action_names: tuple[str, ...]
-    affected_clients: tuple[int, ...]
-    source: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class EnvironmentKind:
     """An entry of the table of environments.
 
     Attributes:
-        build: Function from the number of clients, >= 1, and physics, applied in order, to the environment.
+        build: Function from the number of clients, >= 1, and physics, applied in order, to the clients' task.
+        feature_shape: Shape of an observation.
+        action_names: One name per action, in the order of the model's outputs.
         training: Default settings of local training, in place of the general ones for classification.
         score_name: Name of the score, such as `reward`.
         largest_score: The maximum score, by which scores are divided.
+        facts: Facts for the record, with the source.
     """
 
-    build: Callable[[int, tuple[PhysicsConfig, ...]], Environment]
+    build: Callable[[int, tuple[PhysicsConfig, ...]], CartPoleTask]
+    feature_shape: tuple[int, ...]
+    action_names: tuple[str, ...]
     training: Mapping[str, Any]
     score_name: str
     largest_score: float
+    facts: Mapping[str, Any]
 
 
-SOURCE = "Barto, Sutton and Anderson 1983; CartPole-v1 of gymnasium, https://gymnasium.farama.org"
 WIDTH = 4
 ACTIONS = ("left", "right")
 MAX_STEPS = 500
@@ -145,35 +129,32 @@ class CartPoleTask:
 
     Attributes:
         physics: Physics of each client.
+        score_name: Name of the score.
+        largest_score: Maximum length of an episode.
     """
 
     physics: tuple[Physics, ...]
+    score_name: str = CARTPOLE_SCORE
+    largest_score: float = float(MAX_STEPS)
 
     @property
-    def score_name(self) -> str:
-        """Name of the score."""
-        return CARTPOLE_SCORE
-
-    @property
-    def largest_score(self) -> float:
-        """Maximum length of an episode."""
-        return float(MAX_STEPS)
+    def affected_clients(self) -> tuple[int, ...]:
+        """The clients whose physics differ from the published ones."""
+        return tuple(client for client, physics in enumerate(self.physics) if physics != Physics())
 
     def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Play episodes, extend the replay buffer, and train the model on it."""
         from fedscout.engine.contracts.algorithm import TaskResult
-        from fedscout.experiments.q_learning import Transitions, learn
+        from fedscout.experiments.q_learning import learn
 
         steps = float(work.state[STEPS_KEY][0]) if STEPS_KEY in work.state else 0.0
-        memory = Transitions.empty(WIDTH)
-        if MEMORY_KEY in work.state:
-            memory = Transitions(work.state[MEMORY_KEY], WIDTH)
+        memory = work.state.get(MEMORY_KEY, np.empty((0, 2 * WIDTH + 3), np.float32))
         model.module.eval()
         epsilon = LAST_EPSILON + (FIRST_EPSILON - LAST_EPSILON) * exp(-steps / EPSILON_STEPS)
         num_episodes = EPISODES * asked.training.local_epochs
         played, _ = play(model, self.physics[work.client], num_episodes, epsilon, work.generator)
-        memory = memory.extended(played, MEMORY_STEPS)
-        state = {MEMORY_KEY: memory.rows, STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32)}
+        memory = np.concatenate([memory, played])[-MEMORY_STEPS:]
+        state = {MEMORY_KEY: memory, STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32)}
         num_steps = GRADIENT_STEPS * asked.training.local_epochs
         loss = learn(model, asked.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
         return TaskResult(num_steps, loss, state)
@@ -197,7 +178,7 @@ def play(
         generator: Generator for initial states and random actions.
 
     Returns:
-        The transitions in the order of steps, see `Transitions.rows`, and the reward of each episode.
+        The transitions in the order of steps, see `Transitions`, and the reward of each episode.
     """
     import torch
 
@@ -221,8 +202,8 @@ def play(
     return np.concatenate(rows), lengths
 
 
-def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) -> Environment:
-    """Return the CartPole environment of a federation.
+def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) -> CartPoleTask:
+    """Return the CartPole task of a federation's clients.
 
     Raises:
         ConfigurationError: If physics are given for a client that does not exist.
@@ -240,16 +221,21 @@ def cartpole(num_clients: int, given_physics: tuple[PhysicsConfig, ...] = ()) ->
             physics[client] = Physics(**{**vars(physics[client]), **changes})
     if faults:
         raise ConfigurationError(faults)
-    return Environment(
-        task=CartPoleTask(tuple(physics)),
+    return CartPoleTask(tuple(physics))
+
+
+ENVIRONMENTS: Mapping[str, Environment] = {
+    "cartpole": Environment(
+        build=cartpole,
         feature_shape=(WIDTH,),
         action_names=ACTIONS,
-        affected_clients=tuple(client for client, client_physics in enumerate(physics) if client_physics != Physics()),
-        source=SOURCE,
-        facts={"episodes_per_epoch": EPISODES, "largest_reward": MAX_STEPS},
+        training=CARTPOLE_TRAINING,
+        score_name=CARTPOLE_SCORE,
+        largest_score=float(MAX_STEPS),
+        facts={
+            "source": "Barto, Sutton and Anderson 1983; CartPole-v1 of gymnasium, https://gymnasium.farama.org",
+            "episodes_per_epoch": EPISODES,
+            "largest_reward": MAX_STEPS,
+        },
     )
-
-
-ENVIRONMENTS: Mapping[str, EnvironmentKind] = {
-    "cartpole": EnvironmentKind(cartpole, CARTPOLE_TRAINING, CARTPOLE_SCORE, float(MAX_STEPS))
 }

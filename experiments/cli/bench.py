@@ -92,8 +92,7 @@ def kernels(
 ) -> None:
     """Compare training and scoring of large models and of a block of small ones with a matrix product, on one core."""
     prepare(verbose=False)
-    from fedscout.experiments.timings.engine import processor_text
-    from fedscout.experiments.timings.kernels import block_timings, kernel_timings, product_rates
+    from fedscout.experiments.timings.engine import block_timings, kernel_timings, processor_text, product_rates
 
     tables = {"products": product_rates(turns), "models": [*kernel_timings(turns)], "blocks": block_timings(turns)}
     _show(as_json, {"processor": processor_text(), **tables}, [processor_text(), *_table_lines(tables)])
@@ -104,15 +103,14 @@ def scaling(
     nodes: Annotated[str, typer.Option(help="Numbers of raylets, ascending, such as 1,2,4.")] = "2,4,8,16,32",
     clients: Annotated[int, typer.Option(min=1, help="Number of clients in the measurement with many clients.")] = 1000,
     rounds: Annotated[int, typer.Option(min=4, help="Number of measured rounds per size, after warm-up.")] = 30,
-    target: Annotated[int, typer.Option(min=1, help="Number of nodes of the estimate.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a round's overhead on local clusters of many raylets, and estimate that of a larger cluster."""
+    """Measure a round's overhead on local clusters of many raylets, and fit its cost per host, client and megabyte."""
     numbers = _ascending(nodes)
     prepare(verbose=False)
     from fedscout.experiments.timings.scaling import measure_scaling
 
-    tables = measure_scaling(numbers, clients, rounds, target, note=tell)
+    tables = measure_scaling(numbers, clients, rounds, note=tell)
     _show(as_json, tables, _table_lines(tables))
 
 
@@ -208,8 +206,8 @@ def _run_suite(
     """Run the tables of a suite and print them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import Choose
-    from fedscout.experiments.grids.tables import result_lines
 
     user_folders()
     entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
@@ -283,7 +281,7 @@ def reproduce(
     """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.tables import result_lines
+    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.reports.console import show_json
 
     entries = catalogue(PUBLISHED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -116,8 +115,8 @@ def _run_file(
     """Run a user's own experiment, or list its cells, and print its table; `request` follows the command in a `Run`."""
     from fedscout.experiments.grids.catalogue import Run, run_file
     from fedscout.experiments.grids.cells import finished_cells
+    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import read_experiment
-    from fedscout.experiments.grids.tables import result_lines
     from fedscout.experiments.reports.console import out_console, show_json, show_path
 
     folder = out or Path("runs") / file.stem
@@ -181,22 +180,19 @@ def _show_listed(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> N
 
 Number = TypeVar("Number", int, float)
 
-OPTIONS = {"heterogeneities": "--heterogeneity", "quantities": "--quantity", "num_clients": "--clients"}
-"""Options that are named differently from the value they set."""
-
 TableFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs are written to NAME.tuning beside it.")
 ]
+Metric = Annotated[
+    str,
+    typer.Option("--metric", help="heterogeneity, entropy, or package.module:function of (class counts, rows)."),
+]
 Heterogeneity = Annotated[
     str | None,
-    typer.Option("--heterogeneity", help="Heterogeneity values of the grid, in [0, 1]; 0.2,0.4,0.6,0.8 by default."),
-]
-Metric = Annotated[
-    str | None,
     typer.Option(
-        "--metric",
-        help="heterogeneity, entropy, or package.module:function of (class counts, rows); for a function, "
-        "--heterogeneity lists its values.",
+        "--heterogeneity",
+        help="Rows of the grid: heterogeneity or entropy in [0, 1], 0.2,0.4,0.6,0.8 by default, or values of the "
+        "function.",
     ),
 ]
 Quantity = Annotated[
@@ -223,14 +219,9 @@ Synthetic = Annotated[
         help="Number of synthetic proxy rows, drawn per class from the clients' reported means and covariance.",
     ),
 ]
-Clients = Annotated[
-    int | None, typer.Option("--clients", min=1, max=1000, help="Number of proxy clients per cell; 5 by default.")
-]
+Clients = Annotated[int, typer.Option("--clients", min=1, max=1000, help="Number of proxy clients per cell.")]
 Patience = Annotated[
-    int | None,
-    typer.Option(
-        "--patience", min=1, help="Number of settings without improvement after which a cell stops; 5 by default."
-    ),
+    int, typer.Option("--patience", min=1, help="Number of settings without improvement after which a cell stops.")
 ]
 Threshold = Annotated[
     float | None,
@@ -238,27 +229,28 @@ Threshold = Annotated[
         "--threshold", help="Clients report a distance to the nearest cell above this value; never by default."
     ),
 ]
-ParallelCells = Annotated[
-    int | None,
-    typer.Option("--parallel", "-p", min=1, help="Number of cells tuned in parallel; one per CPU by default."),
-]
 Refine = Annotated[
     Path | None,
     typer.Option("--refine", help="An existing table to refine and extend: its cells are kept, new ones are tuned."),
 ]
+ParallelCells = Annotated[
+    int | None,
+    typer.Option("--parallel", "-p", min=1, help="Number of cells tuned in parallel; one per CPU by default."),
+]
 
 
 def tune_table(
+    context: typer.Context,
     out: TableFile,
     settings: Settings = None,
     config_file: ConfigFile = None,
-    metric: Metric = None,
+    metric: Metric = "heterogeneity",
     heterogeneity: Heterogeneity = None,
     quantity: Quantity = None,
     proxy: Proxy = None,
     synthetic: Synthetic = None,
-    clients: Clients = None,
-    patience: Patience = None,
+    clients: Clients = 5,
+    patience: Patience = 5,
     threshold: Threshold = None,
     refine: Refine = None,
     parallel: ParallelCells = None,
@@ -267,40 +259,44 @@ def tune_table(
 ) -> None:
     """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
     prepare(verbose)
+    from click.core import ParameterSource
+
+    from fedscout.engine.contracts.client_table import METRICS
     from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config, refine_table
+    from fedscout.experiments.client_settings.request import (
+        HETEROGENEITIES,
+        TableRequest,
+        make_table,
+        read_config,
+        refinement_of,
+    )
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
-    options = {
-        "heterogeneities": _numbers("--heterogeneity", heterogeneity, float),
-        "quantities": _numbers("--quantity", quantity, int),
-        "synthetic": synthetic,
-        "num_clients": clients,
-        "patience": patience,
-        "metric": metric,
-    }
     if refine is None:
+        levels: tuple[float, ...] = HETEROGENEITIES if metric in METRICS else ()
+        if heterogeneity is not None:
+            levels = _numbers("--heterogeneity", heterogeneity, float)
+        quantities = None if quantity is None else _numbers("--quantity", quantity, int)
         config = read_config(settings or [], config_file, proxy, synthetic is not None)
-        given_options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        work = partial(make_table, TableRequest(config, threshold=threshold, **given_options), out)
+        request = TableRequest(config, levels, quantities, clients, patience, threshold, synthetic, metric)
     else:
-        given = [name for name, value in {**options, "proxy": proxy}.items() if value is not None]
-        if given:
-            keys = ", ".join(OPTIONS.get(name, f"--{name}") for name in given)
+        determined = ("metric", "heterogeneity", "quantity", "proxy", "synthetic", "clients", "patience")
+        if given := [name for name in determined if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+            keys = ", ".join(f"--{name}" for name in given)
             raise ConfigurationError.of(keys, "be left out with --refine, whose table determines it")
-        work = partial(refine_table, refine, settings or [], config_file, threshold, out)
+        request = refinement_of(refine, out, settings or [], config_file, threshold)
     progress = GridProgress("cells")
     with progress.live():
-        tuned = work(progress.display(), parallel, verbose, user_folders())
+        tuned = make_table(request, out, progress.display(), parallel, verbose, user_folders())
     if as_json:
         show_json(table_document(tuned))
     else:
         show_table(out_console(), tuned)
 
 
-def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tuple[Number, ...] | None:
-    """Return comma-separated numbers; None if there is no text.
+def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
+    """Return comma-separated numbers.
 
     Raises:
         ConfigurationError: If they are no numbers.
@@ -308,7 +304,7 @@ def _numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> tu
     from fedscout.engine.errors import ConfigurationError
 
     try:
-        return None if text is None else tuple(kind(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError:
         expected = "whole numbers" if kind is int else "numbers"
         raise ConfigurationError.of(option, f"be {expected} separated by commas", repr(text)) from None

@@ -10,8 +10,8 @@ The grid crosses heterogeneity with quantity, the training rows of each client. 
 − (c − 1)/(C − 1) of a client with c of C classes takes as many values as there are classes. The grid uses the nearest,
 c = round((1 − HI)(C − 1) + 1), and labels the cell with its clients' actual index. So with two classes only the indices
 0 and 1 exist, and values that map to the same c share one row. For entropy or a user's own metric, the rows of the grid
-are values of the metric, and a client may hold any of the classes. A refined grid adds the midpoints and half a step
-beyond each end, and contains the coarser one.
+are values of the metric, and a client may hold any of the classes. A finer grid adds the midpoints and half a step
+beyond each end as far as there are enough proxy rows, and contains the coarser one.
 
 Clients of a cell draw their classes and hold near-equal numbers of rows of each; a class with too few rows contributes
 all of them, and the others more. The rows of a class are assigned in one random order that restarts when it is
@@ -40,11 +40,12 @@ the clients' data does reach the server.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise, product
-from math import floor, inf
+from math import floor, inf, isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,7 @@ from fedscout.detectors.feature_exchanges import ask_moments
 from fedscout.detectors.feature_skew import ClassMoments
 from fedscout.detectors.statistics import Values
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.client_table import ENTROPY, HETEROGENEITY, METRICS, metric_named
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, metric_named
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, first_line
@@ -65,6 +66,8 @@ from fedscout.engine.seeds import stream
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import DIGEST_BYTES
 from fedscout.experiments.studies.runner import open_runner
+
+logger = logging.getLogger("fedscout")
 
 SCORED_SHARE = 0.25
 """Fraction of the proxy rows for scoring, as far as classes are balanced."""
@@ -176,17 +179,40 @@ def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:
     return np.concatenate([order[labels[order] == label][:rows_per_class] for label in present])
 
 
-DoubleArray = npt.NDArray[np.float64]
-
 TRIES, KEPT = 4000, 20
+"""Sampled class counts for a cell of a metric, and how many of the nearest its clients are drawn from."""
 
 CONCENTRATIONS = 0.05, 100.0
 """From nearly all rows in one class to nearly equal numbers in each."""
 
 
+@lru_cache(maxsize=64)
+def _sampled_counts(
+    metric: str, quantity: int, class_rows: tuple[int, ...]
+) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Return sampled class counts that the rows can fill, shape `(found, classes)`, and their metric values."""
+    generator, num_classes = stream(0, "metric-rows", quantity), len(class_rows)
+    num_held = generator.integers(1, num_classes + 1, (TRIES, 1))
+    is_held = generator.permuted(np.arange(num_classes) < num_held, axis=1)
+    low, high = np.log(CONCENTRATIONS).tolist()
+    concentrations = np.exp(generator.uniform(low, high, (TRIES, 1)))
+    weights = (generator.gamma(concentrations, size=is_held.shape) + 1e-9) * is_held  # some may be 0 to rounding
+    counts = generator.multinomial(quantity, weights / weights.sum(axis=1, keepdims=True))
+    counts = counts[(counts <= np.array(class_rows)).all(axis=1)]
+    measure = metric_named(metric)
+    try:
+        values = np.array([float(measure(row, quantity)) for row in counts])
+    except Exception as error:  # user code may raise anything
+        raise ConfigurationError.of(
+            metric, "return a number for (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+    finite = np.isfinite(values)
+    return counts[finite], values[finite]
+
+
 @dataclass(frozen=True, order=True)
 class MetricRow:
-    """A row of a grid whose first axis is a metric.
+    """A row of a grid whose first axis is another metric than heterogeneity.
 
     Attributes:
         metric: `entropy` or `package.module:function`.
@@ -215,39 +241,11 @@ class MetricRow:
         if len(self.counts(quantity, class_rows)):
             return None
         _, values = _sampled_counts(self.metric, quantity, tuple(class_rows.tolist()))
-        value_range = (
-            f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the proxy rows can fill"
-        )
-        return f"needs clients within {self.reach:.3g} of that value, got {value_range} in {TRIES:,} tries"
+        there = f"{values.min():.3g} to {values.max():.3g}" if len(values) else "no client that the rows can fill"
+        return f"needs clients within {self.reach:.3g} of that value, got {there} in {TRIES:,} tries"
 
 
-@lru_cache(maxsize=64)
-def _sampled_counts(metric: str, quantity: int, class_rows: tuple[int, ...]) -> tuple[IntArray, DoubleArray]:
-    """Return sampled class counts that the rows can fill, shape `(found, classes)`, and their metric values."""
-    generator, num_classes = stream(0, "metric-rows", quantity), len(class_rows)
-    num_held = generator.integers(1, num_classes + 1, TRIES)
-    ranks = generator.permuted(np.tile(np.arange(num_classes), (TRIES, 1)), axis=1)
-    low, high = np.log(CONCENTRATIONS).tolist()
-    concentrations = np.exp(generator.uniform(low, high, TRIES))
-    weights = generator.gamma(np.tile(concentrations[:, None], num_classes)) + 1e-9  # some may be 0 to rounding
-    weights[ranks >= num_held[:, None]] = 0.0
-    counts = generator.multinomial(quantity, weights / weights.sum(axis=1, keepdims=True))
-    counts = counts[(counts <= np.array(class_rows)).all(axis=1)]
-    measure = metric_named(metric)
-    try:
-        values = np.array([float(measure(row, quantity)) for row in counts], np.float64)
-    except Exception as error:  # user code may raise anything
-        raise ConfigurationError.of(
-            metric, "return a number for (class counts, rows)", f"{type(error).__name__}: {first_line(error)}"
-        ) from error
-    finite = np.isfinite(values)
-    return counts[finite], values[finite]
-
-
-HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 QUANTITIES = (100, 200, 400, 600, 800, 1000)
-LEVELS = {HETEROGENEITY: HETEROGENEITIES, ENTROPY: HETEROGENEITIES}
-"""Default rows of the grid, by the metric of a table."""
 
 
 @dataclass(frozen=True, order=True)
@@ -257,7 +255,7 @@ class CellPosition:
     Attributes:
         num_classes: Classes that each of its clients holds.
         quantity: Training rows that each of its clients holds.
-        row: The target value of a metric, in place of equal shares of the classes.
+        row: The value of a metric, in place of equal shares of the classes.
     """
 
     num_classes: int
@@ -265,13 +263,8 @@ class CellPosition:
     row: MetricRow | None = None
 
     def heterogeneity(self, num_classes: int) -> float:
-        """Return HI for `num_classes` classes in total, or the metric's value."""
-        return index_of(self.num_classes, num_classes) if self.row is None else self.row.value
-
-
-def index_of(held: int, num_classes: int) -> float:
-    """Return HI of a client with `held` of `num_classes` classes, two or more."""
-    return 1 - (held - 1) / (num_classes - 1)
+        """Return HI for `num_classes` classes in total, two or more, or the metric's value."""
+        return 1 - (self.num_classes - 1) / (num_classes - 1) if self.row is None else self.row.value
 
 
 def classes_of(heterogeneity: float, num_classes: int) -> int:
@@ -279,33 +272,30 @@ def classes_of(heterogeneity: float, num_classes: int) -> int:
     return floor((1 - heterogeneity) * (num_classes - 1) + 1.5)
 
 
-def grid_of(held: Iterable[int], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
-    """Return the full grid: HI from low to high (classes from many to few), quantities ascending."""
-    return tuple(CellPosition(*place) for place in product(sorted({*held}, reverse=True), sorted({*quantities})))
-
-
-def metric_grid(
-    metric: str,
-    values: Iterable[float],
+def grid_of(
+    levels: Iterable[float],
     quantities: Iterable[int],
     num_classes: int,
-    among: Sequence[float] | None = None,
+    metric: str = HETEROGENEITY,
+    among: Iterable[float] = (),
 ) -> tuple[CellPosition, ...]:
-    """Return the full grid of entropy or of the user's own metric: values ascending, then quantities.
+    """Return the full grid, levels and quantities ascending.
 
     Args:
-        metric: The metric of the first axis.
-        values: Its values.
-        quantities: The values of the second axis.
+        levels: Values of the first axis; those of heterogeneity become the nearest that exist.
+        quantities: Values of the second axis.
         num_classes: Total number of classes.
-        among: All values of the table, to one of which a client is assigned; None is `values`.
+        metric: Of the first axis.
+        among: Further levels of the table, to one of which a client may be assigned.
     """
-    grid_values = sorted({*values})
-    reach = inf
-    if metric not in METRICS:
-        reach = min((high - low for low, high in pairwise(sorted({*(among or grid_values)}))), default=inf) / 2
-    rows = [MetricRow(metric, value, reach) for value in grid_values]
-    return tuple(CellPosition(num_classes, quantity, row) for row, quantity in product(rows, sorted({*quantities})))
+    columns, values = sorted({*quantities}), sorted({*levels})
+    if metric == HETEROGENEITY:
+        held = sorted({classes_of(value, num_classes) for value in values}, reverse=True)
+        return tuple(CellPosition(*place) for place in product(held, columns))
+    gaps = [high - low for low, high in pairwise(sorted({*values, *among}))]
+    reach = inf if metric in METRICS else min(gaps, default=inf) / 2
+    rows = [MetricRow(metric, value, reach) for value in values]
+    return tuple(CellPosition(num_classes, quantity, row) for row, quantity in product(rows, columns))
 
 
 def scaled(quantities: Sequence[int], most: int) -> tuple[int, ...]:
@@ -340,19 +330,34 @@ def warm_started_by(
     return {place: first[place] for place in cells}
 
 
-def refined_classes(held: Iterable[int], num_classes: int) -> tuple[int, ...]:
-    """Return the class counts of a refined grid: the given ones, and those of HI between and beyond."""
-    coarse = {*held}
-    indices = _midpoints(sorted(index_of(count, num_classes) for count in coarse), 0.0, 1.0)
-    return tuple(sorted({*coarse, *(classes_of(index, num_classes) for index in indices)}))
+def finer_grid(
+    places: Sequence[CellPosition], proxy: ProxyData, metric: str = HETEROGENEITY
+) -> tuple[CellPosition, ...]:
+    """Return the refined grid, columns before rows, as far as there are enough proxy rows; omitted ones are logged."""
+    levels = {place.heterogeneity(proxy.num_classes) for place in places}
+    quantities = {place.quantity for place in places}
+    finer, wanted = refined_levels(levels, metric), refined_quantities(quantities)
+
+    def grid(rows: Iterable[float], columns: Iterable[int]) -> tuple[CellPosition, ...]:
+        return grid_of(rows, columns, proxy.num_classes, metric, finer)
+
+    def fits(rows: Iterable[float], columns: Iterable[int]) -> bool:
+        return not any(place_faults(place, proxy) for place in grid(rows, columns))
+
+    columns = [one for one in wanted if one in quantities or fits(levels, [one])]
+    rows = [one for one in finer if one in levels or fits([one], columns)]
+    left_out = [f"quantity {one}" for one in wanted if one not in columns]
+    left_out += [f"{metric} {one:.3g}" for one in finer if one not in rows]
+    if left_out:
+        logger.warning("there are too few proxy rows for %s, which the finer grid omits", ", ".join(left_out))
+    return grid(rows, columns)
 
 
-def refined_values(metric: str, values: Iterable[float]) -> tuple[float, ...]:
-    """Return the given values and those between and beyond; none beyond a user metric's single value."""
-    coarse = sorted({*values})
-    if metric in METRICS:
-        return tuple(sorted({*coarse, *_midpoints(coarse, 0.0, 1.0)}))
-    return tuple(sorted({*coarse, *(_midpoints(coarse, -inf, inf) if len(coarse) > 1 else ())}))
+def refined_levels(levels: Iterable[float], metric: str = HETEROGENEITY) -> tuple[float, ...]:
+    """Return the given levels and those between and beyond; none beyond a single value of a user's own metric."""
+    values = sorted({*levels})
+    lowest, highest = (0.0, 1.0) if metric in METRICS else (-inf, inf)
+    return tuple(sorted({*values, *filter(isfinite, _midpoints(values, lowest, highest))}))
 
 
 def refined_quantities(quantities: Iterable[int]) -> tuple[int, ...]:
@@ -388,11 +393,11 @@ class ProxyClients:
 
 def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     """Return why the proxy clients of a cell can't be drawn; empty if they can."""
-    axis = "heterogeneity" if place.row is None else place.row.metric
+    axis = HETEROGENEITY if place.row is None else place.row.metric
     cell = f"the cell of {axis} {place.heterogeneity(proxy.num_classes):.2g} and quantity {place.quantity}"
     if place.row is not None:
-        fault = place.row.fault(place.quantity, proxy.class_rows)
-        return [] if fault is None else [Fault(cell, problem=fault)]
+        problem = place.row.fault(place.quantity, proxy.class_rows)
+        return [] if problem is None else [Fault(cell, problem=problem)]
     num_present, most = int(np.count_nonzero(proxy.class_rows)), proxy.most_rows(place.num_classes)
     if place.num_classes <= num_present and place.num_classes <= place.quantity <= most:
         return []
@@ -409,9 +414,7 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
     """
     if faults := place_faults(place, proxy):
         raise ConfigurationError(faults)
-    purpose = "proxy-clients"
-    if place.row is not None:
-        purpose += f" {place.row.metric} {place.row.value!r}"
+    purpose = "proxy-clients" if place.row is None else f"proxy-clients {place.row.metric} {place.row.value!r}"
     generator = stream(seed, purpose, place.num_classes, place.quantity)
     order = generator.permutation(proxy.num_trained)
     queues = [order[proxy.labels[order] == label] for label in range(proxy.num_classes)]
@@ -502,13 +505,12 @@ def draw_rows(
 
     Args:
         classes: The class means, of the classes that were reported.
-        within: Within-class covariance, shape `(d, d)`; negative eigenvalues, due to rounding, count as 0.
+        within: Within-class covariance, shape `(d, d)`, whose eigenvalues may be negative by rounding.
         num_rows: Total number of rows.
         generator: The random generator.
     """
     present = np.flatnonzero(classes.pooled_counts)
     labels = np.sort(present[np.arange(num_rows) % len(present)])
-    variances, axes = np.linalg.eigh(within)
-    root = axes * np.sqrt(np.maximum(variances, 0))
-    noise = generator.standard_normal((num_rows, len(within))) @ root.T
+    no_mean = np.zeros(len(within))
+    noise = generator.multivariate_normal(no_mean, within, num_rows, check_valid="ignore", method="eigh")
     return classes.means[labels] + noise, labels.astype(np.int64)

@@ -13,8 +13,7 @@ cells that can't be filled are left out with a warning.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -22,46 +21,31 @@ from typing import Any
 
 import numpy as np
 
-from fedscout.engine.contracts.client_table import HETEROGENEITY
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsTable
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Cohort
 from fedscout.experiments.client_settings.proxies import (
-    LEVELS,
     QUANTITIES,
     CellPosition,
     ProxyData,
     classes_of,
+    finer_grid,
     grid_of,
-    index_of,
-    metric_grid,
     place_faults,
     proxy_data,
-    refined_classes,
-    refined_quantities,
-    refined_values,
     scaled,
     synthetic_rows,
 )
-from fedscout.experiments.client_settings.tuning import (
-    CellResult,
-    CellTuning,
-    TunedTable,
-    folder_of,
-    plan_cells,
-    tune_table,
-    write_tuned,
-)
+from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, plan_cells, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.checks import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
 from fedscout.experiments.studies.workers import Display
-from fedscout.search.settings_table_file import read_settings_table
+from fedscout.search.settings_table_file import read_settings_table, write_settings_table
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
-
-logger = logging.getLogger("fedscout")
 
 PROXY_SHARE = 0.3
 """Default fraction of the data set that the server holds."""
@@ -88,7 +72,25 @@ EXCLUDED_FROM_FILE: dict[str, Any] = {
 }
 """Parts of a configuration that do not affect a table and may describe a machine."""
 
+HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
+"""The default rows of the grid, of heterogeneity or entropy."""
+
 SEARCHERS = ("gp", "tpe", "random", "genetic")
+
+
+@dataclass(frozen=True)
+class CoarseTable:
+    """A table to be refined, whose cells are kept.
+
+    Attributes:
+        path: Its file.
+        tuned: What determined the results of its cells.
+        results: Its cells, tuned.
+    """
+
+    path: Path
+    tuned: Mapping[str, Any]
+    results: tuple[CellResult, ...]
 
 
 @dataclass(frozen=True)
@@ -97,49 +99,44 @@ class TableRequest:
 
     Attributes:
         config: Data, model, training, search and seed.
-        heterogeneities: Rows of the grid: heterogeneity or entropy in [0, 1], or values of the user's own metric; None
-            uses the metric's defaults.
+        levels: Rows of the grid: heterogeneity or entropy in [0, 1], or values of the user's own metric.
         quantities: Columns of the grid; None uses the source's, scaled down if there are too few proxy rows.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without improvement that end a cell.
         threshold: τ of the table; None if clients do not report that they are farther from every cell.
         synthetic: Number of proxy rows to draw from the clients' statistics; None uses the server's rows.
         metric: Of the first axis: heterogeneity, entropy, or a function of the user's own.
+        coarse: The table to refine; None tunes all cells.
     """
 
     config: StudyConfig
-    heterogeneities: tuple[float, ...] | None = None
-    quantities: tuple[int, ...] | None = None
-    num_clients: int = 5
-    patience: int = 5
-    threshold: float | None = None
-    synthetic: int | None = None
+    levels: tuple[float, ...]
+    quantities: tuple[int, ...] | None
+    num_clients: int
+    patience: int
+    threshold: float | None
+    synthetic: int | None
     metric: str = HETEROGENEITY
+    coarse: CoarseTable | None = None
 
     def __post_init__(self) -> None:
-        if self.metric not in LEVELS and ":" not in self.metric:
+        if self.metric not in METRICS and ":" not in self.metric:
             raise ConfigurationError.of(
-                "--metric", f"be one of {', '.join(LEVELS)} or package.module:function", repr(self.metric)
+                "--metric", f"be one of {', '.join(METRICS)} or package.module:function", repr(self.metric)
             )
-        allowed, low, high = ("in [0, 1]", 0.0, 1.0) if self.metric in LEVELS else ("finite", -inf, inf)
-        values = self.heterogeneities or LEVELS.get(self.metric) or ()
+        allowed, low, high = ("in [0, 1]", 0.0, 1.0) if self.metric in METRICS else ("finite", -inf, inf)
         faults = [
             Fault("--heterogeneity", f"be {allowed}", value)
-            for value in values
+            for value in self.levels
             if not (low <= value <= high and isfinite(value))
         ]
-        if not values:
+        if not self.levels:
             faults.append(Fault("--heterogeneity", f"list values of {self.metric}"))
         faults += [Fault("--quantity", "be at least 1 row", value) for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
             faults.append(Fault("--threshold", "be a distance, at least 0", f"{self.threshold:g}"))
         if faults:
             raise ConfigurationError(faults)
-
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """The rows of the grid."""
-        return self.heterogeneities or LEVELS[self.metric]
 
 
 def read_config(
@@ -176,11 +173,9 @@ def _check(config: StudyConfig) -> None:
         ConfigurationError: With every fault that was found.
     """
     check_searchable(config.model_copy(update={"strategy": None}))
-    search, training, every = (
-        config.search,
-        config.training,
-        "be left out, as all proxy clients take part in every round",
-    )
+    search, training = config.search, config.training
+    every = "be left out, as all proxy clients take part in every round"
+    itself = "not be one that sets clients' rates and epochs itself, as fedex"
     fixed = [name for name in CLIENT_PARAMETERS if (config.strategy or {}).get(name) is not None]
     others = search.objective != "accuracy" or search.validation_fraction
     faults = [
@@ -194,11 +189,7 @@ def _check(config: StudyConfig) -> None:
             ("search.selection", every, search.selection is not None),
             ("training.fraction_train", every, training.fraction_train != 1),
             ("training.scored_clients", every, training.scored_clients is not None),
-            (
-                "strategy.kind",
-                "not be one that sets clients' rates and epochs itself, as fedex",
-                _chooses_settings(config),
-            ),
+            ("strategy.kind", itself, _chooses_settings(config)),
             ("client_settings", "be left out, as tuning uses no other table", config.client_settings.kind is not None),
         )
         if is_wrong
@@ -217,6 +208,21 @@ def _chooses_settings(config: StudyConfig) -> bool:
     return strategy.unavailable(cohort) is None and strategy.unavailable(replace(cohort, own_settings=True)) is not None
 
 
+@dataclass(frozen=True)
+class TunedTable:
+    """A table that has been written.
+
+    Attributes:
+        path: Its file.
+        table: Its cells, in the order of the grid.
+        provenance: As in the file.
+    """
+
+    path: Path
+    table: SettingsTable
+    provenance: Mapping[str, Any]
+
+
 def make_table(
     request: TableRequest,
     out: Path,
@@ -230,19 +236,6 @@ def make_table(
     Raises:
         UserError: If the request can't be fulfilled; before any training where possible.
     """
-    federation, tuning = prepared(request)
-    grid = _grid(request, tuning)
-    if faults := [fault for place in grid for fault in place_faults(place, tuning.proxy)]:
-        raise ConfigurationError(faults[0])
-    document = provenance(request, federation, tuning)
-    check_output_file(out, document)
-    folder = folder_of(out)
-    results = tune_table(tuning, plan_cells(tuning, grid, folder), folder, display, parallel, verbose, search_path)
-    return write_tuned(out, [results[place] for place in grid], document, request.threshold)
-
-
-def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
-    """Return the built federation, and the tuning with its proxy rows."""
     config = request.config
     federation = build_federation(config.federation, config.model, config.detection.privacy)
     if federation.task_name != "classification":
@@ -251,22 +244,87 @@ def prepared(request: TableRequest) -> tuple[Federation, CellTuning]:
         )
     if request.synthetic is not None:
         federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
-    if request.metric not in LEVELS:
+    if request.metric not in METRICS:
         folder_of_metric(request.metric, federation.num_classes)
     proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
     tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience, request.metric)
-    return federation, tuning
+    results = {} if request.coarse is None else tuned_cells(request.coarse, tuning)
+    grid = finer_grid([*results], proxy, request.metric) if results else _grid(request, proxy)
+    new = [place for place in grid if place not in results]
+    if faults := [fault for place in new for fault in place_faults(place, proxy)]:
+        raise ConfigurationError(faults[0])
+    document = provenance(request, federation, tuning)
+    check_output_file(out, document)
+    folder = out.absolute().with_name(f"{out.stem}.tuning")
+    planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in results.items()})
+    results |= tune_table(tuning, planned, folder, display, parallel, verbose, search_path)
+    table = SettingsTable(tuple(results[place].cell for place in grid), request.threshold)
+    cells = [{name: value for name, value in vars(results[place]).items() if name != "cell"} for place in grid]
+    write_settings_table(out, table, {**document, "cells": cells})
+    return TunedTable(out, table, {**document, "cells": cells})
 
 
-def _grid(request: TableRequest, tuning: CellTuning) -> tuple[CellPosition, ...]:
-    if request.metric != HETEROGENEITY:  # default columns are scaled so that most classes have enough rows
-        quantities = request.quantities or scaled(QUANTITIES, int(np.quantile(tuning.proxy.class_rows, 0.25)))
-        return metric_grid(request.metric, request.levels, quantities, tuning.proxy.num_classes)
-    held = [classes_of(value, tuning.proxy.num_classes) for value in request.levels]
-    if request.quantities is not None:
-        return grid_of(held, request.quantities)
-    fitting = scaled(QUANTITIES, tuning.proxy.usual_rows(min(held)))
-    return grid_of(held, [max(*held, quantity) for quantity in fitting])
+def _grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
+    quantities = request.quantities
+    if quantities is None and request.metric == HETEROGENEITY:
+        held = [classes_of(level, proxy.num_classes) for level in request.levels]
+        quantities = tuple(max(*held, quantity) for quantity in scaled(QUANTITIES, proxy.usual_rows(min(held))))
+    elif quantities is None:  # so that most classes have enough rows
+        quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
+    return grid_of(request.levels, quantities, proxy.num_classes, request.metric)
+
+
+def refinement_of(
+    path: Path, out: Path, arguments: Sequence[str], file: Path | None = None, threshold: float | None = None
+) -> TableRequest:
+    """Return the request to refine a table.
+
+    Args:
+        path: A table that `fedscout tune-table` wrote.
+        out: The new table.
+        arguments: May only set paths and execution, which do not change results.
+        file: A YAML file, overridden by the arguments.
+        threshold: Replaces the table's, unless it is None.
+
+    Raises:
+        ConfigurationError: If the table was written otherwise, or the new one is the same file.
+    """
+    if out.absolute() == path.absolute():
+        raise ConfigurationError.of("--out", "differ from --refine", f"{out} for both")
+    table, stored = read_settings_table(path)
+    try:
+        results = tuple(CellResult(cell, **own) for cell, own in zip(table.cells, stored["cells"], strict=True))
+        return TableRequest(
+            config_of(merged_over(given_settings(arguments, file), stored["config"])),
+            tuple(sorted({cell.heterogeneity for cell in table.cells})),
+            None,
+            stored["tuned"]["num_clients"],
+            stored["tuned"]["patience"],
+            table.threshold if threshold is None else threshold,
+            stored["proxy"]["synthetic"],
+            stored["metric"],
+            CoarseTable(path, stored["tuned"], results),
+        )
+    except (TypeError, KeyError) as error:
+        must = "be a table that this version of fedscout tune-table wrote"
+        raise ConfigurationError.of("--refine", must, path) from error
+
+
+def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[CellPosition, CellResult]:
+    """Return the cells of a table by their position.
+
+    Raises:
+        ConfigurationError: If they were tuned with other settings or data.
+    """
+    if changes := differences(coarse.tuned, tuning.identity()):
+        must, hint = f"be used with the settings and the data of {coarse.path}", "; ".join(changes[:4])
+        raise ConfigurationError.of("--refine", must, hint=f"what differs: {hint}")
+    results = {}
+    for result in coarse.results:
+        level, quantity = [result.cell.heterogeneity], [result.cell.quantity]
+        (place,) = grid_of(level, quantity, tuning.proxy.num_classes, tuning.metric)
+        results[place] = result
+    return results
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
@@ -293,6 +351,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
         "tuned": tuning.identity(),
         "config": config.model_dump(mode="json", exclude=EXCLUDED_FROM_FILE),
         "versions": versions(),
+        **({} if request.coarse is None else {"refined": str(request.coarse.path)}),
     }
 
 
@@ -305,110 +364,11 @@ def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
     if not out.exists():
         return
     _, stored = read_settings_table(out)
-    tuned, named = stored.get("tuned", {}), {"metric": stored.get("metric", HETEROGENEITY)}
-    changes = differences({**tuned, **named}, {**told["tuned"], "metric": told["metric"]})
+    before = {**stored.get("tuned", {}), "metric": stored.get("metric", HETEROGENEITY)}
+    changes = differences(before, {**told["tuned"], "metric": told["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
         raise ConfigurationError.of(
             "--out",
             "be a new file or a table of the same settings",
             f"{out}, which differs in {'; '.join(changes[:4])}",
         )
-
-
-def refine_table(
-    path: Path,
-    arguments: Sequence[str],
-    file: Path | None,
-    threshold: float | None,
-    out: Path,
-    display: Display,
-    parallel: int | None = None,
-    verbose: bool = False,
-    search_path: tuple[str, ...] = (),
-) -> TunedTable:
-    """Tune the additional cells of a finer table, resuming an earlier run, and write all cells.
-
-    Args:
-        path: A table that `fedscout tune-table` wrote.
-        arguments: May only set paths and execution, which do not change results.
-        file: A YAML file, overridden by the arguments.
-        threshold: Replaces the table's, unless it is None.
-        out: The new table.
-        display: Progress callbacks.
-        parallel: Maximum number of parallel cells.
-        verbose: Whether Ray's and Flower's own messages are shown.
-        search_path: Folders for a user's own code.
-
-    Raises:
-        UserError: If the table was written otherwise or for other settings, or the request can't be fulfilled.
-    """
-    if out.absolute() == path.absolute():
-        raise ConfigurationError.of("--out", "differ from --refine", f"{out} for both")
-    table, stored = read_settings_table(path)
-    try:
-        results = [CellResult(cell, **own) for cell, own in zip(table.cells, stored["cells"], strict=True)]
-        tuned, metric = stored["tuned"], stored["metric"]
-        request = TableRequest(
-            config_of(merged_over(given_settings(arguments, file), stored["config"])),
-            tuple(sorted({cell.heterogeneity for cell in table.cells})),
-            num_clients=tuned["num_clients"],
-            patience=tuned["patience"],
-            threshold=table.threshold if threshold is None else threshold,
-            synthetic=stored["proxy"]["synthetic"],
-            metric=metric,
-        )
-    except (TypeError, KeyError) as error:
-        raise ConfigurationError.of(
-            "--refine", "be a table that this version of fedscout tune-table wrote", path
-        ) from error
-    federation, tuning = prepared(request)
-    if changes := differences(tuned, tuning.identity()):
-        raise ConfigurationError.of(
-            "--refine",
-            f"be used with the settings and the data of {path}",
-            hint=f"what differs: {'; '.join(changes[:4])}",
-        )
-    document = {**provenance(request, federation, tuning), "refined": str(path)}
-    check_output_file(out, document)
-    known = {}
-    for result in results:
-        level, quantity, num_classes = result.cell.heterogeneity, result.cell.quantity, tuning.proxy.num_classes
-        place = CellPosition(classes_of(level, num_classes), quantity)
-        if metric != HETEROGENEITY:
-            (place,) = metric_grid(metric, [level], [quantity], num_classes)
-        known[place] = result
-    grid, folder = finer_grid([*known], tuning.proxy), folder_of(out)
-    new = [place for place in grid if place not in known]
-    planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in known.items()})
-    known |= tune_table(tuning, planned, folder, display, parallel, verbose, search_path)
-    return write_tuned(out, [known[place] for place in grid], document, request.threshold)
-
-
-def finer_grid(places: Sequence[CellPosition], proxy: ProxyData) -> tuple[CellPosition, ...]:
-    """Return the refined grid, columns before rows, as far as there are enough proxy rows; omitted cells are logged."""
-    row, num_classes = places[0].row, proxy.num_classes
-    quantities = {place.quantity for place in places}
-    levels: set[float] = {place.num_classes if place.row is None else place.row.value for place in places}
-    finer: tuple[float, ...]
-    finer = refined_classes(map(int, levels), num_classes) if row is None else refined_values(row.metric, levels)
-
-    def grid(rows: Iterable[float], columns: Sequence[int]) -> tuple[CellPosition, ...]:
-        if row is None:
-            return grid_of(map(int, rows), columns)
-        return metric_grid(row.metric, rows, columns, num_classes, among=finer)
-
-    def fits(rows: Iterable[float], columns: Sequence[int]) -> bool:
-        return not any(place_faults(place, proxy) for place in grid(rows, columns))
-
-    wanted = refined_quantities(quantities)
-    feasible = [quantity for quantity in wanted if quantity in quantities or fits(levels, [quantity])]
-    feasible_levels = [level for level in finer if level in levels or fits([level], feasible)]
-    left_out = [f"quantity {quantity}" for quantity in wanted if quantity not in feasible]
-    left_out += [
-        f"heterogeneity {index_of(int(level), num_classes):.2f}" if row is None else f"{row.metric} {level:.3g}"
-        for level in finer
-        if level not in feasible_levels
-    ]
-    if left_out:
-        logger.warning("there are too few proxy rows for %s, which the finer grid omits", ", ".join(left_out))
-    return grid(feasible_levels, feasible)

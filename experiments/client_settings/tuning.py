@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell
 from fedscout.engine.errors import ConfigurationError, EngineError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_unfinished
@@ -52,7 +52,6 @@ from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import Objective
 from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.optuna import num_random
-from fedscout.search.settings_table_file import write_settings_table
 from fedscout.search.study import new_searcher, study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
@@ -266,26 +265,6 @@ class PlannedCell:
     known: tuple[Setting, ...]
 
 
-@dataclass(frozen=True)
-class TunedTable:
-    """A table that has been written.
-
-    Attributes:
-        path: Its file.
-        table: Its cells, in the order of the grid.
-        provenance: As in the file.
-    """
-
-    path: Path
-    table: SettingsTable
-    provenance: Mapping[str, Any]
-
-
-def folder_of(table: Path) -> Path:
-    """Return the folder of a table's logs, beside it."""
-    return table.absolute().with_name(f"{table.stem}.tuning")
-
-
 def plan_cells(
     tuning: CellTuning, cells: Sequence[CellPosition], folder: Path, known: Mapping[CellPosition, Setting] | None = None
 ) -> list[PlannedCell]:
@@ -355,17 +334,6 @@ def tune_table(
             results[position] = result
             display.ended(position)
     return {cell.place: results[position] for position, cell in enumerate(planned)}
-
-
-def write_tuned(
-    path: Path, results: Sequence[CellResult], provenance: Mapping[str, Any], threshold: float | None
-) -> TunedTable:
-    """Write and return the table of cells, which form a full grid, with the provenance and each cell's result."""
-    table = SettingsTable(tuple(result.cell for result in results), threshold)
-    cells = [{name: value for name, value in asdict(result).items() if name != "cell"} for result in results]
-    described = {**provenance, "cells": cells}
-    write_settings_table(path, table, described)
-    return TunedTable(path, table, described)
 
 
 def stored_result(cell: PlannedCell) -> CellResult | None:

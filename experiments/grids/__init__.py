@@ -2,6 +2,5 @@
 
 - experiment: the file with its rows, columns and statements, and the kinds of method that rows name
 - cells: measurement of cells in parallel, with resumption and isolated failures
-- comparison: paired differences with intervals, and the verdict on each statement
-- tables: Markdown tables and charts
+- comparison: paired differences with intervals, the verdict on each statement, Markdown tables and charts
 """

@@ -20,10 +20,17 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
-from fedscout.experiments.grids.comparison import ExperimentResult, cell_results, group_means, means, statement_results
+from fedscout.experiments.grids.comparison import (
+    ExperimentResult,
+    cell_results,
+    experiment_picture,
+    group_means,
+    means,
+    result_lines,
+    statement_results,
+)
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.grids.federation_runner import measurement_folder
-from fedscout.experiments.grids.tables import experiment_picture, result_lines
 from fedscout.experiments.studies.run_folder import GridFolder, versions
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import NAME as LLM_RECORD
@@ -110,7 +117,7 @@ class Run:
         rows: Of each experiment, in addition to the reference; None keeps all.
         columns: Of each experiment; None keeps all.
         note: Called with a description of the next step.
-        more_rows: Additional rows of every experiment.
+        more_rows: Additional rows of every experiment, by the searchers that choose.
         answers: Settings of every cell besides: the record of a language model's answers.
     """
 
@@ -132,6 +139,7 @@ class Run:
         given = [f"--{name} {value}" for name, value in options.items() if value]
         parts = {"rows": self.rows, "columns": self.columns}
         given += [f"--{name} {shlex.quote(','.join(names))}" for name, names in parts.items() if names is not None]
+        given += [f"--searcher {name}" for name in self.more_rows]
         return " ".join([self.command, *self.settings, *given])
 
     def context(self, experiment: Experiment, folder: Path, note: Note = lambda _: None) -> CellContext:

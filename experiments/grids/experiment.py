@@ -208,7 +208,6 @@ class Experiment(BaseModel):
         statements: Descriptions by statement.
         published: Published numbers by row and column.
         unit: Of the numbers; `accuracy` is shown in percent.
-        factor: Multiplier of published numbers, such as 0.01 for percent.
         notes: Substitutions for what could not be obtained.
         also: Further names of the same table.
         steps: Whether rows or columns are steps of one quantity, such as rounds; then the chart shows curves.
@@ -234,7 +233,6 @@ class Experiment(BaseModel):
     statements: dict[str, str] = {}
     published: dict[str, Any] = {}
     unit: str = PERCENT
-    factor: float = 1.0
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     steps: Literal["rows", "columns"] | None = None
@@ -344,8 +342,7 @@ class Experiment(BaseModel):
             for column, value in by_column.items():
                 if value is not None:
                     number, deviation = value if isinstance(value, Sequence) else (value, None)
-                    scaled = None if deviation is None else deviation * self.factor
-                    numbers[row, str(column)] = (number * self.factor, scaled)
+                    numbers[row, str(column)] = (float(number), None if deviation is None else float(deviation))
         return numbers
 
     def at(self, scale: str | None) -> Experiment:
@@ -382,7 +379,6 @@ class Experiment(BaseModel):
         groups = {group: tuple(name for name in names if name in kept_columns) for group, names in self.groups.items()}
         return self._with(
             **PLAIN,
-            factor=1.0,
             rows=kept_rows,
             columns=kept_columns,
             published=published,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedscout.engine.contracts.client_table import HETEROGENEITY
 from fedscout.engine.trials.log import num_trials
 from fedscout.experiments.reports.console import plain_table, seconds_text, show_path
 from fedscout.experiments.reports.progress import WorkLine
@@ -19,7 +18,7 @@ from fedscout.experiments.text import tell, visible
 from fedscout.search.objective import Measure
 
 if TYPE_CHECKING:
-    from fedscout.experiments.client_settings.tuning import TunedTable
+    from fedscout.experiments.client_settings.request import TunedTable
     from fedscout.experiments.studies.workers import Display, Piece
     from fedscout.experiments.sweeps.results import Group
     from fedscout.experiments.sweeps.run import SweepOutcome
@@ -175,7 +174,7 @@ def show_table(console: Console, tuned: TunedTable) -> None:
             f"{cell.learning_rate:.2g}/{cell.batch_size}/{cell.local_epochs} {score:.2f}"
             for cell, score in (cells[heterogeneity, quantity] for quantity in quantities)
         ]
-        table.add_row(f"{heterogeneity:.2f}" if metric == HETEROGENEITY else f"{heterogeneity:.3g}", *row)
+        table.add_row(f"{heterogeneity:.3g}", *row)
     console.print(table)
     _show_proxy(console, tuned)
     show_path(console, "Table", tuned.path, " (pandas.read_parquet reads it)")

@@ -8,7 +8,7 @@ Each way is a function of a `SettingsTuning` and returns the number of tuning st
 clients as a table, too, so that clients are weighted equally under all of them. Settings for each client, by hand or by
 its own search, are not measured.
 
-- `table`: FedCust, or the same with another search, grid, proxy data or strategy; refined, with the cells between and
+- `table`: FedCust, or the same with another grid, proxy data or strategy; refined, with the cells between and
 beyond tuned as well; shuffled, the tuned settings randomly permuted over the cells; or interpolated, of which six cells
 are tuned and the others interpolated (log rate, log batch, epochs).
 - `random_table`: as many cells, with settings drawn from the ranges.
@@ -37,12 +37,11 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.client_settings.proxies import (
     CellPosition,
     ProxyData,
-    classes_of,
+    finer_grid,
     grid_of,
     proxy_data,
     synthetic_rows,
 )
-from fedscout.experiments.client_settings.request import finer_grid
 from fedscout.experiments.client_settings.tuning import (
     CellResult,
     CellTuning,
@@ -133,7 +132,7 @@ class SettingsTuning:
 
     def grid_at(self, levels: Iterable[float], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
         """Return the full grid of some heterogeneities and quantities."""
-        return grid_of([classes_of(level, self.proxy.num_classes) for level in levels], quantities)
+        return grid_of(levels, quantities, self.proxy.num_classes)
 
     def coarser_grid(self, num_levels: int, num_quantities: int) -> tuple[CellPosition, ...]:
         """Return a grid of fewer cells: the ends and evenly spaced values between, or the middle for one value."""
@@ -150,17 +149,14 @@ class SettingsTuning:
         table_cells = (SettingsCell(at.heterogeneity(num_classes), at.quantity, *setting) for at, setting in cells)
         return SettingsLookup(SettingsTable(tuple(table_cells)))
 
-    def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None, search: str = "gp") -> CellTuning:
-        """Return the tuning of cells by a strategy and a kind of search of `SEARCHES`."""
-        training, changes = self.config.training, SEARCHES[search]
-        changed = {
+    def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None) -> CellTuning:
+        """Return the tuning of cells by a strategy."""
+        training = self.config.training
+        changes = {
             "training": training.model_copy(update={"num_rounds": min(PROXY_ROUNDS, training.num_rounds)}),
-            "search": self.config.search.model_copy(update=changes),
             "strategy": None if strategy is None else {"kind": strategy},
         }
-        patience = changes.get("budget", 5)  # a grid is searched whole
-        config = self.config.model_copy(update=changed)
-        return CellTuning(config, proxy or self.proxy, self.runner.federation.model, patience=patience)
+        return CellTuning(self.config.model_copy(update=changes), proxy or self.proxy, self.runner.federation.model)
 
     def tuned(
         self, tuning: CellTuning, cells: Sequence[CellPosition], known: Mapping[CellPosition, CellResult] | None = None
@@ -204,11 +200,6 @@ def setting_of(spec: StrategySpec, config: StudyConfig) -> Setting:
     return training.learning_rate, training.batch_size, training.local_epochs
 
 
-SEARCHES: Mapping[str, dict[str, Any]] = {
-    "gp": {},
-    "random": {"kind": "random"},
-    "grid": {"kind": "grid", "grid_points": 3, "budget": 27},
-}
 INTERPOLATED = (2, 3)
 """Heterogeneities and quantities of the tuned cells of an interpolated table."""
 
@@ -245,14 +236,13 @@ def worse_proxies(tuning: SettingsTuning, how: str) -> ProxyData:
 def table(
     tuning: SettingsTuning,
     *,
-    search: str = "gp",
     grid: tuple[int, int] | None = None,
     proxies: str = "usual",
     strategy: str | None = None,
     change: Literal["refined", "shuffled", "interpolated"] | None = None,
 ) -> Tuned:
     """Return the table tuned on proxy clients, with a change described in the module."""
-    cells_tuning = tuning.tuning(worse_proxies(tuning, proxies), strategy, search)
+    cells_tuning = tuning.tuning(worse_proxies(tuning, proxies), strategy)
     cells = tuning.coarser_grid(*INTERPOLATED) if change == "interpolated" else tuning.grid
     results = tuning.tuned(cells_tuning, cells if grid is None else tuning.coarser_grid(*grid))
     if change == "refined":

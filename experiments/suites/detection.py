@@ -1,4 +1,4 @@
-"""Accuracy of detection: published and calibrated rules on many federations whose ground truth is known.
+"""Accuracy and cost of detection: published and calibrated rules on federations whose ground truth is known.
 
 A federation is one combination of data set, case, number of clients and seed. A figure is over those for which it is
 defined:
@@ -20,10 +20,6 @@ defined:
 
 *Open*: wrong labels change a client's label counts and class features, so a detection there is neither right nor wrong.
 
-With `absent_clients`, each client misses each exchange at random, as if only part of the clients replied. A client that
-misses the first exchange reports no labels and is queried no further; one that misses a later exchange is left out of
-the detector that the exchange is for. An affected client that never reported its labels is not among those to detect.
-
 `withheld_labels` measures false alarms and power of calibrated label skew if clients withhold the counts of small
 classes. Label counts are drawn, passed through the clients' release (`fedscout.engine.data.client`), and decided on as
 in a detection with default settings. In one half of the federations all clients draw from one distribution; any
@@ -31,76 +27,48 @@ detection is a false alarm, whose rate must not exceed that of one detector. In 
 
 - Dirichlet: each client's distribution of five classes is drawn from a symmetric Dirichlet distribution;
 - one client: the first draws two classes evenly, all others with 95 and 5 %.
+
+The cost of a detection is given in rounds of FedAvg on the same hosts: every client trains and evaluates, through the
+Grid. Detections alternate with blocks of rounds after one of each as a warm-up, so that other load affects both alike.
+`fedscout.detectors.detect` merges the exchanges of all modules; a module alone has exchanges of its own.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from statistics import median_high
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Error, Message
+from threadpoolctl import threadpool_limits
 
-from fedscout.detectors import CalibratedFinding, Finding
+from fedscout.detectors import CalibratedFinding, DetectionConfig, Finding, HeterogeneityReport
+from fedscout.detectors.conversation import hold
+from fedscout.detectors.detect import detect, measure_labels, measure_models
+from fedscout.detectors.feature_exchanges import measure_features
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
-from fedscout.detectors.report import DetectionConfig
+from fedscout.detectors.statistics import paired_clients
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release, release_counts
 from fedscout.engine.errors import ConfigurationError, UserError
-from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import Session
-from fedscout.engine.messages.contents import client_of
 from fedscout.engine.seeds import stream
-from fedscout.engine.trials.runner import OpensGrids
-from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
-from fedscout.experiments.grids.experiment import Cell, Experiment, Given, Settings
+from fedscout.engine.trials.runner import TrialRunner
+from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, built_columns
+from fedscout.experiments.grids.experiment import Cell, Experiment, Given, Settings, arguments
 from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.studies.workflow import Display, Pipeline, measure
-
-REASON = "the client misses this exchange"
-
-
-@dataclass(frozen=True)
-class AbsentClients:
-    """A runner of grids whose clients miss exchanges.
-
-    Attributes:
-        runner: The runner of the underlying grids.
-        probability: That a client misses an exchange, in `[0, 1)`, independently of others and of other exchanges.
-        seed: Of the random absences.
-    """
-
-    runner: OpensGrids
-    probability: float
-    seed: int
-
-    def grid(self, session: Session) -> HostGrid[Any]:
-        """Return a grid whose clients miss exchanges."""
-        grid = self.runner.grid(session)
-        send, exchanges = grid.send_and_receive, itertools.count()
-
-        def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-            absent = self.absent(next(exchanges), grid.facts.num_clients)
-            missed: list[Message] = []
-            delivered: list[Message] = []
-            for message in messages:
-                (missed if client_of(message.metadata.dst_node_id) in absent else delivered).append(message)
-            refusals = [Message(Error(CLIENT_FAILED, REASON), reply_to=message) for message in missed]
-            return [*(send(delivered, timeout=timeout) if delivered else ()), *refusals]
-
-        grid.send_and_receive = send_and_receive  # type: ignore[method-assign]
-        return grid
-
-    def absent(self, exchange: int, num_clients: int) -> Sequence[int]:
-        """Return the clients that miss an exchange."""
-        drawn = stream(self.seed, "absent from an exchange", exchange).random(num_clients)
-        return [client for client in range(num_clients) if drawn[client] < self.probability]
-
+from fedscout.experiments.grids.recommenders import UNCONFIRMED
+from fedscout.experiments.studies.runner import open_runner
+from fedscout.experiments.studies.workflow import Display, Pipeline, measure, run_training, run_workflow
+from fedscout.experiments.timings.engine import run_rounds
+from fedscout.strategies import FedAvgSpec
 
 FEDERATION = ("dataset", "case", "clients", "seed")
 COLUMNS = (*FEDERATION, "rule", "detector")
@@ -139,23 +107,21 @@ def _poisoners(num_attackers: int) -> Case:
     return Case(None, None, True, ("partition.kind=iid", effect), 2 * num_attackers + 1)
 
 
-CASES: Mapping[str, Case] = MappingProxyType(
-    {
-        "iid": Case(False, False, False, ("scenario=iid",)),
-        "label_skew": Case(True, False, False, ("scenario=label_skew",)),
-        "dirichlet": Case(True, False, False, ("partition.kind=dirichlet", "partition.alpha=0.3")),
-        "feature_skew": Case(False, True, False, ("scenario=feature_skew",)),
-        "noisy_labels": Case(None, None, True, ("scenario=noisy_labels",)),
-        "label_poisoning": Case(None, None, True, ("scenario=label_poisoning",)),
-        "corrupted_client": Case(None, True, True, ("scenario=corrupted_client",)),
-        "rare_client": Case(True, None, False, ("partition.kind=heterogeneity_index", f"partition.levels={LEVELS}")),
-        "two_poisoners": _poisoners(2),
-        "three_poisoners": _poisoners(3),
-        "sign_flip": _attack("sign_flip, factor: 4"),
-        "scaled_update": _attack("scaled_update"),
-        "gaussian_update": _attack("gaussian_update, std: 0.1"),
-    }
-)
+CASES: Mapping[str, Case] = {
+    "iid": Case(False, False, False, ("scenario=iid",)),
+    "label_skew": Case(True, False, False, ("scenario=label_skew",)),
+    "dirichlet": Case(True, False, False, ("partition.kind=dirichlet", "partition.alpha=0.3")),
+    "feature_skew": Case(False, True, False, ("scenario=feature_skew",)),
+    "noisy_labels": Case(None, None, True, ("scenario=noisy_labels",)),
+    "label_poisoning": Case(None, None, True, ("scenario=label_poisoning",)),
+    "corrupted_client": Case(None, True, True, ("scenario=corrupted_client",)),
+    "rare_client": Case(True, None, False, ("partition.kind=heterogeneity_index", f"partition.levels={LEVELS}")),
+    "two_poisoners": _poisoners(2),
+    "three_poisoners": _poisoners(3),
+    "sign_flip": _attack("sign_flip, factor: 4"),
+    "scaled_update": _attack("scaled_update"),
+    "gaussian_update": _attack("gaussian_update, std: 0.1"),
+}
 """In an order that decides their seeds: new ones come last."""
 
 
@@ -170,13 +136,11 @@ class Detections:
         datasets: Names; with `max_rows`, and `client_rows` as the minimum for each client.
         clients: Numbers of clients.
         cases: Of `CASES`; None is all.
-        absent: Probability that a client misses an exchange, in `[0, 1)`.
     """
 
     datasets: Mapping[str, Mapping[str, int]]
     clients: Sequence[int]
     cases: Sequence[str] | None = None
-    absent: float = 0.0
 
     def measure(self, experiment: Experiment, context: CellContext) -> Measured:
         """Run detection on every federation that a row includes."""
@@ -228,8 +192,7 @@ class Detections:
             config = read_config(arguments, context.settings)
             pipeline = Pipeline(config, Display())
             with pipeline.place(config.detection.num_rounds) as runner:
-                opens_grids: OpensGrids = AbsentClients(runner, self.absent, config.seed) if self.absent else runner
-                report = measure(opens_grids, config)
+                report = measure(runner, config)
             replied = {facts.client for facts in report.clients}
             affected = [client for client in pipeline.federation.affected_clients if client in replied]
             findings: Sequence[tuple[str, Sequence[Finding | CalibratedFinding]]]
@@ -253,18 +216,18 @@ def verdict(finding: Finding | CalibratedFinding, truth: Case, affected: Sequenc
     return {"recall": finding.detected, **blamed} if expected else blamed
 
 
-SHARES: Final[Mapping[str, tuple[float, ...]]] = {
+SHARES: Mapping[str, tuple[float, ...]] = {
     "two classes, 0.5 %": (0.995, 0.005),
     "two classes, 2 %": (0.98, 0.02),
     "two classes, 5 %": (0.95, 0.05),
     "five classes, 2 %": (0.4, 0.3, 0.2, 0.08, 0.02),
 }
-SIZES: Final[Mapping[str, tuple[int, ...]]] = {
+SIZES: Mapping[str, tuple[int, ...]] = {
     **{f"{clients} × 30": (30,) * clients for clients in (3, 6, 20, 50)},
     **{f"{rows} and 5 × 1,000": (rows, *[1000] * 5) for rows in (15, 25)},
 }
-CONCENTRATIONS: Final = {f"Dirichlet {value:g}": value for value in (0.1, 0.3, 1.0)}
-NUM_CLASSES: Final = 5
+CONCENTRATIONS = {f"Dirichlet {value:g}": value for value in (0.1, 0.3, 1.0)}
+NUM_CLASSES = 5
 
 
 def drawn_counts(labels: str, generator: np.random.Generator, client: int, rows: int) -> IntArray:
@@ -302,3 +265,120 @@ def withheld_labels(
         decision = decide_label_skew_calibrated(released, settings.detector_rate, settings.label_effect, index)
         detections.append(float(decision.detected))
     return CellValues(values=tuple(detections), figures={"share of rows withheld": (withheld / count,)})
+
+
+def distance_of_the_third_client(report: HeterogeneityReport) -> float | None:
+    """Return the ratio of the third client's model distance to the median of the others'."""
+    distances = dict(report.metrics.model_distances)
+    third = distances.pop(2, None)
+    return third / median_high(distances.values()) if third is not None and distances else None
+
+
+def centroid_distance(report: HeterogeneityReport) -> float | None:
+    """Return the largest distance between two clients' centroids on the principal axes, in feature units."""
+    pairs = product(report.centroids.values(), repeat=2)
+    return max((math.dist(*pair) for pair in pairs), default=None)
+
+
+@dataclass(frozen=True)
+class TimedStudies:
+    """Wall time of studies, as a ratio to that of one training in the same repetition.
+
+    Attributes:
+        studies: Arguments of a study in each row; None is the training.
+    """
+
+    studies: Mapping[str, tuple[str, ...] | None]
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Run all rows in each repetition."""
+        built_federations, missing = built_columns(experiment, context)
+        ratios: dict[Cell, list[float]] = {}
+        for column in (built.name for built in built_federations):
+            _study_seconds(None, arguments(experiment.federations[column]), context)  # the first one loads libraries
+            for turn in range(context.num_seeds):
+                context.note(f"turn {turn}")
+                fixed = (*arguments(experiment.federations[column]), *UNCONFIRMED, f"seed={turn}")
+                seconds = {row: _study_seconds(settings, fixed, context) for row, settings in self.studies.items()}
+                training_seconds = next(seconds[row] for row, settings in self.studies.items() if settings is None)
+                for row in self.studies:
+                    ratios.setdefault((row, column), []).append(seconds[row] / training_seconds)
+        return Measured({cell: CellValues(values=tuple(values)) for cell, values in ratios.items()}, missing)
+
+
+def _study_seconds(settings: Sequence[str] | None, fixed: Sequence[str], context: CellContext) -> float:
+    config = read_config((*fixed, *(settings or ())), context.settings)
+    with TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        run = run_training if settings is None else run_workflow
+        run(config, Path(folder) / "run", Display())
+        return time.perf_counter() - started
+
+
+WHOLE = "whole detection, merged exchanges"
+BLOCK_ROUNDS = 10
+"""Rounds per measurement, after a warm-up round."""
+
+
+@dataclass(frozen=True)
+class TimedDetections:
+    """Wall time of a detection and of its modules, in seconds or in rounds of FedAvg over the same clients.
+
+    Rows are `detection, seconds`, `one round, seconds`, `detection, rounds`, or a name of `detection_modules` (rounds).
+    """
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Time every federation, alternating detection and rounds."""
+        cells: dict[Cell, CellValues] = {}
+        built_federations, missing = built_columns(experiment, context)
+        for built in built_federations:
+            context.note(built.name)
+            training = built.config.training.local()
+            turns: list[dict[str, float]] = []
+            with open_runner(built.federation, built.config.engine, None, parallel=1) as unstarted_runner:
+                runner = unstarted_runner.started()
+                modules = detection_modules(runner, training)
+                for _ in range(1 + context.num_seeds):
+                    round_time, whole = round_seconds(runner, training), _seconds(modules[WHOLE])
+                    alone = {name: _seconds(modules[name]) / round_time for name in modules if name in experiment.rows}
+                    times = {"detection, seconds": whole, "one round, seconds": round_time}
+                    turns.append({**alone, **times, "detection, rounds": whole / round_time, WHOLE: whole / round_time})
+            for row in experiment.rows:
+                cells[row, built.name] = CellValues(values=tuple(turn[row] for turn in turns[1:]))
+        return Measured(cells, missing)
+
+
+def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
+    """Return the mean wall time of a FedAvg round with all clients, over a block after a warm-up round."""
+    ends: list[float] = []
+    run_rounds(
+        runner.grid,
+        FedAvgSpec(),
+        runner.facts.num_clients,
+        training,
+        1 + BLOCK_ROUNDS,
+        lambda _: ends.append(time.perf_counter()),
+    )
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def detection_modules(runner: TrialRunner, training: LocalTraining) -> Mapping[str, Callable[[], object]]:
+    """Return, by name, functions that run a module of detection once, each alone, and the whole detection."""
+    grid, settings, seed = runner.grid(Session(training=training, test_fraction=0.0)), DetectionConfig(), 0
+    clients = tuple(range(runner.facts.num_clients))
+    paired = paired_clients(clients, settings.max_pairwise_clients, seed)
+    return {
+        "label skew": lambda: hold(grid, measure_labels(settings, seed)),
+        "feature skew": lambda: hold(grid, measure_features(clients, paired, settings, clients)),
+        "outliers, published rule": lambda: hold(
+            grid, measure_models(clients, (), grid.initial_vectors, training, settings, seed)
+        ),
+        WHOLE: lambda: detect(grid, grid.initial_vectors, training, settings, seed),
+    }
+
+
+def _seconds(module: Callable[[], object]) -> float:
+    with threadpool_limits(limits=1):  # as in a detection
+        began = time.perf_counter()
+        module()
+        return time.perf_counter() - began

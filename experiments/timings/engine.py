@@ -1,4 +1,4 @@
-"""Benchmark of the engine: time of a round per strategy, compared with FedAvg and with other programs.
+"""Benchmarks of the engine on this machine: rounds beside other programs, and what one core can do.
 
 On a machine with other load, timings from different hours are not comparable. Measurements are therefore interleaved:
 in each repetition fedscout runs first and then each peer, and Ray is shut down before a peer starts. The benchmark task
@@ -8,6 +8,13 @@ Each peer is a program that prints one line of JSON; it and its child processes 
 
 - `bare-loop`: plain PyTorch, one process, one thread: the cost of a loop over clients without any framework.
 - `flower`: Flower's simulation, with as many actors as fedscout has hosts.
+
+On one core, training and scoring are compared with matrix products alone. For the larger models of the model table,
+operations are those of the model's layers, with a multiplication and an addition counted as two, forward and backward
+without the gradient with respect to the rows. A step includes everything a client does: gathering rows, forward,
+backward, update. For a block of small dense networks, operations are those of the matrix products: every weight once
+forward, once for its gradient, and once for the gradient with respect to the rows except in the first layer. Times are
+the minimum over repetitions, as other load only lengthens them.
 """
 
 from __future__ import annotations
@@ -19,8 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import timeit
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -28,35 +36,33 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel, Field, ValidationError, computed_field
+from torch import nn
 
 from fedscout.engine.config import EngineConfig
+from fedscout.engine.contracts.algorithm import TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Partition
+from fedscout.engine.data.client import Partition, Samples
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.messages.calls import Session
-from fedscout.engine.runtime.processes import MARK, end_marked
+from fedscout.engine.models.dense import DenseStack
+from fedscout.engine.models.flat import new_model
+from fedscout.engine.runtime.processes import MARK, end_marked, keep_freed_memory
+from fedscout.engine.training.algorithm_runs import train_block
+from fedscout.engine.training.backends import score_clients
+from fedscout.engine.training.loop import RowsWork, descend, score_client
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
-from fedscout.experiments.models.table import dense, lenet, resnet18, textcnn
+from fedscout.experiments.models.table import MODELS
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.runner import open_runner
-from fedscout.experiments.timings.peers.work import (
-    BATCH_SIZE,
-    FEATURE_SHAPES,
-    HIDDEN,
-    LEARNING_RATE,
-    NUM_CLASSES,
-    VOCABULARY_SIZES,
-    WARM_UP_ROUNDS,
-    Task,
-    WorkName,
-    client_rows,
-)
+from fedscout.experiments.timings.peers import work
+from fedscout.experiments.timings.peers.work import Task, WorkName
 from fedscout.strategies import StrategySpec
 
-TRAINING = LocalTraining(local_epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
+TRAINING = LocalTraining(local_epochs=1, batch_size=work.BATCH_SIZE, learning_rate=work.LEARNING_RATE)
 
 SERVER_ROWS = 100
 
@@ -66,22 +72,22 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Feder
 
     The server holds some labeled rows, for strategies that require them.
     """
-    shape = FEATURE_SHAPES[name]
-    settings = ModelSettings(hidden=HIDDEN.get(name), dropout=0.0 if name == "textcnn" else None)
-    build = {"lenet": lenet, "resnet18": resnet18, "resnet18-32": resnet18, "textcnn": textcnn}.get(name, dense)
-    num_tokens = VOCABULARY_SIZES.get(name, 0)
+    shape, num_classes = work.FEATURE_SHAPES[name], work.NUM_CLASSES[name]
+    settings = ModelSettings(hidden=work.HIDDEN.get(name), dropout=0.0 if name == "textcnn" else None)
+    kind = {"tiny": "dense", "resnet18-32": "resnet18"}.get(name, name)
+    num_tokens = work.VOCABULARY_SIZES.get(name, 0)
     features = np.empty((num_clients, num_samples, *shape), np.float32)
     labels = np.empty((num_clients, num_samples), np.int64)
     for client in range(num_clients):
-        features[client], labels[client] = client_rows(name, client, num_samples)
+        features[client], labels[client] = work.client_rows(name, client, num_samples)
     return Federation(
         name=f"{name}, {num_clients} clients of {num_samples}",
         features=features.reshape(-1, *shape),
         labels=labels.reshape(-1),
-        num_classes=NUM_CLASSES[name],
+        num_classes=num_classes,
         partition=Partition(np.arange(num_clients * num_samples), num_samples * np.arange(num_clients + 1)),
-        model=build(ModelRequest(shape, NUM_CLASSES[name], settings, "tokens" if num_tokens else "table", num_tokens)),
-        server=ServerData(*client_rows(name, num_clients, SERVER_ROWS)),
+        model=MODELS[kind](ModelRequest(shape, num_classes, settings, "tokens" if num_tokens else "table", num_tokens)),
+        server=ServerData(*work.client_rows(name, num_clients, SERVER_ROWS)),
     )
 
 
@@ -168,29 +174,16 @@ NOT_INHERITED = ("PYTHON", "RAY_", "VIRTUAL_ENV")
 
 PEER_SECONDS = 600.0
 LIBRARY_MISSING = ("ModuleNotFoundError:", "ImportError:")
+PEERS = ("bare-loop", "flower")
+"""Programs of these names in the folder of peers."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A program to compare with: its display name, its file in the folder of peers, and how to install it."""
-
-    name: str
-    module: str
-    install: str
-
-
-PEERS = (
-    Peer("bare-loop", "bare_loop", "pip install torch"),
-    Peer("flower", "flower_simulation", "pip install 'fedscout[peers]'"),
-)
-
-
-def run_peer(peer: Peer, task: Task, seconds: float = PEER_SECONDS) -> RoundTimes | str:
+def run_peer(peer: str, task: Task, seconds: float = PEER_SECONDS) -> RoundTimes | str:
     """Return the times of a peer, or why it has none; it is killed with its child processes after the time limit."""
     with tempfile.TemporaryDirectory(prefix="fs-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / PROGRAMS.name).symlink_to(PROGRAMS)  # so that it finds the peers, and nothing else of ours
-        command = [sys.executable, "-m", f"{PROGRAMS.name}.{peer.module}", task.text()]
+        command = [sys.executable, "-m", f"{PROGRAMS.name}.{peer.replace('-', '_')}", task.text()]
         out, err, mark = folder / "out", folder / "err", secrets.token_hex(16)
         with out.open("wb") as output, err.open("wb") as errors:
             try:
@@ -211,8 +204,9 @@ def run_peer(peer: Peer, task: Task, seconds: float = PEER_SECONDS) -> RoundTime
                 end_marked(mark)  # Ray's daemons are in groups of their own
         last_line = next((line for line in reversed(err.read_text(errors="replace").splitlines()) if line.strip()), "")
         if code != 0:
-            reason = f"it exited with code {code}: {last_line or 'nothing'}"
-            return f"not installed ({last_line}): {peer.install}" if last_line.startswith(LIBRARY_MISSING) else reason
+            if last_line.startswith(LIBRARY_MISSING):
+                return f"not installed ({last_line}): pip install 'fedscout[peers]'"
+            return f"it exited with code {code}: {last_line or 'nothing'}"
         lines = out.read_text(errors="replace").splitlines()
     answer = next((line for line in reversed(lines) if line.startswith("{")), "{}")
     try:
@@ -263,7 +257,7 @@ def time_engine(
         runner.started()
         for strategy in strategies:
             run = partial(run_rounds, runner.grid, strategy, num_sampled, training, num_scored=task.sampled)
-            run(WARM_UP_ROUNDS, lambda _: None)
+            run(work.WARM_UP_ROUNDS, lambda _: None)
             ends = [time.perf_counter()]
             result = run(task.rounds, lambda _: ends.append(time.perf_counter()))  # noqa: B023  # called before the next
             ends.append(time.perf_counter())
@@ -294,8 +288,6 @@ def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:
 
 def processor_text() -> str:
     """Return the processor's name and the instruction set of PyTorch's kernels, such as `AMD EPYC, AVX512`."""
-    import torch
-
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -308,7 +300,7 @@ def measure_engine(
     engine: EngineConfig,
     training: LocalTraining = TRAINING,
     repeats: int = 1,
-    peers: Sequence[Peer] = (),
+    peers: Sequence[str] = (),
     note: Callable[[str], None] = lambda _: None,
 ) -> EngineReport:
     """Return the benchmark results of strategies and of peers on the same task.
@@ -332,9 +324,9 @@ def measure_engine(
         hosts, times = time_engine(task, strategies, engine, training)
         results: dict[str, RoundTimes | str] = {**times}
         for peer in peers:
-            if peer.name not in missing:
-                note(f"repetition {turn + 1} of {repeats}: {peer.name}")
-                results[peer.name] = run_peer(peer, replace(task, workers=hosts))
+            if peer not in missing:
+                note(f"repetition {turn + 1} of {repeats}: {peer}")
+                results[peer] = run_peer(peer, replace(task, workers=hosts))
         for name, result in results.items():
             if isinstance(result, str):  # one that failed once has no times
                 missing[name] = result
@@ -363,3 +355,91 @@ def report_lines(report: EngineReport) -> list[str]:
     headings = ("milliseconds per round", "median", "minimum", f"times {report.reference}", "parts")
     missing = [f"{name}: {reason}" for name, reason in report.missing.items()]
     return [f"{report.hosts} hosts; {report.processor}", "", *markdown_table(headings, rows), *missing]
+
+
+NUM_BATCHES = 4
+STEPS = LocalTraining(batch_size=work.BATCH_SIZE, learning_rate=1e-3)
+LARGER: tuple[WorkName, ...] = ("lenet", "textcnn", "resnet18", "resnet18-32")
+
+Row = dict[str, str | float]
+"""A row of a printed table, by heading."""
+
+
+def product_rates(turns: int) -> list[Row]:
+    """Return the rate of a large matrix product and a large convolution."""
+    torch.set_num_threads(1)
+    side, channels = 512, 128
+    left, right, product = torch.ones(side, side), torch.ones(side, side), torch.empty(side, side)
+    images = torch.ones(work.BATCH_SIZE, channels, 16, 16).contiguous(memory_format=torch.channels_last)
+    kernel = torch.ones(channels, channels, 3, 3)
+    multiplied = shortest(lambda: torch.mm(left, right, out=product), 10 * turns)
+    convolved = shortest(lambda: nn.functional.conv2d(images, kernel, padding=1), 10 * turns)
+    operations = 2 * images.numel() * kernel[0].numel()
+    return [
+        {"library": f"matrix product of side {side}", "GFLOP/s": 2 * side**3 / multiplied / 1e9},
+        {"library": f"3 x 3 convolution of {channels} channels", "GFLOP/s": operations / convolved / 1e9},
+    ]
+
+
+def kernel_timings(turns: int) -> Iterator[Row]:
+    """Yield the times of each model on one core, and the operations of its layers in a step, forward and backward."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    for name in LARGER:
+        federation = work_federation(name, 1, NUM_BATCHES * work.BATCH_SIZE)
+        factory, data = federation.model, federation.client_data(0).own
+        model = new_model(factory, seed=0)
+        scored = shortest(partial(score_client, model, data), turns)
+        epoch = shortest(partial(descend, new_model(factory, seed=0), data, STEPS, np.random.default_rng(0)), turns)
+        step_seconds, operations = epoch / NUM_BATCHES, _operations(factory(), data)
+        yield {
+            "model": name,
+            "step of 32 rows, ms": 1e3 * step_seconds,
+            "GFLOP": operations / 1e9,
+            "GFLOP/s": operations / step_seconds / 1e9,
+            "scoring, µs per row": 1e6 * scored / len(data),
+        }
+
+
+def _operations(module: nn.Module, data: Samples) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        module(torch.from_numpy(data.features[: work.BATCH_SIZE])).sum().backward()
+    return int(counter.get_total_flops())
+
+
+def shortest(function: Callable[[], object], turns: int) -> float:
+    """Return the minimum seconds over `turns` repetitions, after a warm-up."""
+    return min(timeit.repeat(function, number=1, repeat=turns + 1)[1:])
+
+
+CLIENTS, ROWS = 20, 256
+
+
+def block_timings(turns: int) -> list[Row]:
+    """Return the times of an epoch and of a scoring of 20 dense clients of 256 rows."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    federation = work_federation("dense", CLIENTS, ROWS)
+    model = new_model(federation.model, seed=0)
+    stack = DenseStack.of(model.module, model.layout)
+    assert stack is not None
+    rows = [federation.client_data(client).own for client in range(CLIENTS)]
+    request = TrainRequest(model.vector.clone(), TRAINING)
+
+    def train() -> None:
+        works = [RowsWork(client, np.random.default_rng(client), {}, data) for client, data in enumerate(rows)]
+        train_block(stack, model.layout, request, works)
+
+    def score() -> None:
+        score_clients(model, stack, request.received[None], rows)
+
+    weights = [layer.num_inputs * layer.num_outputs for layer in stack.layers]
+    products = {"training": 3 * sum(weights) - weights[0], "scoring": sum(weights)}
+    rows_of_table: list[Row] = []
+    for name, epoch in (("training", train), ("scoring", score)):
+        seconds, operations = shortest(epoch, turns), 2 * CLIENTS * ROWS * products[name]
+        figures = {"ms": 1e3 * seconds, "GFLOP": operations / 1e9, "GFLOP/s": operations / seconds / 1e9}
+        rows_of_table.append({"20 dense clients of 256 rows": name, **figures})
+    return rows_of_table

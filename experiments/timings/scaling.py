@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -38,14 +38,13 @@ import numpy as np
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.messages.calls import DoubleArray
 from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import dense
-from fedscout.experiments.timings.engine import run_rounds
+from fedscout.experiments.timings.engine import run_rounds, work_federation
 from fedscout.strategies import FedAvgSpec
 
 NODE_BYTES = 500 * 2**20
@@ -113,16 +112,8 @@ class _Work:
         return RoundSize(num_hosts, self.clients, sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths)))
 
     def federation(self) -> Federation:
-        generator = np.random.default_rng(0)
-        features = generator.normal(size=(self.clients * CLIENT_ROWS, FEATURES)).astype(np.float32)
-        return Federation(
-            name="scaling",
-            features=features,
-            labels=np.arange(len(features)) % CLASSES,
-            num_classes=CLASSES,
-            partition=Partition.from_lists(np.split(np.arange(len(features)), self.clients)),
-            model=dense(ModelRequest((FEATURES,), CLASSES, ModelSettings(hidden=self.hidden))),
-        )
+        model = dense(ModelRequest((FEATURES,), CLASSES, ModelSettings(hidden=self.hidden)))
+        return replace(work_federation("tiny", self.clients, CLIENT_ROWS), model=model)
 
 
 def works(nodes: int, clients: int) -> list[_Work]:
@@ -135,17 +126,16 @@ Row = dict[str, Any]
 
 
 def measure_scaling(
-    nodes: Sequence[int], clients: int, rounds: int, target: int, note: Callable[[str], None] = lambda _: None
+    nodes: Sequence[int], clients: int, rounds: int, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, list[Row]]:
-    """Return tables of measured rounds on growing clusters, fitted costs, and estimates for a larger cluster.
+    """Return tables of measured rounds on growing clusters and of fitted costs.
 
-    Costs and estimates need two numbers of nodes. Sizes for which memory is missing are left out with a note.
+    Costs need two numbers of nodes. Sizes for which memory is missing are left out with a note.
 
     Args:
         nodes: Numbers of raylets, ascending.
         clients: Clients of the task with many clients.
         rounds: Measured rounds per size.
-        target: Number of nodes of the estimates.
         note: Called with a line of progress.
     """
     measured: list[tuple[RoundSize, DoubleArray]] = []
@@ -163,33 +153,22 @@ def measure_scaling(
             least = np.min(passes, axis=0)
             measured += zip([work.size(num_nodes) for work in tasks], least, strict=True)
             note(f"{num_nodes} nodes: {', '.join(f'{1000 * wall:.1f}' for wall in least[:, 0])} ms per round")
-    return tables_of(measured, works(target, clients), target)
+    return tables_of(measured)
 
 
-def tables_of(
-    measured: Sequence[tuple[RoundSize, DoubleArray]], larger: Sequence[_Work], target: int
-) -> dict[str, Any]:
-    """Return the measured rounds, fitted costs and estimates for larger ones, as rows of tables in milliseconds."""
+def tables_of(measured: Sequence[tuple[RoundSize, DoubleArray]]) -> dict[str, Any]:
+    """Return the measured rounds and fitted costs as rows of tables in milliseconds."""
     sizes = [size for size, _ in measured]
-    rounds = [_row(size, **dict(zip(QUANTITIES, 1000 * seconds, strict=True))) for size, seconds in measured]
-    if len({size.hosts for size in sizes}) < 2:
-        return {"rounds": rounds, "costs": [], "estimates": []}
-    times = zip(*(seconds for _, seconds in measured), strict=True)
-    models = {quantity: fit(sizes, own) for quantity, own in zip(QUANTITIES, times, strict=True)}
-    costs = [
-        {"cost": quantity, **dict(zip(TERMS, (1000 * model).tolist(), strict=True))}
-        for quantity, model in models.items()
+    rounds = [
+        {"nodes": size.hosts, "clients": size.clients, "parameters": size.parameters}
+        | dict(zip(QUANTITIES, 1000 * seconds, strict=True))
+        for size, seconds in measured
     ]
-    estimates = []
-    for size in (work.size(target) for work in larger):
-        wall, driver, hosts = (1000 * float(models[quantity] @ size.terms) for quantity in QUANTITIES)
-        parts = {"driver": driver, "one host": hosts / target, "megabytes": size.megabytes}
-        estimates.append(_row(size, estimate=driver + hosts / target, **parts, **{"all on these cores": wall}))
-    return {"rounds": rounds, "costs": costs, "estimates": estimates}
-
-
-def _row(size: RoundSize, **figures: float) -> Row:
-    return {"nodes": size.hosts, "clients": size.clients, "parameters": size.parameters} | figures
+    if len({size.hosts for size in sizes}) < 2:
+        return {"rounds": rounds, "costs": []}
+    times = zip(QUANTITIES, zip(*(seconds for _, seconds in measured), strict=True), strict=True)
+    costs = [{"cost": name, **dict(zip(TERMS, (1000 * fit(sizes, own)).tolist(), strict=True))} for name, own in times]
+    return {"rounds": rounds, "costs": costs}
 
 
 @contextmanager

@@ -9,17 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .work import (
-    WARM_UP_ROUNDS,
-    Task,
-    client_tensors,
-    initial_model,
-    model,
-    num_correct,
-    read_task,
-    report,
-    train_epoch,
-)
+from . import work
 
 Rows = tuple[Tensor, Tensor]
 
@@ -35,19 +25,19 @@ def one_round(global_net: nn.Module, local_net: nn.Module, clients: Sequence[Row
     num_rows = sum(len(labels) for _, labels in clients)
     for features, labels in clients:
         local_net.load_state_dict(received)
-        train_epoch(local_net, features, labels)
+        work.train_epoch(local_net, features, labels)
         for name, value in local_net.state_dict().items():
             total[name].add_(value, alpha=len(labels) / num_rows)
     global_net.load_state_dict(total)
-    return sum(num_correct(global_net, *rows) for rows in clients) / num_rows
+    return sum(work.num_correct(global_net, *rows) for rows in clients) / num_rows
 
 
-def main(task: Task) -> None:
+def main(task: work.Task) -> None:
     """Time the rounds."""
-    global_net, local_net = initial_model(task.name, task.device), model(task.name).to(task.device)
-    clients = [client_tensors(task.name, client, task.samples, task.device) for client in range(task.clients)]
+    global_net, local_net = work.initial_model(task.name, task.device), work.model(task.name).to(task.device)
+    clients = [work.client_tensors(task.name, client, task.samples, task.device) for client in range(task.clients)]
     begun_with = {name: value.clone() for name, value in global_net.state_dict().items()}
-    for _ in range(WARM_UP_ROUNDS):
+    for _ in range(work.WARM_UP_ROUNDS):
         one_round(global_net, local_net, clients)
     global_net.load_state_dict(begun_with)
     times = [time.perf_counter()]
@@ -55,8 +45,8 @@ def main(task: Task) -> None:
     for _ in range(task.rounds):
         accuracy = one_round(global_net, local_net, clients)
         times.append(time.perf_counter())
-    report(times, accuracy, ["torch"])
+    work.report(times, accuracy, ["torch"])
 
 
 if __name__ == "__main__":
-    main(read_task(sys.argv[1]))
+    main(work.read_task(sys.argv[1]))

@@ -10,11 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedscout.detectors.feature_skew import ClassMoments
-from fedscout.engine.contracts.client_table import heterogeneity_index
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.contracts.client_table import ENTROPY, heterogeneity_index, metric_named
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.client_settings.proxies import (
-    HETEROGENEITIES,
     QUANTITIES,
     CellPosition,
     ProxyData,
@@ -22,11 +22,11 @@ from fedscout.experiments.client_settings.proxies import (
     classes_of,
     draw_proxy_clients,
     draw_rows,
+    finer_grid,
     grid_of,
-    index_of,
     place_faults,
     proxy_data,
-    refined_classes,
+    refined_levels,
     refined_quantities,
     row_digests,
     scaled,
@@ -34,6 +34,7 @@ from fedscout.experiments.client_settings.proxies import (
     warm_started_by,
 )
 from fedscout.experiments.client_settings.proxies import test_share as share_of_test
+from fedscout.experiments.client_settings.request import HETEROGENEITIES
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
@@ -44,19 +45,12 @@ def test_ten_classes_give_the_published_rows() -> None:
     assert [classes_of(value, 10) for value in HETEROGENEITIES] == [8, 6, 5, 3]
 
 
-def test_two_classes_know_two_indices() -> None:
-    held = {classes_of(value, 2) for value in HETEROGENEITIES}
-    assert held == {1, 2}
-    assert [index_of(count, 2) for count in (2, 1)] == [0, 1]
-    assert len(grid_of([classes_of(value, 2) for value in HETEROGENEITIES], QUANTITIES)) == 2 * len(QUANTITIES)
-
-
 @given(st.integers(2, 200), st.floats(0, 1))
 def test_the_index_that_there_is_is_the_nearest(num_classes: int, wanted: float) -> None:
-    distances = [abs(index_of(held, num_classes) - wanted) for held in range(1, num_classes + 1)]
+    distances = [abs(CellPosition(held, 1).heterogeneity(num_classes) - wanted) for held in range(1, num_classes + 1)]
     held = classes_of(wanted, num_classes)
     assert distances[held - 1] == pytest.approx(min(distances), abs=1e-12)
-    assert classes_of(index_of(held, num_classes), num_classes) == held
+    assert classes_of(CellPosition(held, 1).heterogeneity(num_classes), num_classes) == held
 
 
 def test_quantities_keep_their_proportions() -> None:
@@ -65,7 +59,7 @@ def test_quantities_keep_their_proportions() -> None:
 
 
 def test_a_cell_begins_with_neighbours_before_it_and_never_in_a_circle() -> None:
-    grid = grid_of([8, 6, 5, 3], QUANTITIES)
+    grid = grid_of(HETEROGENEITIES, QUANTITIES, 10)
     first = warm_started_by(grid)
     assert first[CellPosition(8, 100)] == ()
     assert set(first[CellPosition(6, 200)]) == {CellPosition(8, 200), CellPosition(6, 100)}
@@ -74,8 +68,8 @@ def test_a_cell_begins_with_neighbours_before_it_and_never_in_a_circle() -> None
 
 
 def test_what_is_known_comes_before_all_that_is_new() -> None:
-    known = grid_of([8, 3], [100, 300])
-    new = [place for place in grid_of([8, 5, 3], [100, 200, 300]) if place not in known]
+    known = grid_of([0.2, 0.8], [100, 300], 10)
+    new = [place for place in grid_of([0.2, 0.6, 0.8], [100, 200, 300], 10) if place not in known]
     first = warm_started_by(new, known)
     assert set(first[CellPosition(8, 200)]) == {CellPosition(8, 100), CellPosition(8, 300)}
     assert set(first[CellPosition(5, 200)]) == {CellPosition(8, 200), CellPosition(5, 100)}
@@ -84,18 +78,12 @@ def test_what_is_known_comes_before_all_that_is_new() -> None:
 def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:
     assert refined_quantities([100, 200, 400]) == (50, 100, 150, 200, 300, 400, 500)
     assert refined_quantities([100]) == (50, 100, 150)
-    assert refined_classes([9, 5, 1], 9) == (1, 3, 5, 7, 9)
-    assert refined_classes([7, 5], 9) == (4, 5, 6, 7, 8)
-    assert refined_classes([8, 2], 9) == (1, 2, 5, 8, 9)  # no index is below 0 or above 1
-    assert refined_classes([2, 1], 2) == (1, 2)
-
-
-@given(st.sets(st.integers(1, 2000), min_size=1, max_size=8))
-def test_refining_keeps_all_and_goes_beyond_both_ends(quantities: set[int]) -> None:
-    found = refined_quantities(quantities)
-    assert set(found) >= quantities
-    assert found[-1] > max(quantities)
-    assert 1 <= found[0] <= min(quantities)
+    assert refined_levels([0, 0.5, 1]) == (0, 0.25, 0.5, 0.75, 1)
+    assert refined_levels([0.25, 0.5]) == (0.125, 0.25, 0.375, 0.5, 0.625)
+    assert refined_levels([0.125, 0.875], ENTROPY) == (0, 0.125, 0.5, 0.875, 1)  # no value is below 0 or above 1
+    assert refined_levels([1.0, 2.0], OWN) == (0.5, 1.0, 1.5, 2.0, 2.5)
+    assert refined_levels([3.0], OWN) == (3.0,)
+    assert grid_of(refined_levels([0, 1]), [9], 2) == (CellPosition(2, 9), CellPosition(1, 9))
 
 
 # Proxy rows and clients: nobody else's rows, exactly the cell's heterogeneity and quantity, one shared test part.
@@ -146,6 +134,62 @@ def test_shares_of_classes_are_near_equal() -> None:
     for rows in draw_proxy_clients(CellPosition(4, 30), proxy, 5, seed=3).rows:
         counts = np.bincount(proxy.labels[rows])
         assert set(counts[counts > 0]) == {7, 8}
+
+
+def test_the_ends_of_a_finer_grid_reach_as_far_as_the_rows(caplog: pytest.LogCaptureFixture) -> None:
+    plenty, scarce = rows_of([1000] * 9), rows_of([40] * 9)
+    places = grid_of([0.25, 0.75], [20, 100], 9)
+    assert {place.num_classes for place in finer_grid(places, plenty)} == {1, 3, 5, 7, 9}
+    assert {place.quantity for place in finer_grid(places, plenty)} == {10, 20, 60, 100, 140}
+    assert not caplog.records
+    found = finer_grid(places, scarce)  # three classes hold 120 rows, one holds 40
+    assert {place.quantity for place in found} == {10, 20, 60, 100}
+    assert {place.num_classes for place in found} == {3, 5, 7, 9}
+    assert "quantity 140, heterogeneity 1," in caplog.text
+    assert {*places} <= {*found}
+    assert found == tuple(sorted(found, key=lambda place: (-place.num_classes, place.quantity)))
+    assert CellPosition(9, 20) in found
+    assert np.all([place.quantity >= place.num_classes for place in found])
+
+
+def largest(label_counts: IntArray, num_rows: int) -> float:
+    """A metric of a user's own."""
+    return float(label_counts.max() / num_rows)
+
+
+OWN = f"{__name__}:largest"
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "class_rows", "quantities"),
+    [(ENTROPY, HETEROGENEITIES, [400] * 10, [60, 300]), (OWN, (0.05, 0.3, 0.9), [60] * 62, [40, 200])],
+)
+def test_clients_of_a_metric_find_their_cell(
+    metric: str, values: tuple[float, ...], class_rows: list[int], quantities: list[int]
+) -> None:
+    """Whatever classes they hold; a cell's clients differ."""
+    proxy, num_classes = rows_of(class_rows), len(class_rows)
+    for place in grid_of(values, quantities, num_classes, metric):
+        if place.heterogeneity(num_classes) * place.quantity > 60 and metric == OWN:  # 60 rows are of a class at most
+            assert place_faults(place, proxy)
+            continue
+        held = set()
+        for rows in draw_proxy_clients(place, proxy, 5, seed=1).rows:
+            counts = np.bincount(proxy.labels[rows], minlength=num_classes)
+            assert counts.sum() == place.quantity == len(np.unique(rows))
+            value = metric_named(metric)(counts, place.quantity)
+            assert min(values, key=lambda level: abs(level - value)) == place.heterogeneity(num_classes)
+            held.add(tuple(counts.tolist()))
+        assert len(held) > 1
+
+
+def test_neighbours_and_refinement_of_a_metric_go_by_the_value() -> None:
+    grid = grid_of([0.8, 0.2, 0.4], [20, 40], 9, ENTROPY)
+    assert [place.heterogeneity(9) for place in grid[::2]] == [0.2, 0.4, 0.8]
+    assert warm_started_by(grid)[grid[3]] == (grid[1], grid[2])
+    found = finer_grid(grid, rows_of([100] * 9), ENTROPY)
+    assert {*grid} < {*found}
+    assert {place.quantity for place in found} == {10, 20, 30, 40, 50}
 
 
 @pytest.mark.parametrize(
@@ -246,10 +290,3 @@ def test_clients_that_tell_nothing_end_it_in_a_line() -> None:
     federation, config = built("federation.min_release=70")
     with refused(DataError, key="--synthetic"):
         synthetic_rows(federation, config, 300)
-
-
-def test_synthetic_rows_are_proxy_rows_like_others() -> None:
-    federation, config = built()
-    server = synthetic_rows(federation, config, 90)
-    proxy = proxy_data(replace(federation, server=server), 0, of_another=False)
-    assert (len(proxy.labels), proxy.num_left_out, proxy.num_scored) == (90, 0, 21)

@@ -7,27 +7,16 @@ from functools import partial
 from pathlib import Path
 from shutil import copytree
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from fedscout.engine.contracts.client_table import ENTROPY, SettingsCell, SettingsTable, missing_entropy
+from fedscout.engine.arrays import IntArray
+from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.client_settings import tuning
-from fedscout.experiments.client_settings.proxies import (
-    LEVELS,
-    CellPosition,
-    draw_proxy_clients,
-    grid_of,
-    metric_grid,
-    place_faults,
-    refined_values,
-    warm_started_by,
-)
-from fedscout.experiments.client_settings.request import finer_grid
 from fedscout.search.settings_table_file import read_settings_table, write_settings_table
-from tests.experiments.client_settings.test_grid_and_proxy import rows_of
+from tests.experiments.client_settings.test_grid_and_proxy import OWN
 
 SMALL = (
     "federation.dataset=wine",
@@ -58,6 +47,11 @@ def logs(out: Path) -> dict[str, float]:
     )
     assert found["key"].is_unique  # nothing is trained twice
     return dict(zip(found["key"], found["fitness"], strict=True))
+
+
+def rows_per_least(label_counts: IntArray, num_rows: int) -> float:
+    """A metric that not all clients have."""
+    return num_rows // int(label_counts.min())
 
 
 @pytest.fixture(autouse=True)
@@ -141,18 +135,22 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("strategy.kind=fedex",), ("strategy.kind", "fedex")),
         (("search.kind=racing",), ("search.kind", "gp, tpe, random, genetic")),
         (("--metric", "spread"), ("--metric ", "heterogeneity, entropy", "'spread'")),
-        (("--metric", f"{__name__}:largest"), ("--heterogeneity ", "largest")),
-        (("--metric", f"{__name__}:largest", "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
+        (("--metric", OWN), ("--heterogeneity ", "largest")),
+        (("--metric", OWN, "--heterogeneity", "nan"), ("--heterogeneity ", "got nan")),
         (
             ("--metric", f"{__name__}:smallest", "--heterogeneity", "1"),
             ("client_settings.metric", "smallest", "(class counts, rows)"),
         ),
         (
-            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5,2", "--quantity", "9"),
+            ("--metric", f"{__name__}:rows_per_least", "--heterogeneity", "3", "--quantity", "9"),
+            ("rows_per_least must ", "(class counts, rows)", "ZeroDivisionError"),
+        ),
+        (
+            ("--metric", OWN, "--heterogeneity", "0.5,2", "--quantity", "9"),
             ("largest 2 and quantity 9 ", "0.75", "0.333 to 1", "4,000"),
         ),
         (
-            ("--metric", f"{__name__}:largest", "--heterogeneity", "0.5", "--quantity", "600"),
+            ("--metric", OWN, "--heterogeneity", "0.5", "--quantity", "600"),
             ("largest 0.5 and quantity 600 ", "no client", "4,000"),
         ),
         (("--metric", "entropy", "--heterogeneity", "1.1"), ("--heterogeneity ", "got 1.1")),
@@ -171,16 +169,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_table_of_other_settings_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "hrt.parquet"
-    one = ("--heterogeneity", "0", "--quantity", "6", "engine.grid=local")
-    assert tune(*SMALL, *one, "--out", out) == 0
-    written = out.read_bytes()
-    assert tune(*SMALL, *one, "seed=1", "--out", out) == 2
-    assert "seed: 0 before, 1 now" in capfd.readouterr().err
-    assert out.read_bytes() == written
-
-
 @pytest.mark.slow
 def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
@@ -189,6 +177,26 @@ def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: 
     assert run(*wine, *table) == 2
     assert "federation.server_rows=0.4" in capfd.readouterr().err
     assert run(*wine, *table, "federation.server_rows=0.4") == 0
+
+
+FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
+
+
+def test_a_table_of_another_strategy_metric_or_seed_is_not_written_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "hrt.parquet"
+    given = (*FEW_TRIALS, "--heterogeneity", "0.5", "--quantity", "6", "--out", out)
+    assert tune(*given, "strategy.kind=fedadagrad") == 0
+    _, told = read_settings_table(out)
+    assert (told["strategy"], told["tuned"]["strategy"]) == ("fedadagrad", {"kind": "fedadagrad"})
+    written = out.read_bytes()
+    for other in ((), ("strategy.kind=fedadagrad", "seed=1"), ("strategy.kind=fedadagrad", "--metric", "entropy")):
+        assert tune(*given, *other) == 2
+    told_of = capfd.readouterr().err
+    assert "seed: 0 before, 1 now" in told_of
+    assert "metric: 'heterogeneity' before, 'entropy' now" in told_of
+    assert out.read_bytes() == written
 
 
 # A finer table: old cells stay to the bit, new ones are tuned, the grid reaches beyond its ends where rows do.
@@ -233,7 +241,7 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
     ("arguments", "named"),
     [
         (("--out", "coarse.parquet"), ("--out ", "--refine")),
-        (("--quantity", "5", "--out", "fine.parquet"), ("--quantity ", "--refine")),
+        (("--quantity", "5", "--clients", "5", "--out", "fine.parquet"), ("--quantity, --clients ", "--refine")),
         (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 before, 4 now",)),
     ],
 )
@@ -255,76 +263,12 @@ def test_a_table_that_was_not_tuned_is_refused(tmp_path: Path, capfd: pytest.Cap
     assert "--refine " in line
 
 
-def test_ends_are_extended_as_far_as_the_rows_reach(caplog: pytest.LogCaptureFixture) -> None:
-    plenty, scarce = rows_of([1000] * 9), rows_of([40] * 9)
-    places = grid_of([7, 3], [20, 100])
-    assert {place.num_classes for place in finer_grid(places, plenty)} == {1, 3, 5, 7, 9}
-    assert {place.quantity for place in finer_grid(places, plenty)} == {10, 20, 60, 100, 140}
-    assert not caplog.records
-    found = finer_grid(places, scarce)  # three classes hold 120 rows, one holds 40
-    assert {place.quantity for place in found} == {10, 20, 60, 100}
-    assert {place.num_classes for place in found} == {3, 5, 7, 9}
-    assert "quantity 140, heterogeneity 1.00" in caplog.text
-    assert {*places} <= {*found}
-    assert found == tuple(sorted(found, key=lambda place: (-place.num_classes, place.quantity)))
-    assert CellPosition(9, 20) in found
-    assert np.all([place.quantity >= place.num_classes for place in found])
-
-
-# Tables of entropies or values of one's own: cells' clients have them, find their cell, and a command does it all.
-
-
-FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
-
-
-def test_clients_of_an_entropy_find_their_cell() -> None:
-    proxy = rows_of([400] * 10)
-    for place in metric_grid(ENTROPY, LEVELS[ENTROPY], [60, 300], 10):
-        (wanted,) = {place.heterogeneity(10)}
-        for rows in draw_proxy_clients(place, proxy, 5, seed=1).rows:
-            counts = np.bincount(proxy.labels[rows], minlength=10)
-            assert counts.sum() == place.quantity == len(np.unique(rows))
-            assert min(LEVELS[ENTROPY], key=lambda value: abs(value - missing_entropy(counts))) == wanted
-
-
-def test_neighbours_and_refinement_go_by_the_value() -> None:
-    grid = metric_grid(ENTROPY, [0.8, 0.2, 0.4], [20, 40], 9)
-    assert [place.heterogeneity(9) for place in grid[::2]] == [0.2, 0.4, 0.8]
-    assert warm_started_by(grid)[grid[3]] == (grid[1], grid[2])
-    np.testing.assert_allclose(refined_values(ENTROPY, [0.2, 0.8]), [0, 0.2, 0.5, 0.8, 1])
-    np.testing.assert_allclose(refined_values(f"{__name__}:largest", [1.0, 2.0]), [0.5, 1.0, 1.5, 2.0, 2.5])
-    assert {place.quantity for place in finer_grid(grid, rows_of([100] * 9))} == {10, 20, 30, 40, 50}
-
-
-def largest(label_counts: np.ndarray, num_rows: int) -> float:
-    """A metric of a user's own."""
-    return float(label_counts.max() / num_rows)
-
-
-def test_clients_of_a_metric_of_ones_own_find_their_cell() -> None:
-    """Whatever of 62 classes they hold; a cell's clients differ."""
-    proxy, metric, values = rows_of([60] * 62), f"{__name__}:largest", (0.05, 0.3, 0.9)
-    for place in metric_grid(metric, values, [40, 200], 62):
-        if place.heterogeneity(62) == 0.9 and place.quantity == 200:  # 60 rows are of a class at most
-            assert place_faults(place, proxy)
-            continue
-        held = set()
-        for rows in draw_proxy_clients(place, proxy, 5, seed=1).rows:
-            counts = np.bincount(proxy.labels[rows], minlength=62)
-            assert counts.sum() == place.quantity == len(np.unique(rows))
-            nearest = min(values, key=lambda value: abs(value - largest(counts, place.quantity)))
-            assert nearest == place.heterogeneity(62)
-            held.add(tuple(counts.tolist()))
-        assert len(held) > 1
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize(("metric", "levels"), [("entropy", (0.3, 0.7)), (f"{__name__}:largest", (0.5, 0.8))])
-def test_a_table_is_tuned_refined_and_trained_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, levels: tuple[float, float]
+@pytest.mark.parametrize(("metric", "levels"), [("entropy", (0.3, 0.7)), (OWN, (0.5, 0.8))])
+def test_a_table_of_a_metric_is_tuned_refined_and_trained_with(
+    tmp_path: Path, metric: str, levels: tuple[float, float]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     low, high = levels
     grid = ("--metric", metric, "--heterogeneity", f"{low},{high}", "--quantity", "6,12")
     assert tune(*FEW_TRIALS, *grid, "--out", "hrt.parquet") == 0
@@ -339,28 +283,12 @@ def test_a_table_is_tuned_refined_and_trained_with(
     assert {*table.cells} < {*finer.cells}
 
 
-def test_a_table_of_another_metric_is_not_written_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    out = ("--quantity", "6", "--out", tmp_path / "hrt.parquet")
-    assert tune(*FEW_TRIALS, "--heterogeneity", "0.5", *out) == 0
-    assert tune(*FEW_TRIALS, "--metric", "entropy", "--heterogeneity", "0.5", *out) == 2
-    assert "metric" in capfd.readouterr().err
-
-
-def test_a_table_is_tuned_with_another_strategy(tmp_path: Path) -> None:
-    out = ("--heterogeneity", "0.5", "--quantity", "6", "--out", tmp_path / "hrt.parquet")
-    assert tune(*FEW_TRIALS, "strategy.kind=fedadagrad", *out) == 0
-    _, told = read_settings_table(tmp_path / "hrt.parquet")
-    assert told["strategy"] == "fedadagrad"
-    assert told["tuned"]["strategy"] == {"kind": "fedadagrad"}
-    assert tune(*FEW_TRIALS, *out) == 2, "FedAvg's is another table"
-
-
 @pytest.mark.slow
-def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path) -> None:
     small = (*SMALL[:2], "engine.grid=local", "training.num_rounds=2")
     grid = ("--heterogeneity", "0", "--quantity", "12", "search.budget=2", "search.kind=random")
     assert tune(*small, *grid, "--synthetic", "200", "--out", "coarse.parquet") == 0
-    assert read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]["synthetic"] == 200
+    proxy = read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]
+    assert (proxy["synthetic"], proxy["num_rows"], proxy["num_left_out"]) == (200, 200, 0)
     assert tune("--refine", "coarse.parquet", "engine.grid=local", "--out", "fine.parquet") == 0
     assert len(read_settings_table(tmp_path / "fine.parquet")[0].cells) > 1

@@ -19,11 +19,11 @@ from fedscout.experiments.grids.cells import CellContext, Measured, best_round, 
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import Choice, other_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
-from fedscout.experiments.published import measurements
-from fedscout.experiments.published.measurements import TimedDetections, TimedStudies, detection_modules, round_seconds
 from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
+from fedscout.experiments.suites import detection
+from fedscout.experiments.suites.detection import TimedDetections, TimedStudies, detection_modules, round_seconds
 from fedscout.experiments.timings.engine import TRAINING, work_federation
 from fedscout.strategies import FedAvgSpec
 
@@ -278,7 +278,7 @@ def test_modules_are_what_a_detection_is_made_of(monkeypatch: pytest.MonkeyPatch
         runner = unstarted.started()
         found: dict[str, Any] = {name: module() for name, module in detection_modules(runner, TRAINING).items()}
         ticks = iter(range(10**6))  # ten ticks from the first of eleven ends to the last
-        monkeypatch.setattr(measurements, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+        monkeypatch.setattr(detection, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
         assert round_seconds(runner, TRAINING) == 1
     report = found["whole detection, merged exchanges"]
     assert found["label skew"].finding == report.label_skew

@@ -17,13 +17,13 @@ from fedscout.experiments.grids.comparison import (
     Verdict,
     bootstrap_mean,
     cell_results,
+    experiment_picture,
     group_means,
     means,
     share,
     statement_results,
 )
 from fedscout.experiments.grids.experiment import Cell, Experiment
-from fedscout.experiments.grids.tables import experiment_picture
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
 VALUES = {("high", "x"): HIGH, ("low", "x"): LOW, ("near", "x"): NEAR}

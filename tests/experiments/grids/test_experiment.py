@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
-from fedscout.experiments.grids.catalogue import ANSWERS, Entry, catalogue, entries_named, recorded_answers
+from fedscout.experiments.grids.catalogue import ANSWERS, Entry, Run, catalogue, entries_named, recorded_answers
 from fedscout.experiments.grids.experiment import (
     Choose,
     Detect,
@@ -53,18 +53,11 @@ def test_cells_are_rows_by_columns_whose_settings_lie_over_those_of_all() -> Non
     assert isinstance(found.rows["rules"], Choose)
 
 
-def test_axes_are_crossed() -> None:
-    axes = {"federation.partition.alpha": [0.1, 1], "federation.num_clients": [4, 5]}
+def test_axes_are_crossed_and_their_levels_can_have_names() -> None:
+    axes = {"federation.scenario": {"plain": None, "two": ["a", "b"]}, "federation.num_clients": [4, 5]}
     found = experiment(columns={}, axes=axes)
-    assert [*found.federations] == [f"alpha={alpha}, num_clients={clients}" for alpha in (0.1, 1) for clients in (4, 5)]
-
-
-def test_levels_of_an_axis_can_have_names() -> None:
-    found = experiment(
-        columns={}, axes={"federation.scenario": {"plain": None, "two": ["a", "b"]}, "model.kind": ["dense"]}
-    )
-    assert [*found.federations] == ["plain, dense", "two, dense"]
-    assert found.federations["two, dense"]["federation.scenario"] == ["a", "b"]
+    assert [*found.federations] == [f"{name}, num_clients={clients}" for name in ("plain", "two") for clients in (4, 5)]
+    assert found.federations["two, num_clients=5"]["federation.scenario"] == ["a", "b"]
 
 
 def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
@@ -99,8 +92,8 @@ def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
 
 
 def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
-    published = {"FedAvg": [50, None, [25, 5]], "rules": {"b": 100}}
-    assert experiment(published=published, factor=0.01).printed() == {
+    published = {"FedAvg": [0.5, None, [0.25, 0.05]], "rules": {"b": 1}}
+    assert experiment(published=published).printed() == {
         ("FedAvg", "a"): (0.5, None),
         ("FedAvg", "c, d"): (0.25, 0.05),
         ("rules", "b"): (1.0, None),
@@ -189,8 +182,7 @@ def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
     whole = experiment(
         reference="FedAvg",
         statements={"FedAvg > rules @ *": "one", "FedAdam > rules @ a": "other"},
-        published={"rules": [10, [20, 2], 30]},
-        factor=0.1,
+        published={"rules": [1, [2, 0.2], 3]},
     )
     part = whole.only(["rules"], ["b", "a"])
     assert part.cells() == [("FedAvg", "a"), ("rules", "a"), ("FedAvg", "b"), ("rules", "b")]
@@ -250,6 +242,11 @@ def test_a_table_is_found_by_each_of_its_names_and_a_source_s_name_is_all_of_the
     assert entries_named(ENTRIES, []) == ENTRIES
     with pytest.raises(ConfigurationError):
         entries_named(ENTRIES, ["choice/tabel6"])
+
+
+def test_a_shown_command_names_its_searchers() -> None:
+    run = Run("bench", num_seeds=3, rows=("a b",), more_rows={"own:Search": Choose(kind="choose", by="own:Search")})
+    assert run.shown == "bench --seeds 3 --rows 'a b' --searcher own:Search"
 
 
 def test_recorded_answers_are_those_of_their_requests_and_replace_a_model_that_is_not_configured(

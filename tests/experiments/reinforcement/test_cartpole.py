@@ -70,7 +70,7 @@ def test_transitions_follow_the_published_equations_of_motion() -> None:
     """Euler's method over 0.02 s with the accelerations of Barto, Sutton and Anderson (without friction)."""
     physics = Physics(gravity=20.0, pole_length=0.1, force=7.0)
     rows, _ = play(policy([0, 0, 1, 1]), physics, 3, 0.3, np.random.default_rng(1))
-    steps = Transitions(rows, 4)
+    steps = Transitions.of(rows)
     before, after = steps.observations.astype(np.float64), steps.next_observations.astype(np.float64)
     force = np.where(steps.actions == 1, 7.0, -7.0)
     x, v, angle, rotation = before.T
@@ -90,7 +90,7 @@ def test_an_episode_cut_at_500_steps_has_not_ended() -> None:
     rows, lengths = play(policy([0, 0, 1, 1]), Physics(gravity=1e-6, force=1e-3), 5, 0.0, np.random.default_rng(0))
     assert (lengths == 500).any()
     assert len(rows) == lengths.sum()
-    assert Transitions(rows, 4).ended.sum() == (lengths < 500).sum()
+    assert Transitions.of(rows).ended.sum() == (lengths < 500).sum()
 
 
 def test_targets_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_targets_by_hand() -> None:
     rows[:, 5] = 1.0
     rows[:, 6] = 3.0
     rows[1, -1] = 1.0
-    assert targets(trained, Transitions(rows, 4), 0.9).tolist() == pytest.approx([0.1 + 0.9 * 3.0, 0.1])
+    assert targets(trained, Transitions.of(rows), 0.9).tolist() == pytest.approx([0.1 + 0.9 * 3.0, 0.1])
 
 
 def test_the_memory_and_the_number_of_steps_carry_on() -> None:
@@ -112,10 +112,10 @@ def test_the_memory_and_the_number_of_steps_carry_on() -> None:
     assert len(again.state[MEMORY_KEY]) > len(first.state[MEMORY_KEY])
     np.testing.assert_array_equal(again.state[MEMORY_KEY][: len(first.state[MEMORY_KEY])], first.state[MEMORY_KEY])
     assert again.state[STEPS_KEY][0] > first.state[STEPS_KEY][0]
-    assert Transitions.empty(4).extended(np.zeros((MEMORY_STEPS + 7, 11), np.float32), MEMORY_STEPS).rows.shape == (
-        MEMORY_STEPS,
-        11,
-    )
+    full = {**first.state, MEMORY_KEY: np.zeros((MEMORY_STEPS, 11), np.float32)}
+    kept = task.train(trained, asked_of(trained), work(state=full), None).state[MEMORY_KEY]
+    assert kept.shape == (MEMORY_STEPS, 11)
+    assert kept[-1].any()
 
 
 def test_training_depends_on_what_it_is_given_alone() -> None:
@@ -142,11 +142,10 @@ def test_playing_draws_from_what_it_is_given_alone() -> None:
 
 
 def test_physics_of_named_clients_stack() -> None:
-    environment = cartpole(3, (PhysicsConfig(gravity=5.0), PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1)))
-    assert isinstance(environment.task, CartPoleTask)
-    assert environment.task.physics == (Physics(5.0), Physics(5.0), Physics(20.0, 0.1))
-    assert environment.affected_clients == (0, 1, 2)
-    carts = environment.task.physics[2].environment(1)
+    task = cartpole(3, (PhysicsConfig(gravity=5.0), PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1)))
+    assert task.physics == (Physics(5.0), Physics(5.0), Physics(20.0, 0.1))
+    assert task.affected_clients == (0, 1, 2)
+    carts = task.physics[2].environment(1)
     assert (carts.gravity, carts.length) == (20.0, 0.05)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -9,17 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
 from scipy import stats
 
 from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig, HeterogeneityReport
 from fedscout.detectors.detect import detect
-from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import UserError
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.replies import CLIENT_FAILED
 from fedscout.engine.messages.calls import Cohort, Session
-from fedscout.engine.trials.runner import LocalRunner
+from fedscout.engine.messages.contents import client_of
 from fedscout.experiments import suites
 from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
@@ -28,9 +30,7 @@ from fedscout.experiments.suites import intervals
 from fedscout.experiments.suites.detection import (
     CASES,
     MEASURES,
-    REASON,
     RULES,
-    AbsentClients,
     Detections,
     verdict,
     withheld_labels,
@@ -139,9 +139,9 @@ def test_only_federations_of_a_row_are_run_and_what_data_do_not_allow_is_told(tm
 
 
 @pytest.mark.slow
-def test_any_alarm_is_that_of_any_detector_and_clients_may_be_absent(tmp_path: Path) -> None:
+def test_any_alarm_is_that_of_any_detector(tmp_path: Path) -> None:
     rows = {**ALARMS, "features": {"detector": "feature_skew"}, "outliers": {"detector": "outliers"}}
-    found = measured(tmp_path, rows, datasets={"wine": {}}, clients=[5], cases=["iid"], absent=0.2).values
+    found = measured(tmp_path, rows, datasets={"wine": {}}, clients=[5], cases=["iid"]).values
     for rule in RULES:
         alarms = [found[row, f"false alarms, {rule}"] for row in ("labels", "features", "outliers")]
         assert found["any", f"false alarms, {rule}"] == (max(alarm for of_row in alarms for alarm in of_row),)  # type: ignore[type-var]
@@ -150,26 +150,38 @@ def test_any_alarm_is_that_of_any_detector_and_clients_may_be_absent(tmp_path: P
 # Detection among clients that miss exchanges.
 
 
+class AbsentClients(LocalGrid):
+    """A grid whose clients miss each exchange with a probability, drawn anew for each."""
+
+    def __init__(self, source: Federation, probability: float, seed: int) -> None:
+        super().__init__(source, CLIENT_QUERIES, session=Session())
+        self._generator, self._probability = np.random.default_rng(seed), probability
+        self.absent: list[set[int]] = []
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        drawn = self._generator.random(self.facts.num_clients) < self._probability
+        self.absent.append({*np.flatnonzero(drawn).tolist()})
+        missed: list[Message] = []
+        delivered: list[Message] = []
+        for message in messages:
+            (missed if client_of(message.metadata.dst_node_id) in self.absent[-1] else delivered).append(message)
+        refusals = [Message(Error(CLIENT_FAILED, REASON), reply_to=message) for message in missed]
+        return [*(super().send_and_receive(delivered, timeout=timeout) if delivered else ()), *refusals]
+
+
+REASON = "the client misses this exchange"
+
+
 def report_of(source: Federation, probability: float, seed: int = 0) -> tuple[HeterogeneityReport, AbsentClients]:
-    runner = AbsentClients(LocalRunner(ClientHost(source, CLIENT_QUERIES)), probability, seed)
-    grid = runner.grid(Session())
-    grouped = source.groups is not None
-    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0, grouped=grouped), runner
-
-
-def test_nobody_absent_changes_nothing() -> None:
-    source = federation(gaussian_clients([40] * 4))
-    plain = LocalGrid(source, CLIENT_QUERIES)
-    expected = detect(plain, plain.initial_vectors, LocalTraining(), DetectionConfig(), seed=0)
-    report, _ = report_of(source, 0.0)
-    assert report.model_dump(exclude={"timings"}) == expected.model_dump(exclude={"timings"})
+    grid, grouped = AbsentClients(source, probability, seed), source.groups is not None
+    return detect(grid, grid.initial_vectors, LocalTraining(), DetectionConfig(), seed=0, grouped=grouped), grid
 
 
 def test_who_misses_the_first_exchange_takes_no_part() -> None:
     """Labels are compared as if there were the others alone, and the report says who told nothing."""
     clients = gaussian_clients([40] * 12)
-    report, runner = report_of(federation(clients), 0.3)
-    absent = runner.absent(0, 12)
+    report, grid = report_of(federation(clients), 0.3)
+    absent = sorted(grid.absent[0])
     assert 0 < len(absent) < 9
     assert report.withheld == dict.fromkeys(absent, REASON)
     there = [client for client in range(12) if client not in absent]

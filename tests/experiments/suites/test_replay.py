@@ -162,6 +162,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.about == made.about
     assert other.about.half == "held out"
     assert read.trials == made.trials
+    scores = dict(zip([spec.kind for spec in read.specs], read.scores.mean(axis=1), strict=True))
+    assert scores["krum"] == 0.25, "a failed trial is worth guessing"
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
@@ -172,22 +174,9 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
             read_table(tmp_path / name)
 
 
-def test_a_failed_trial_is_worth_guessing() -> None:
-    made = federation(lambda spec, seed: math.nan if spec.kind == "krum" else 0.75)
-    scores = dict(zip([spec.kind for spec in made.specs], made.scores.mean(axis=1), strict=True))
-    assert scores["krum"] == 0.25
-    assert scores["fedavg"] == pytest.approx(0.75)
-
-
 def of(found: Measured, figure: str, row: str) -> Values:
     (values,) = [own for (name, _), own in found.figures[figure].items() if name == row]
     return values
-
-
-def test_what_there_is_to_win() -> None:
-    found = ReplayedFederation(federation(by_rate))
-    means = [own.mean() for own in (found.baseline, found.tuned, found.oracle)]
-    assert means == pytest.approx([0.61, 0.81, 0.91])
 
 
 def test_references_are_chosen_on_other_seeds_than_the_judging_one(tmp_path: Path) -> None:
@@ -451,9 +440,6 @@ def test_the_example_of_the_page_finds_what_it_tries(table: Path) -> None:
     (values,) = found.values.values()
     assert values == pytest.approx([0.0] * len(SEEDS), abs=1e-9)
     assert costs(found) == {8.0}
-
-
-def test_the_budget_is_the_studies(table: Path) -> None:
     assert costs(replayed(table, ["halving:Halving"], "search.budget=3")) == {3.0}
 
 

@@ -41,10 +41,6 @@ def test_a_mean_of_two_has_student_s_interval_with_one_degree_of_freedom() -> No
     assert (mean.low, mean.high) == (pytest.approx(0.5 - half), pytest.approx(0.5 + half))
 
 
-def test_a_single_study_has_no_interval() -> None:
-    assert mean_of([0.25]) == Mean(0.25, None, None, 1)
-
-
 def test_studies_of_one_data_set_share_their_rows() -> None:
     """Two studies of three seeds each, a fifth of the rows tested: half widths √(1/2 + 3/4) in place of √(1/2) of S."""
     split = {"test_to_train": 0.25, "num_confirmation_seeds": 3}

@@ -46,14 +46,10 @@ def test_the_terms_are_those_of_the_formula() -> None:
     assert RoundSize(10, 100, 50_000).terms == pytest.approx([1, 10, 100, 6])
 
 
-def test_a_linear_law_is_found() -> None:
-    sizes = grid(2, 4, 8)
-    assert fit(sizes, times(sizes)) == pytest.approx(LAW, rel=1e-9)
-
-
-def test_no_coefficient_is_negative() -> None:
+def test_a_linear_law_is_found_and_no_coefficient_is_negative() -> None:
     """Times that fall with the hosts would by a plain fit give a negative cost of a host."""
     sizes = grid(2, 4, 8)
+    assert fit(sizes, times(sizes)) == pytest.approx(LAW, rel=1e-9)
     assert min(fit(sizes, [0.1 / size.hosts for size in sizes])) >= 0
 
 
@@ -78,9 +74,9 @@ def test_without_memory_nothing_is_measured_and_the_reason_is_told(monkeypatch: 
     started: list[int] = []
     monkeypatch.setattr("fedscout.experiments.timings.scaling.memory_in_use", lambda: (0, SPARE_BYTES))
     monkeypatch.setattr("fedscout.experiments.timings.scaling._growing_hosts", lambda: nullcontext(started.append))
-    found = measure_scaling([2, 4], 1000, 4, 100, told.append)
+    found = measure_scaling([2, 4], 1000, 4, told.append)
     assert [re.findall(r"[\d.]+", line) for line in told] == [["2", "2", "2.0", "1.0"]]
-    assert (found, started) == ({"rounds": [], "costs": [], "estimates": []}, [])
+    assert (found, started) == ({"rounds": [], "costs": []}, [])
 
 
 @pytest.mark.parametrize("nodes", ["4,2", "2,2", "0,1", "two", "", "1,,2"])
@@ -93,7 +89,7 @@ def test_numbers_of_nodes_must_ascend(nodes: str) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_clusters_of_one_and_two_nodes_are_measured_and_ended() -> None:
-    arguments = ["bench", "scaling", "--nodes", "1,2", "--clients", "20", "--rounds", "4", "--target", "50", "--json"]
+    arguments = ["bench", "scaling", "--nodes", "1,2", "--clients", "20", "--rounds", "4", "--json"]
     with short_folder() as folder, MarkedProcesses() as processes:
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "TMPDIR": str(folder)}
         command = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
@@ -112,11 +108,7 @@ def test_clusters_of_one_and_two_nodes_are_measured_and_ended() -> None:
         for clients, parameters in ((hosts, SMALL), (20, SMALL), (hosts, LARGE))
     ]
     assert all(row[quantity] > 0 for row in rows for quantity in QUANTITIES)
-    assert [row["nodes"] for row in document["estimates"]] == [50, 50, 50]
-    (costs,) = (row for row in document["costs"] if row["cost"] == "hosts")
-    coefficients = [costs[term] for term in TERMS]
-    large = document["estimates"][2]
-    assert large["one host"] == pytest.approx(np.dot(coefficients, RoundSize(50, 50, LARGE).terms) / 50)
-    assert large["estimate"] == pytest.approx(large["driver"] + large["one host"])
+    assert [row["cost"] for row in document["costs"]] == [*QUANTITIES]
+    assert all(row[term] >= 0 for row in document["costs"] for term in TERMS)
     assert text.startswith("fedscout: starting 1 nodes\nfedscout: 1 nodes: ")
     assert (left, processes.stubborn) == ([], [])
