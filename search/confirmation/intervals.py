@@ -1,4 +1,4 @@
-"""Confidence intervals for paired differences over seeds, and a group sequential design over looks.
+"""Confidence intervals for paired differences over seeds, and the design of a confirmation.
 
 **Two intervals.** A seed splits the same rows again, and trains and tests on them. Given the rows, seeds are
 independent, so Student's t interval of their differences, with variance S²/s, covers the mean over all seeds *of these
@@ -34,29 +34,10 @@ F.2.2.1). This is a lower bound on the standard deviation, with one test row as 
 the step is unknown, there is no interval. Intervals are clipped to the range of the measure, which keeps their
 coverage.
 
-**Sequential looks.** Seeds are trained in batches, and stopping as soon as an ordinary t test is significant would give
-far more false positives than 5 %. Here the 5 % are spent over the looks by the O'Brien-Fleming-like function of Lan and
-DeMets (Discrete sequential boundaries for clinical trials, Biometrika 70, 1983): up to the share t of the largest
-number of seeds,
-
-    α(t) = 2 − 2 Φ(z(1 − α/2) / √t),
-
-so that early looks decide only extreme differences, and the last look pays little for the earlier ones. Look k's
-interval is the t interval of error α(t_k) − α(t_{k−1}). All of a study's intervals hold simultaneously with probability
-at least 1 − α (repeated confidence intervals: Jennison and Turnbull, JRSS B 51, 1989), so it may stop at any look, for
-any reason.
-
-Deviation: the boundaries are not those of the joint distribution of the looks, which for small samples has no closed
-form, but add up the errors (Bonferroni's inequality). That is valid for any number of seeds and any correlation of the
-looks, and somewhat conservative. Likewise the error of a look is divided by the number of challengers for comparisons
-with FedAvg, and by the number of their pairs for comparisons between them. What holds for all of them holds for the
-picked one. With a single look and a single challenger this is the ordinary 95 % interval. Comparisons with a baseline
-correct for the selection of the challengers among all configurations of the search.
-
-**Futility.** The interval for new data does not vanish, so a difference may be too small for any number of seeds. A
-look stops for futility if, with the observed standard deviation, no mean inside the 95 % interval for another run here
-would exclude zero from the last look's interval. This causes no false positives: it only reports "no difference"
-earlier.
+**Several challengers.** The 5 % are divided by the number of challengers for comparisons with FedAvg, and by the number
+of their pairs for comparisons between them (Bonferroni's inequality). What holds for all of them holds for the picked
+one. With a single challenger this is the ordinary 95 % interval. Comparisons with a baseline correct for the selection
+of the challengers among all configurations of the search.
 """
 
 from __future__ import annotations
@@ -189,28 +170,6 @@ def _rounding(values: Sequence[float]) -> float:
     return 8 * float(np.finfo(np.float64).eps) * max(1.0, *map(abs, values), 0.0)
 
 
-def half_width(
-    differences: Sequence[float],
-    count: int,
-    error: float,
-    resolution: float,
-    test_to_train: float,
-    num_tried: int,
-) -> float:
-    """Return how far below the mean the interval of `count` seeds ends if their differences have the same spread, >= 0.
-
-    Args:
-        differences: At least two.
-        count: Number of seeds, at least two.
-        error: See `paired_difference`, as for the others.
-        resolution: Step of the scale.
-        test_to_train: n_test / n_train.
-        num_tried: Candidates of which this is the best; 1 also gives the distance of the upper end.
-    """
-    deviation = max(float(np.std(differences, ddof=1)), resolution / math.sqrt(6))
-    return critical_value(count, error, test_to_train, num_tried) * deviation * math.sqrt(1 / count + test_to_train)
-
-
 @lru_cache(maxsize=1024)
 def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tried: int = 1) -> float:
     """Return the value that the t statistic exceeds with probability `error` / 2 under the null hypothesis, > 0.
@@ -251,28 +210,11 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
 NEW_DATA = "for new data from these clients"
 """What the wider interval is for if each seed tests on different rows."""
 
-FEWEST_SEEDS = 2
-"""A single difference has no interval."""
 
-FEWEST_TO_GIVE_UP = 4
-"""A standard deviation of fewer differences predicts the others poorly."""
-
-
-def spent_error(share: float, error: float = ERROR) -> float:
-    """Return the cumulative error that may be spent up to a share of the seeds, in `[0, 1]`."""
-    if share <= 0 or share >= 1:
-        return error if share >= 1 else 0.0
-    from scipy.special import ndtr, ndtri  # not before: the command line starts without it
-
-    return float(2 * ndtr(ndtri(error / 2) / math.sqrt(share)))
-
-
-class SequentialDesign(BaseModel):
-    """Group sequential design of a confirmation, fixed before its first trial.
+class Design(BaseModel):
+    """Design of a confirmation.
 
     Attributes:
-        max_seeds: Largest number of seeds of a challenger.
-        batch: Seeds between looks; None looks once, at the end.
         num_challengers: Configurations compared with FedAvg.
         num_tried: Configurations of the search, of which these are the best.
         resolution: Step of the scores' scale, see `fedscout.search.confirmation.intervals`.
@@ -283,8 +225,6 @@ class SequentialDesign(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    max_seeds: int = Field(ge=0)
-    batch: int | None = Field(default=None, ge=1)
     num_challengers: int = Field(default=1, ge=1)
     num_tried: int = Field(default=1, ge=1)
     resolution: float = Field(default=0.0, ge=0)
@@ -297,48 +237,16 @@ class SequentialDesign(BaseModel):
         """Description of the wider interval; the narrower one is for another run here."""
         return "for new data, for which it is too short" if self.same_rows else NEW_DATA
 
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """Numbers of seeds, ascending, after which the comparison is assessed."""
-        if self.batch is None:
-            return (self.max_seeds,) if self.max_seeds else ()
-        inner = range(self.batch, self.max_seeds, self.batch)
-        return (*(count for count in inner if count >= FEWEST_SEEDS), *((self.max_seeds,) if self.max_seeds else ()))
-
-    def error_at(self, num_seeds: int) -> float:
-        """Return the error of the look after `num_seeds` seeds, for all its comparisons together."""
-        looks = self.looks
-        index = looks.index(num_seeds)
-        previous = looks[index - 1] if index else 0
-        return spent_error(num_seeds / self.max_seeds) - spent_error(previous / self.max_seeds)
-
     def against_baseline(self, challenger: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
-        """Compare a challenger with a baseline, on the challenger's seeds."""
-        error = self.error_at(len(challenger)) / self.num_challengers
-        return self._paired_difference(challenger, baseline[: len(challenger)], error, self.num_tried)
+        """Compare a challenger with a baseline on the same seeds."""
+        return self._compared(challenger, baseline, self.num_challengers, self.num_tried)
 
     def against_challenger(self, leader: Sequence[float], other: Sequence[float]) -> PairedDifference:
-        """Compare two challengers on their common seeds; the second may have been dropped earlier."""
-        num_pairs = max(1, self.num_challengers * (self.num_challengers - 1) // 2)
-        error = self.error_at(len(other)) / num_pairs
-        return self._paired_difference(leader[: len(other)], other, error)
+        """Compare two challengers on the same seeds."""
+        return self._compared(leader, other, max(1, self.num_challengers * (self.num_challengers - 1) // 2))
 
-    def is_futile(self, challenger: Sequence[float], baseline: Sequence[float]) -> bool:
-        """Return whether the comparison is futile: the last look would hardly separate the two."""
-        count = len(challenger)
-        if count < FEWEST_TO_GIVE_UP or count >= self.max_seeds:
-            return False
-        error = self.error_at(self.max_seeds) / self.num_challengers
-        difference = paired_difference(challenger, baseline[:count], resolution=self.resolution)
-        if difference.low is None or difference.high is None:  # equal differences on a scale whose step is not known
-            return False
-        above, below = (
-            half_width(difference.differences, self.max_seeds, error, self.resolution, self.test_to_train, num_tried)
-            for num_tried in (1, self.num_tried)
-        )
-        return -above < difference.low and difference.high < below
-
-    def _paired_difference(
-        self, ours: Sequence[float], others: Sequence[float], error: float, num_tried: int = 1
+    def _compared(
+        self, ours: Sequence[float], others: Sequence[float], num_comparisons: int, num_tried: int = 1
     ) -> PairedDifference:
+        error = ERROR / num_comparisons
         return paired_difference(ours, others, error, self.resolution, self.test_to_train, self.span, num_tried)
