@@ -1,17 +1,9 @@
 """Arguments and import paths of user-defined classes in documents.
 
-JSON values are converted by the annotations of the user's constructor:
-
-| annotation | accepts |
-| --- | --- |
-| `str` | text; an integer or boolean as it is written: `1` is `"1"`, `true` is `"true"` |
-| an enum | the name of a member, or its value |
-| `tuple`, `list`, `set`, `frozenset`, `Sequence` | a list, whose items are converted likewise |
-| `X | None` | null, or the values of `X` |
-| any other, or none | the value unchanged |
-
-YAML reads `007`, `1.10` and `yes` as a number or a boolean and loses their spelling, so text must be quoted
-(`strategy.values.mode='"007"'` in a shell). A float for a `str` is therefore refused.
+JSON values are validated and converted by pydantic against the annotations of the user's constructor: a list becomes a
+tuple or a set, a value the member of an enum. An annotation that pydantic does not know accepts any value. YAML reads
+`007`, `1.10` and `yes` as a number or a boolean and loses their spelling, so text must be quoted
+(`strategy.values.mode='"007"'` in a shell).
 
 An import path has the form `package.module:Class`. It is imported when the class is checked against a cohort
 or built, never when a document is parsed.
@@ -19,32 +11,20 @@ or built, never when a document is parsed.
 
 from __future__ import annotations
 
-import collections.abc
 import importlib
 import inspect
 import logging
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping, Set
-from enum import Enum
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Callable, Mapping, Set
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.seeds import UNSEEDED, unseeded_generators
-from fedscout.engine.text import alternatives, shown
+from fedscout.engine.text import details, fault_of
 from fedscout.engine.user_code import code_digests
-
-_COLLECTIONS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {
-    tuple: tuple,
-    list: list,
-    set: set,
-    frozenset: frozenset,
-    collections.abc.Sequence: list,
-    collections.abc.Iterable: list,
-    collections.abc.Collection: list,
-}
 
 
 def accepted(constructor: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
@@ -92,14 +72,20 @@ def converted(path: str, constructor: Callable[..., Any], values: Mapping[str, A
     Raises:
         StrategyError: If a value can't be converted; contains all faults.
     """
-    annotations = _annotations(constructor)
+    target = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]  # as called
+    try:
+        annotations = typing.get_type_hints(target, include_extras=True)
+    except Exception:  # a name under TYPE_CHECKING, or whatever evaluating a user's text raises
+        annotations = {}
     arguments: dict[str, Any] = {}
     faults = []
     for name, value in values.items():
         try:
-            arguments[name] = _converted(value, annotations.get(name, Any))
-        except ValueError as error:
-            faults.append(f"{name} of {path} {error}")
+            arguments[name] = TypeAdapter(annotations.get(name, Any)).validate_python(value)
+        except PydanticUserError:  # it does not know such a type
+            arguments[name] = value
+        except ValidationError as error:
+            faults.append(fault_of(f"{name} of {path}", details(error)[0]))
     if faults:
         raise StrategyError(faults)
     return arguments
@@ -125,69 +111,6 @@ def constructed(
         raise
     except (Exception, SystemExit) as error:  # a user's constructor may raise anything
         raise StrategyError.of(path, f"accept {dict(told)}", f"{type(error).__name__}: {error}") from error
-
-
-def _annotations(constructor: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the annotations of a constructor's parameters; `Any` for those that can't be evaluated."""
-    annotations = {name: parameter.annotation for name, parameter in inspect.signature(constructor).parameters.items()}
-    target = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]  # as called
-    try:
-        hints = typing.get_type_hints(target, include_extras=True)
-    except Exception:  # a name under TYPE_CHECKING, or whatever evaluating a user's text raises
-        hints = {}
-    return {name: hints.get(name, Any if isinstance(hint, str) else hint) for name, hint in annotations.items()}
-
-
-def _converted(value: Any, annotation: Any) -> Any:
-    forms = [*alternatives([annotation])]
-    if any(_fits(value, form) for form in forms):
-        return value
-    for form in forms:
-        if isinstance(form, type) and issubclass(form, Enum):
-            return _member(value, forms)
-        if isinstance(value, list) and (construct := _COLLECTIONS.get(get_origin(form) or form)) is not None:
-            return construct(_converted(item, _item_annotation(form, index)) for index, item in enumerate(value))
-        if form is str or (get_origin(form) is Literal and isinstance(value, bool | int)):
-            text = _text(value)
-            if form is str or text in get_args(form):
-                return text
-    return value
-
-
-def _fits(value: Any, form: Any) -> bool:
-    if form in (Any, object, inspect.Parameter.empty):
-        return True
-    if get_origin(form) is Literal:
-        return any(type(value) is type(allowed) and value == allowed for allowed in get_args(form))
-    return type(value) is form or (form is float and type(value) is int)
-
-
-def _member(value: Any, forms: Iterable[Any]) -> Enum:
-    """Return the enum member with that name, or else with that value."""
-    members = [member for form in forms if isinstance(form, type) and issubclass(form, Enum) for member in form]
-    for member in members:
-        if member.name == value:
-            return member
-    for member in members:
-        if type(member.value) is type(value) and member.value == value:
-            return member
-    raise ValueError(f"must be one of {', '.join(member.name for member in members)}, got {shown(value)}")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    raise ValueError(f"must be text, as its constructor declares, got {shown(value)}; quote it, such as '\"1.0\"'")
-
-
-def _item_annotation(form: Any, place: int) -> Any:
-    """Return the annotation of a list item: by position for `tuple[int, str]`, otherwise one for all items."""
-    items = get_args(form)
-    if get_origin(form) is tuple and Ellipsis not in items:
-        return items[place] if place < len(items) else Any
-    return items[0] if items else Any
 
 
 logger = logging.getLogger("fedscout")

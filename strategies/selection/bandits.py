@@ -21,13 +21,15 @@ absolute value rewards an increase of the loss as much as a decrease. Where the 
   0, τ = 1.
 - Contexts are standardised over the clients of the table, otherwise τ dominates; a constant context becomes
   0.
+- The rewards of a round are credited to the contexts of the clients that trained in it.
 
-**FLASH** (`FlashSpec`) is a linear Thompson-sampling bandit. Its losses default to the robust loss CE +
-α·pseudo + β·RCE on training rows. `bandit` selects another bandit and `contexts` omits contexts, as in the
-paper's ablations. With `start_with_all_clients` all reachable clients train in the first round (S₀ in the
-paper), so the first round has more clients than requested. The paper gives neither its (α, β) nor its share
-of validation rows; (α, β) default to the first values that it studied, the share to 0.1. Clients train with
-the robust loss only if their strategy does. Every client receives and evaluates the model in every round.
+**FLASH** (`FlashSpec`) is a linear Thompson-sampling bandit. Its losses are the robust loss CE + α·pseudo +
+β·RCE on training rows, the plain cross-entropy with α = β = 0. `bandit` selects another bandit and
+`contexts` omits contexts, as in the paper's ablations. With `start_with_all_clients` all reachable clients
+train in the first round (S₀ in the paper), so the first round has more clients than requested. The paper
+gives neither its (α, β) nor its share of validation rows; (α, β) default to the first values that it
+studied, the share to 0.1. Clients train with the robust loss only if their strategy does. Every client
+receives and evaluates the model in every round.
 
 **Linear Thompson sampling** (`LinearPosterior`). From V₀ = λI and b₀ = 0, each round adds V += Σ x_i x_iᵀ and
 b += Σ r_i x_i over the credited clients; then
@@ -90,9 +92,6 @@ from fedscout.engine.messages.calls import (
 from fedscout.strategies.selection.policies import SelectionSpec
 
 Context = Literal["training", "validation", "duration", "reward"]
-LossName = Literal["robust", "cross_entropy", "pseudo"]
-Rows = Literal["training", "validation"]
-
 VALIDATION_SHARE = 0.1
 """Share of the training rows that validation losses are measured on; the source does not say its own."""
 
@@ -103,37 +102,21 @@ LARGEST_LOSS = 1e6
 """A larger loss tells only that the model has diverged."""
 
 
-@dataclass(frozen=True)
-class MeasuredLoss:
-    """A loss of the received model.
+@np.errstate(invalid="ignore")
+def robust_loss(losses: Losses | None, num_clients: int, alpha: float = 0.0, beta: float = 0.0) -> DoubleArray:
+    """Return CE + α pseudo + β RCE of each client; NaN if it is missing or beyond `LARGEST_LOSS`.
 
-    Attributes:
-        name: `"cross_entropy"`; `"pseudo"`, the cross-entropy with the received model's own soft outputs as labels,
-            which at the received model is its entropy; `"robust"`, CE + α pseudo + β RCE.
-        rows: Whether it is measured on training or on validation rows.
+    Args:
+        losses: Losses of the received model; None if they were not measured. The pseudo loss, the cross-entropy with
+            the model's own soft outputs as labels, is there its entropy.
+        num_clients: Number of clients.
         alpha: α >= 0.
         beta: β >= 0.
     """
-
-    name: LossName = "cross_entropy"
-    rows: Rows = "training"
-    alpha: float = 0.0
-    beta: float = 0.0
-
-    def of(self, report: RoundReport) -> DoubleArray:
-        """Return the loss of each client of a report; NaN if it is missing or beyond `LARGEST_LOSS`."""
-        losses = report.training if self.rows == "training" else report.validation
-        if losses is None:
-            return np.full(len(report.clients), np.nan)
-        combined = self._combined(losses)
-        return np.where(np.abs(combined) <= LARGEST_LOSS, combined, np.nan)
-
-    def _combined(self, losses: Losses) -> DoubleArray:
-        if self.name == "cross_entropy":
-            return losses.cross_entropy
-        if self.name == "pseudo":
-            return losses.entropy
-        return losses.cross_entropy + self.alpha * losses.entropy - self.beta * LOG_OF_ZERO * losses.miss
+    if losses is None:
+        return np.full(num_clients, np.nan)
+    combined = losses.cross_entropy + alpha * losses.entropy - beta * LOG_OF_ZERO * losses.miss
+    return np.where(np.abs(combined) <= LARGEST_LOSS, combined, np.nan)
 
 
 class _FirstAndLast:
@@ -163,21 +146,18 @@ class ClientContexts:
     Attributes:
         num_clients: K, clients of the federation, numbered from 0.
         names: Names of the contexts, distinct.
-        context_loss: L of the first context.
-        reward_loss: L of the reward.
-        standardised: Whether each context has mean 0 and variance 1 over the clients of the table.
+        alpha: α of L.
+        beta: β of L.
     """
 
     num_clients: int
     names: Sequence[Context] = ("training", "validation", "duration", "reward")
-    context_loss: MeasuredLoss = MeasuredLoss()
-    reward_loss: MeasuredLoss = MeasuredLoss()
-    standardised: bool = True
+    alpha: float = 0.0
+    beta: float = 0.0
 
     def __post_init__(self) -> None:
         self._training = _FirstAndLast(self.num_clients)
         self._validation = _FirstAndLast(self.num_clients)
-        self._rewarded = _FirstAndLast(self.num_clients)
         self._rewards = np.zeros(self.num_clients)
         self._own_seconds = np.ones(self.num_clients)
         self._round_seconds = 1.0
@@ -186,16 +166,13 @@ class ClientContexts:
     def observes(self) -> ReportRequest:
         """Requested reports; of all clients, as contexts describe the current model on every client."""
         return ReportRequest(
-            training_losses="training" in self.names or self.reward_loss.rows == "training",
-            validation_losses="validation" in self.names or self.reward_loss.rows == "validation",
-            include_idle_clients=True,
+            training_losses=True, validation_losses="validation" in self.names, include_idle_clients=True
         )
 
     def show(self, table: ClientTable) -> DoubleArray:
-        """Return the contexts of a table's clients, `(clients, d)`."""
+        """Return the contexts of a table's clients, `(clients, d)`, standardised."""
         self._own_seconds[table.clients] = np.where(table.seconds > 0, table.seconds, 1.0)
-        contexts = np.stack([self._context(name, table.clients) for name in self.names], axis=1)
-        return standardised(contexts) if self.standardised else contexts.clip(-LARGEST_CONTEXT, LARGEST_CONTEXT)
+        return standardised(np.stack([self._context(name, table.clients) for name in self.names], axis=1))
 
     def _context(self, name: Context, clients: IntArray) -> DoubleArray:
         if name == "training":
@@ -212,20 +189,16 @@ class ClientContexts:
         Returns:
             The reward of each client, `(num_clients,)`; NaN where the change of the loss is unknown.
         """
-        losses = self.reward_loss.of(report)
-        changes = np.abs(losses - self._rewarded.last[report.clients])
+        num_clients = len(report.clients)
+        losses = robust_loss(report.training, num_clients, self.alpha, self.beta)
+        changes = np.abs(losses - self._training.last[report.clients])
         rewards = np.full(self.num_clients, np.nan)
         rewards[report.clients] = changes / self._round_seconds
         self._rewards = np.where(np.isnan(rewards), self._rewards, rewards)
-        self._rewarded.take(report.clients, losses)
-        self._training.take(report.clients, self.context_loss.of(report))
-        self._validation.take(report.clients, MeasuredLoss(rows="validation").of(report))
+        self._training.take(report.clients, losses)
+        self._validation.take(report.clients, robust_loss(report.validation, num_clients))
         self._round_seconds = report.round_seconds if report.round_seconds > 0 else 1.0
         return rewards
-
-
-LARGEST_CONTEXT = 1e6
-"""Of contexts that are not standardised: beyond, a bandit's precision matrix would be singular by rounding."""
 
 
 def standardised(contexts: DoubleArray) -> DoubleArray:
@@ -236,9 +209,6 @@ def standardised(contexts: DoubleArray) -> DoubleArray:
     spread = contexts.std(axis=0)
     varies = spread > 1e-12 * np.abs(contexts).max(axis=0, initial=0)
     return np.asarray(np.where(varies, centred / np.where(varies, spread, 1.0), 0.0))
-
-
-Credited = Literal["current", "previous"]
 
 
 class ContextualBandit(Protocol):
@@ -262,20 +232,15 @@ class ContextualSelection(SelectionPolicy):
         contexts: Contexts of the clients.
         bandit: A bandit with as many dimensions as there are contexts.
         start_with_all_clients: Whether all reachable clients train in the first round.
-        credited: Which contexts receive a round's rewards: those of the clients that trained in it (`"current"`,
-            as in the paper), or in the round before (`"previous"`), whose training caused the change.
     """
 
     contexts: ClientContexts
     bandit: ContextualBandit
     start_with_all_clients: bool = False
-    credited: Credited = "current"
 
     def __post_init__(self) -> None:
         self.observes = self.contexts.observes
         self._shown = np.zeros((self.contexts.num_clients, len(self.contexts.names)))
-        self._shown_before = self._shown
-        self._trained_before = np.zeros(self.contexts.num_clients, bool)
 
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
@@ -283,7 +248,6 @@ class ContextualSelection(SelectionPolicy):
         """Return the highest-scoring clients; with `start_with_all_clients`, all of the table in round 1."""
         contexts = self.contexts.show(table)
         scores = self.bandit.scores(contexts, generator) if len(contexts) else np.zeros(0)
-        self._shown_before = self._shown
         self._shown = np.zeros_like(self._shown)
         self._shown[table.clients] = contexts
         if self.start_with_all_clients and server_round == 1:
@@ -291,14 +255,11 @@ class ContextualSelection(SelectionPolicy):
         return table.clients[highest(scores, num_chosen, generator)]
 
     def observe(self, report: RoundReport) -> None:
-        """Credit contexts with the rewards of the round."""
+        """Credit the contexts of the clients that trained with the rewards of the round."""
         rewards = self.contexts.take(report)
-        trained = np.zeros_like(self._trained_before)
-        trained[report.clients[report.trained]] = True
-        use_current = self.credited == "current"
-        credited = (trained if use_current else self._trained_before) & np.isfinite(rewards)
-        self.bandit.update((self._shown if use_current else self._shown_before)[credited], rewards[credited])
-        self._trained_before = trained
+        trained = report.clients[report.trained]
+        credited = trained[np.isfinite(rewards[trained])]
+        self.bandit.update(self._shown[credited], rewards[credited])
 
 
 def highest(scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
@@ -518,16 +479,8 @@ class FlashSpec(SelectionSpec):
     contexts: Annotated[tuple[Context, ...], AfterValidator(_distinct)] = Field(
         ("training", "validation", "duration", "reward"), min_length=1, description="context of a client"
     )
-    context_loss: LossName = Field("robust", description="loss of the training rows in the context")
-    reward_loss: LossName = Field("robust", description="loss whose decrease is the reward")
-    reward_rows: Rows = Field("training", description="rows on which that loss is measured")
     alpha: float = Field(0.1, ge=0, description="α, weight of the pseudo-label loss in the robust one")
     beta: float = Field(4.0, ge=0, description="β, weight of the reverse cross-entropy in the robust loss")
-    credited: Credited = Field(
-        "current",
-        description="contexts that are credited with a round's rewards: of clients that train in it, or before it",
-    )
-    standardised: bool = Field(True, description="whether contexts are standardised to mean 0 and variance 1")
     start_with_all_clients: bool = Field(True, description="whether all reachable clients train in the first round")
     exploration: float = Field(1.0, ge=0, description="factor of the bandit's confidence width")
     delta: float = Field(0.05, gt=0, lt=1, description="δ; smaller values explore more")
@@ -536,17 +489,11 @@ class FlashSpec(SelectionSpec):
     @property
     def validation_share(self) -> float:
         """Share of the training rows on which validation losses are measured; 0 if none are used."""
-        return VALIDATION_SHARE if "validation" in (*self.contexts, self.reward_rows) else 0.0
+        return VALIDATION_SHARE if "validation" in self.contexts else 0.0
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        contexts = ClientContexts(
-            cohort.num_clients,
-            self.contexts,
-            context_loss=MeasuredLoss(self.context_loss, "training", self.alpha, self.beta),
-            reward_loss=MeasuredLoss(self.reward_loss, self.reward_rows, self.alpha, self.beta),
-            standardised=self.standardised,
-        )
-        return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients, self.credited)
+        contexts = ClientContexts(cohort.num_clients, self.contexts, self.alpha, self.beta)
+        return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients)
 
     def _bandit(self, cohort: Cohort) -> ContextualBandit:
         size, width, ridge = len(self.contexts), self.exploration, self.regularisation

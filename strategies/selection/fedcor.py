@@ -40,7 +40,7 @@ from pydantic import Field
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import Fault
 from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
-from fedscout.strategies.selection.bandits import MeasuredLoss
+from fedscout.strategies.selection.bandits import robust_loss
 from fedscout.strategies.selection.policies import SelectionSpec
 
 NOISE = 0.01
@@ -200,7 +200,7 @@ class FedCor(SelectionPolicy):
     def observe(self, report: RoundReport) -> None:
         """Store the changes of the losses since the round before."""
         losses = np.full(len(self._losses), np.nan)
-        losses[report.clients] = MeasuredLoss().of(report)
+        losses[report.clients] = robust_loss(report.training, len(report.clients))
         changes = losses - self._losses
         self._losses = losses
         if np.isfinite(changes).any():
