@@ -234,13 +234,10 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         default=5,
         ge=0,
         le=1000,
-        description="number of fresh seeds for winner and baselines; the maximum if they are run in batches",
+        description="number of fresh seeds for winner and baselines",
     )
     confirmation_top: int = Field(
         default=1, ge=1, le=100, description="number of best configurations that are confirmed"
-    )
-    confirmation_batch: int | None = Field(
-        default=None, ge=1, le=1000, description="fresh seeds between interim analyses; all at once by default"
     )
     tuned_baseline: bool = Field(default=True, description="also compare with FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
@@ -338,7 +335,7 @@ SourceChoice = Literal["auto", "rules", "llm"]
 LONGEST_DESCRIPTION = 4000
 """Characters of a person's words."""
 
-EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "prices", "replay")
+EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "replay")
 """Settings that decide where and how long a model is asked, not what it is asked. A study may be resumed with another
 server; recorded answers are looked up by the server that gave them."""
 
@@ -355,34 +352,6 @@ class PromptShape(BaseModel, frozen=True, extra="forbid"):
     format: PromptFormat = "B"
     show_schema: bool = True
     few_shot: bool = True
-
-
-class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Price of a model.
-
-    Attributes:
-        input: US dollars for a million tokens of the prompt.
-        output: US dollars for a million tokens of the answer.
-    """
-
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
-
-    def cost_usd(self, prompt_tokens: int | None, completion_tokens: int | None) -> float | None:
-        """Return the cost of an answer; None if its token counts are unknown."""
-        if prompt_tokens is None or completion_tokens is None:
-            return None
-        return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
-
-
-OPENAI_PRICES: Mapping[str, Price] = {
-    "gpt-4.1": Price(input=2.0, output=8.0),
-    "gpt-4.1-mini": Price(input=0.4, output=1.6),
-    "gpt-4.1-nano": Price(input=0.1, output=0.4),
-    "gpt-4o": Price(input=2.5, output=10.0),
-    "gpt-4o-mini": Price(input=0.15, output=0.6),
-}
-"""What OpenAI published in April 2025 with GPT-4.1 (openai.com/api/pricing); it holds for its own server alone."""
 
 
 class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -421,9 +390,6 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     connection_retries: int = Field(
         default=2, ge=0, le=10, description="number of retries if the server is busy or unreachable"
     )
-    prices: Mapping[str, Price] = Field(
-        default={}, description="price in US dollars per million tokens, such as {my-model: {input: 2, output: 8}}"
-    )
     replay: Path | None = Field(
         default=None, description="recorded exchanges (llm.jsonl) to replay instead of asking the model"
     )
@@ -456,10 +422,6 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
                 "given value is not shown, as it may be the key itself"
             )
         return name
-
-    def price(self, is_openai: bool) -> Price | None:
-        """Return the price of the model: as configured, else OpenAI's on its own server; None if unknown."""
-        return self.prices.get(self.model) or (OPENAI_PRICES.get(self.model) if is_openai else None)
 
     @model_validator(mode="after")
     def _openai_needs_a_key(self) -> Self:

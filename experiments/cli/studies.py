@@ -341,7 +341,6 @@ def show_recommendation(console: Console, found: Recommended) -> None:
         console.print(f"  compare with {comparison}")
     if use is not None:
         tokens = "not counted" if use.prompt_tokens is None else f"{use.prompt_tokens} + {use.completion_tokens}"
-        cost = "" if use.cost_usd is None else f", {use.cost_usd:.4f} US dollars"
-        console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}{cost}")
+        console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}")
     for note in recommendation.notes:
         console.print(f"  {note}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fedscout.engine.errors import NoValidAnswerError
 from fedscout.search.config import RecommenderConfig, one_line
@@ -161,15 +161,11 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
             num_answers=len(replies),
             prompt_tokens=_sum([reply.prompt_tokens for reply in replies]),
             completion_tokens=_sum([reply.completion_tokens for reply in replies]),
-            cost_usd=_sum([reply.cost_usd for reply in replies]),
         ),
     )
 
 
-Number = TypeVar("Number", int, float)
-
-
-def _sum(values: Sequence[Number | None]) -> Number | None:
+def _sum(values: Sequence[int | None]) -> int | None:
     """Return the sum; None if any value is unknown."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if len(numbers) == len(values) else None

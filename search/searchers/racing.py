@@ -10,7 +10,7 @@ configurations and drops none of them that early.
 **Initial configurations.** Those from earlier studies, if there are any; then every strategy at its documented
 defaults, in an order drawn from the seed, with strategies that have already started last; then random configurations.
 Defaults are known to work, unlike random configurations, and all strategies are tried at least once if the budget
-allows it. If not, the notes give the sufficient budget.
+allows it. If not, a note says how many never started.
 
 **Promotion.** A rung ranks by fitness, the mean of the last five rounds so far. Configurations that converge slowly are
 lost, such as adaptive strategies with a small server learning rate. Ranking by the level of a line fitted to these
@@ -121,22 +121,6 @@ def race(config: RacingConfig, num_rounds: int) -> list[list[Rung]]:
     return [rungs_for_budget(race, config.reduction_factor, share) for race in races]
 
 
-def least_trainings(config: RacingConfig, num_rounds: int, num_starters: int) -> float:
-    """Return the smallest budget, a multiple of one half, for a number of initial configurations over all brackets.
-
-    Args:
-        config: Configuration of a race with fewer initial configurations.
-        num_rounds: Rounds of a full training.
-        num_starters: Required number of initial configurations.
-    """
-    halves = int(2 * config.trainings)
-    while True:
-        halves += 1
-        brackets = race(config.model_copy(update={"trainings": halves / 2}), num_rounds)
-        if sum(bracket[0].size for bracket in brackets) >= num_starters:
-            return halves / 2
-
-
 class RacingSearcher(Searcher):
     """Successive-halving searcher; the task's `first` configurations start first."""
 
@@ -150,26 +134,18 @@ class RacingSearcher(Searcher):
         starters = self._starters()
         self._entrants = [list(islice(starters, bracket[0].size)) for bracket in self.brackets]
 
-    @property
-    def trainings(self) -> float:
-        """Cost of the brackets in full trainings, if no configuration fails."""
-        return sum(total_rounds_of(bracket) for bracket in self.brackets) / self.num_rounds
-
-    @property
-    def never_started(self) -> tuple[str, ...]:
-        """Strategies without an initial configuration, nor an equivalent of their defaults."""
-        return self._missing_strategies([spec for entrants in self._entrants for spec in entrants])
-
     def notes(self) -> list[str]:
-        """Return a note on the number of strategies that never start, and the budget with which all do."""
-        if not (left_out := self.never_started):
+        """Return a note on strategies without an initial configuration, nor an equivalent of their defaults."""
+        entrants = [spec for specs in self._entrants for spec in specs]
+        labels = {spec.label for spec in entrants}
+        digests = self.archive.reference_digests.union(map(self.space.digest, entrants))
+        others = [kind for kind in self.space.kinds if kind not in labels]
+        num_left_out = sum(self.space.digest(self.space.default(kind)) not in digests for kind in others)
+        if not num_left_out:
             return []
-        starters = [*islice(self._starters(), len(self.task.first) + len(self.space.kinds))]
-        needed = next(count for count in range(1, len(starters) + 1) if not self._missing_strategies(starters[:count]))
-        trainings = least_trainings(self.task.settings.racing, self.num_rounds, needed)
         return [
-            f"{len(left_out)} of {len(self.space.kinds)} strategies never started in the race; "
-            f"search.racing.trainings={trainings:g} lets each start once"
+            f"{num_left_out} of {len(self.space.kinds)} strategies never started in the race; "
+            "a larger search.racing.trainings starts more"
         ]
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
@@ -209,13 +185,6 @@ class RacingSearcher(Searcher):
                 size += rung.size  # all failed: the next best take their place
             entrants = [trial.spec for trial in ranking(survivors, self.space)]
         return len(bracket), []
-
-    def _missing_strategies(self, starters: Sequence[StrategySpec]) -> tuple[str, ...]:
-        """Return the strategies without a configuration among `starters`, nor an equivalent of their defaults."""
-        labels = {spec.label for spec in starters}
-        digests = self.archive.reference_digests.union(map(self.space.digest, starters))
-        others = [kind for kind in self.space.kinds if kind not in labels]
-        return tuple(kind for kind in others if self.space.digest(self.space.default(kind)) not in digests)
 
     def _starters(self) -> Iterator[StrategySpec]:
         """Yield distinct configurations other than the references, until a thousand draws yield nothing new."""

@@ -148,13 +148,12 @@ def test_what_a_model_says_twice_is_its_own_reason(asking: Asking) -> None:
     assert found.reasons[0].explanation == reason
 
 
-def test_tokens_and_cost_of_all_answers_are_added_and_not_known_where_one_answer_did_not_count(asking: Asking) -> None:
-    """Two answers of 1000 and 50 tokens, at 3 and 20 US dollars a million."""
+def test_tokens_of_all_answers_are_added_and_not_known_where_one_answer_did_not_count(asking: Asking) -> None:
+    """Two answers of 1000 and 50 tokens."""
     uncounted, _ = asking([says("hm", usage=None), GOOD])
     assert uncounted.model_use.prompt_tokens is None
-    use = asking([says("hm"), GOOD], prices={"gpt-4.1": {"input": 3, "output": 20}})[0].model_use
+    use = asking([says("hm"), GOOD])[0].model_use
     assert (use.prompt_tokens, use.completion_tokens) == (2000, 100)
-    assert use.cost_usd == pytest.approx(2 * (1000 * 3 + 50 * 20) / 1e6)
 
 
 # A model that obeys whoever speaks last.

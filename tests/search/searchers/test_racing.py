@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -94,9 +93,8 @@ def test_a_race_costs_what_it_says_and_no_more_than_allowed(config: dict[str, fl
         digest = SPACE.digest(each.spec)
         rounds[digest] = max(rounds.get(digest, 0), each.asked_rounds or NUM_ROUNDS)
     spent = sum(rounds.values()) / NUM_ROUNDS
-    assert spent == pytest.approx(searcher.trainings)
+    assert spent * NUM_ROUNDS == pytest.approx(sum(total_rounds_of(rungs) for rungs in searcher.brackets))
     assert spent <= RacingConfig.model_validate(config).trainings
-    assert searcher.trainings * NUM_ROUNDS == sum(total_rounds_of(rungs) for rungs in searcher.brackets)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -125,23 +123,12 @@ def test_no_strategy_starts_a_second_time_before_each_has_started_once(seed: int
     assert {*kinds[: len(others)]} == others
 
 
-@pytest.mark.parametrize("config", [{}, {"brackets": 2}, {"reduction_factor": 2}, {"min_rounds": 30}])
-@pytest.mark.parametrize("given", [[], [FedAdamSpec(eta=0.02), FedAdamSpec(eta=0.2), FedProxSpec(proximal_mu=0.3)]])
-def test_a_race_tells_the_least_budget_with_which_each_strategy_starts(
-    config: dict[str, float], given: list[StrategySpec]
-) -> None:
-    def raced(trainings: float) -> RacingSearcher:
-        return RacingSearcher(task(SPACE, first=given, racing={**config, "trainings": trainings}))
-
-    small = raced(1)
-    started = {proposal.spec.kind for proposal in small.plan(ALL)}
-    assert {*small.never_started} == {*SPACE.kinds} - {"fedavg"} - started
+def test_a_race_tells_how_many_strategies_never_started() -> None:
+    small = make(trainings=1)
+    left_out = {*SPACE.kinds} - {"fedavg"} - {proposal.spec.kind for proposal in small.plan(ALL)}
     (note,) = small.notes()
-    assert f"{len(small.never_started)} of {len(SPACE.kinds)} strategies" in note
-    told = re.search(r"search\.racing\.trainings=([\d.]+)", note)
-    enough = float(told[1])
-    assert (raced(enough).never_started, raced(enough).notes()) == ((), [])
-    assert raced(enough - 0.5).never_started
+    assert f"{len(left_out)} of {len(SPACE.kinds)} strategies" in note
+    assert make().notes() == []
 
 
 def test_a_strategy_that_is_the_reference_needs_no_start() -> None:
