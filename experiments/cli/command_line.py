@@ -20,9 +20,6 @@ NOT_TRAINING_KEYS = ("search.", "recommender.", "strategy")
 RANGES = "ranges"
 """The parameter of a user's own strategy that only a search uses."""
 
-OF_ROUNDS = ("training.num_rounds=", "training.early_stopping=")
-"""Prefixes of arguments that set the number of rounds."""
-
 OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 
 
@@ -50,22 +47,14 @@ def study_command(name: str, settings: Iterable[str], file: Path | None, out: Pa
     ]
 
 
-def training_command(
-    settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any], num_rounds: int | None = None
-) -> list[str]:
+def training_command(settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any]) -> list[str]:
     """Return the words of the command that trains a study's winner.
 
     Args:
         settings: Arguments of the study.
         file: Configuration file of the study, or None.
         strategy: Kind and parameters of the winner.
-        num_rounds: Number of rounds that the study determined; None uses the arguments.
     """
-    replaced_settings = OF_ROUNDS if num_rounds is not None else ()
-    kept_settings = [
-        setting for setting in settings if _is_of_a_training(setting) and not setting.startswith(replaced_settings)
-    ]
-    rounds = [] if num_rounds is None else [f"training.num_rounds={num_rounds}"]
     strategy_values = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
     fields = type(parse_strategy(strategy_values)).model_fields
     strategy_settings = [
@@ -73,7 +62,7 @@ def training_command(
         for name, value in strategy_values.items()
         if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
     ]
-    return study_command("train", [*kept_settings, *rounds, *strategy_settings], file, None)
+    return study_command("train", [*filter(_is_of_a_training, settings), *strategy_settings], file, None)
 
 
 def _default(field: FieldInfo) -> Any:

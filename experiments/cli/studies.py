@@ -12,7 +12,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -113,15 +112,13 @@ def study(
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
-    shape = (num_trials, config.training.num_rounds, rounds_less, config.training.early_stopping)
-    progress = TrialProgress(*shape, plain_lines=not as_json)
+    progress = TrialProgress(num_trials, config.training.num_rounds, rounds_less, plain_lines=not as_json)
     folder = out or default_folder(config if detection else config.without_diagnosis())
     try:
         with progress.live():
             from fedscout.experiments.studies.workflow import run_workflow
 
-            display = progress.display(partial(planned_trials, config))
-            finished = run_workflow(config, folder, display, detection, verbose, user_folders())
+            finished = run_workflow(config, folder, progress.display(), detection, verbose, user_folders())
     except KeyboardInterrupt:
         if not as_json:
             resume_command = study_command("run" if detection else "search", arguments, config_file, out)
@@ -159,10 +156,10 @@ def _next_steps(
     from fedscout.experiments.cli.command_line import command_line, training_command
     from fedscout.experiments.deployment.driver import advised
 
-    document, outcome = finished.document, finished.outcome
+    document = finished.document
     rate = document["config"]["training"]["learning_rate"]
     if strategy := advised(document["confirmation"], document["best"], rate):
-        yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.early_stopping_round))
+        yield "Train", command_line(training_command(arguments, config_file, strategy))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
     if report is not None:

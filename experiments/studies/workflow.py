@@ -49,7 +49,7 @@ from fedscout.search.config import ONE_SHOT
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
-from fedscout.search.study import StudyOutcome, check_search, early_stopping, planned_space, run_study, study_space
+from fedscout.search.study import StudyOutcome, check_search, planned_space, run_study, study_space
 from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
@@ -75,10 +75,9 @@ _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
 
 @dataclass(frozen=True)
 class Display:
-    """Optional progress callbacks: a stage begins, the number of rounds by early stopping, and trial events."""
+    """Optional progress callbacks: a stage begins, and trial events."""
 
     stage: Callable[[Stage], None] = lambda _: None
-    early_stopping_round: Callable[[int], None] = lambda _: None
     trials: StudyEvents = field(default_factory=StudyEvents)
 
 
@@ -210,13 +209,6 @@ class Pipeline:
         with self.timed("recommendation"):
             recommendation = one_shot.one_shot_answer(self.config, folder, context, diagnosis)
         return recommendation, None if recommendation.diagnosis is None else self.detect(runner, folder)
-
-    def early_stopping(self, ledger: Ledger) -> int:
-        """Return the round at which FedAvg stops early; all later trainings have this number of rounds."""
-        with self.timed("training"):
-            rounds = early_stopping(ledger)
-        self.display.early_stopping_round(rounds)
-        return rounds
 
     def ledger(self, runner: LazyRunner, folder: RunFolder) -> Ledger:
         """Return the ledger, which runs trials and logs them."""
@@ -397,12 +389,10 @@ def run_workflow(
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
             with one_shot.language_model_of_study(config, folder.path) as model:
-                rounds = pipeline.early_stopping(ledger) if config.training.early_stopping else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
                     recommendation, report = pipeline.one_shot(runner, folder, ledger.facts)
                 outcome = run_study(config.search, ledger, report, start, model, recommendation, pipeline.timed)
-                outcome.early_stopping_round = rounds
         seconds = {**pipeline.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}

@@ -206,7 +206,7 @@ def test_every_value_that_is_completed_is_one_that_the_key_takes(key: str) -> No
     ("begun", "completed"),
     [
         ("federation.dataset=cif", ["federation.dataset=cifar10", "federation.dataset=cifar100"]),
-        ("training.early_stopping=", ["training.early_stopping=true", "training.early_stopping=false"]),
+        ("search.informed=", ["search.informed=true", "search.informed=false"]),
         ("search.kind=gen", ["search.kind=genetic"]),
         ("federation.scenario=label_p", ["federation.scenario=label_poisoning"]),
         ("strategy.kind=fedprox", ["strategy.kind=fedprox"]),
