@@ -201,14 +201,14 @@ def test_proposals_are_random_until_a_trial_goes_through(make: Callable[..., Opt
 def test_the_process_chooses_the_candidate_of_largest_expected_improvement() -> None:
     """Fitness rises along one coordinate and is flat along the other: of four corners the highest new one is chosen.
 
-    Fails where Optuna no longer asks the private step that `CandidateGPSampler` replaces, or calls it otherwise.
+    Fails where Optuna no longer asks the private step that `candidate_sampler` replaces, or calls it otherwise.
     """
-    from fedscout.search.searchers.gp_sampler import CandidateGPSampler
+    from fedscout.search.searchers.optuna import candidate_sampler
 
     corners = {f"{x} {y}": {"x": x, "y": y} for x in (0.125, 0.875) for y in (0.125, 0.875)}
     taken = {"0.875 0.125"}
     distributions = {name: FloatDistribution(0.0, 1.0) for name in ("x", "y")}
-    study = create_study(direction="maximize", sampler=CandidateGPSampler(0, lambda: corners, taken))
+    study = create_study(direction="maximize", sampler=candidate_sampler(0, lambda: corners, taken))
     for x in (0.0, 0.25, 0.5, 0.75):
         for y in (0.0, 0.5, 1.0):
             study.add_trial(create_trial(params={"x": x, "y": y}, distributions=distributions, value=x))
