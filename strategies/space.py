@@ -22,9 +22,8 @@ import numpy as np
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies.methods.custom import CustomSpec
-from fedscout.strategies.pairs import kind_of
 from fedscout.strategies.specification import ChoiceRange, IntegerRange, Range, RangeWidth, StrategySpec, Value
-from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
+from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, kind_of, name_faults, named_classes, strategy_class
 
 EQUIVALENCE_DRAWS = 20
 """Number of draws after which a strategy counts as equivalent to another one for all parameters."""

@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from cmaes import CMA
     from numpy.typing import NDArray
     from optuna import Study
-    from optuna.distributions import BaseDistribution
     from optuna._gp.acqf import BaseAcquisitionFunc
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
     from optuna.trial import Trial as OptunaTrial

@@ -28,8 +28,15 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.methods.averaging import FedAdamSpec, MeanSpec, ProximalGradient
 from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
-from fedscout.strategies.pairs import has_clients, is_server_rule, pair_fault
-from fedscout.strategies.table import ALL_KINDS, CLIENT_KINDS, SERVER_RULE_KINDS, strategy_class
+from fedscout.strategies.table import (
+    ALL_KINDS,
+    CLIENT_KINDS,
+    SERVER_RULE_KINDS,
+    has_clients,
+    is_server_rule,
+    pair_fault,
+    strategy_class,
+)
 from tests.engine.federations import dense, normalised
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
