@@ -1,5 +1,6 @@
 """Federated-learning strategies: their validated specifications, and the search space of a federation."""
 
+from fedscout.strategies.custom import CustomSpec
 from fedscout.strategies.methods.averaging import (
     FedAdamSpec,
     FedAvgMSpec,
@@ -7,7 +8,6 @@ from fedscout.strategies.methods.averaging import (
     FedProxSpec,
     FedYogiSpec,
 )
-from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection

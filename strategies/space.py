@@ -21,7 +21,7 @@ import numpy as np
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies.methods.custom import CustomSpec
+from fedscout.strategies.custom import CustomSpec
 from fedscout.strategies.specification import ChoiceRange, IntegerRange, Range, RangeWidth, StrategySpec, Value
 from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, kind_of, name_faults, named_classes, strategy_class
 

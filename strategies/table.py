@@ -36,10 +36,10 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.text import booleans_as_words, did_you_mean, shown
+from fedscout.strategies.custom import CustomSpec
 from fedscout.strategies.methods import (
     averaging,
     communities,
-    custom,
     dp_fedavg,
     drift,
     losses,
@@ -266,7 +266,7 @@ CHOSEN_BY_NAME_KINDS: tuple[str, ...] = tuple(map(kind_of, CHOSEN_BY_NAME))
 
 STRATEGIES: Mapping[str, type[StrategySpec]] = {
     **{kind_of(each): each for each in BUILT_IN + CHOSEN_BY_NAME},
-    kind_of(custom.CustomSpec): custom.CustomSpec,
+    kind_of(CustomSpec): CustomSpec,
 }
 """Every kind but pairs: built in, chosen by name, or `"custom"`."""
 

@@ -33,7 +33,7 @@ from fedscout.search.searcher import Proposal, Searcher, SearchTask
 from fedscout.search.study import run_study, search_by, study_space
 from fedscout.search.warm_start import EarlierStudy, WarmStart, best_first, warm_start
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
-from fedscout.strategies.arguments import imported_class
+from fedscout.strategies.custom import imported_class
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 LLM = "LLM"

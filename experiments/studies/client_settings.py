@@ -24,7 +24,7 @@ from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import DatasetRequest
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.strategies import BUILT_IN_KINDS
-from fedscout.strategies.arguments import imported
+from fedscout.strategies.custom import imported
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 SAME_ROWS = {"folder", "max_file_bytes", "max_file_rows", "min_release"}

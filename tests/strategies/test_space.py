@@ -18,8 +18,8 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.strategies import ChoiceRange, IntegerRange, RealRange, StrategySpec, given_values
+from fedscout.strategies.custom import CustomSpec
 from fedscout.strategies.methods.averaging import FedAdamSpec, FedAvgMSpec, FedAvgSpec, FedProxSpec
-from fedscout.strategies.methods.custom import CustomSpec
 from fedscout.strategies.methods.robust import BulyanSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
 from fedscout.strategies.space import SearchSpace, space_of
 from fedscout.strategies.specification import BATCH_NORMS, REQUIREMENTS
