@@ -109,7 +109,7 @@ from fedscout.engine.grid.selection import ChosenNodes
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.strategies.aggregation import robust, rules
+from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.rules import ClientModel, Vector
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
 
@@ -320,7 +320,7 @@ class QFedAvgSpec(FlowerSpec):
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
 
     kind: Literal["qfedavg"] = "qfedavg"
-    flower_class = robust.QFedAvg
+    flower_class = rules.QFedAvg
     q: float = parameter(
         0.1, "q, how much fairness counts; 0 is the mean with equal weights", RealRange(0.0, 5.0), ge=0
     )

@@ -26,8 +26,9 @@ from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import claim_task_identity, view_record
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
-from fedscout.strategies.aggregation import robust, rules
+from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.rules import mean_metrics
+from fedscout.strategies.methods import robust
 from fedscout.strategies.specification import node_counts
 from tests.strategies.rounds import asked, grid_of, made, models, reply_of
 
@@ -349,7 +350,7 @@ QUICK = {
     each.__name__: each
     for each in (
         *(rules.FedAvg, rules.FedProx, rules.FedAvgM, rules.FedAdagrad, rules.FedAdam, rules.FedYogi),
-        *(robust.FedMedian, robust.FedTrimmedAvg, robust.Krum, robust.MultiKrum, robust.Bulyan, robust.QFedAvg),
+        *(robust.FedMedian, robust.FedTrimmedAvg, robust.Krum, robust.MultiKrum, robust.Bulyan, rules.QFedAvg),
     )
 }
 # -- Messages made as copies, replies checked by one look and metrics averaged at once are what Flower makes of them
