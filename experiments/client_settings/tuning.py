@@ -48,12 +48,12 @@ from fedscout.experiments.studies.run_folder import RunFolder, federation_code
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workers import Display, End, Piece, await_release, end_by, run_pieces
 from fedscout.experiments.studies.workflow import study_facts
+from fedscout.search.client_settings import write_settings_table
 from fedscout.search.config import View
 from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import Objective
 from fedscout.search.searcher import SearchTask
 from fedscout.search.searchers.optuna import num_random
-from fedscout.search.settings_table_file import write_settings_table
 from fedscout.search.study import new_searcher, study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS

@@ -26,7 +26,7 @@ from fedscout.experiments.client_settings.proxies import (
     warm_started_by,
 )
 from fedscout.experiments.client_settings.request import finer_grid
-from fedscout.search.settings_table_file import read_settings_table, write_settings_table
+from fedscout.search.client_settings import read_settings_table, write_settings_table
 from tests.experiments.client_settings.test_grid_and_proxy import rows_of
 
 SMALL = (

@@ -35,7 +35,7 @@ from fedscout.experiments.reports.page_tables import read_study_files
 from fedscout.experiments.studies.client_settings import client_table_of
 from fedscout.experiments.studies.runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
-from fedscout.search.settings_table_file import write_settings_table
+from fedscout.search.client_settings import write_settings_table
 from fedscout.strategies import parse_strategy
 from tests.engine.nodes.node_link import NodeLink
 from tests.kits.refusals import refused
