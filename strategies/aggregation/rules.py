@@ -7,9 +7,9 @@ collection per reply.
 
 `ServerRule` computes the new model in float64 from the model sent out and one model per client, for rules
 that Flower lacks. It stores the model sent out; failed clients and rounds without a reply are handled by
-Flower. Vectors are flat, with arrays in the order in which they were sent. Replies are read one by one, so
-memory grows with the model and not with the number of clients. Non-finite values propagate without NumPy's
-warnings; a rule defines what they mean. A model with NaN fails the trial, as for Flower's strategies.
+Flower. Replies are read one by one, so memory grows with the model and not with the number of clients.
+Non-finite values propagate without NumPy's warnings; a rule defines what they mean. A model with NaN fails
+the trial, as for Flower's strategies.
 
 `MeanRule` computes the new model from the means of a round, for strategies with a client algorithm. The
 engine forms them (`replies="merged"`): the mean of the models, of each auxiliary vector by the weight that
@@ -36,7 +36,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy.qfedavg import compute_delta_and_h, get_train_loss
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Arrays
@@ -45,23 +44,18 @@ from fedscout.engine.messages.calls import ServerContext, ServesWork
 from fedscout.engine.messages.contents import addressed, put_auxiliary, read_array, replied_auxiliary, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
 
+Vector = npt.NDArray[np.float64]
+ClientModel = npt.NDArray[np.float32]
+
 
 def array_record(content: RecordDict) -> ArrayRecord:
     """Return the only array record of a reply that Flower has checked."""
     return next(record for record in content.values() if isinstance(record, ArrayRecord))
 
 
-def arrays_by_name(contents: Sequence[RecordDict]) -> dict[str, list[npt.NDArray[Any]]]:
-    """Return each array of all replies, one per client and read-only, by the names of the first reply."""
-    records = [array_record(content) for content in contents]
-    return {name: [read_array(record[name]) for record in records] for name in records[0]}
-
-
-def flat_vectors(contents: Sequence[RecordDict]) -> Iterator[npt.NDArray[Any]]:
-    """Yield all parameters of each reply, shape `(params,)` and read-only, in the reply's own array order."""
-    for content in contents:
-        vectors = [read_array(array).reshape(-1) for array in array_record(content).values()]
-        yield vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+def flat(record: ArrayRecord) -> ClientModel:
+    """Return the one vector of a record, read-only: what the engine sends to these strategies and their clients."""
+    return read_array(record[FLAT_KEY])
 
 
 def metric_record(content: RecordDict) -> MetricRecord:
@@ -138,10 +132,7 @@ class QuickMessages(flower.FedAvg):
         return super()._check_and_log_replies(replies, is_train, validate)
 
     def _train_metrics(self, contents: list[RecordDict]) -> MetricRecord:
-        """Return the mean metrics, or the result of the user's aggregation function."""
-        is_default = self.train_metrics_aggr_fn is aggregate_metricrecords
-        aggregate = mean_metrics if is_default else self.train_metrics_aggr_fn
-        return aggregate(contents, self.weighted_by_key)
+        return mean_metrics(contents, self.weighted_by_key)
 
 
 class Unevaluated(flower.Strategy):
@@ -156,10 +147,6 @@ class Unevaluated(flower.Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return nothing."""
         return None
-
-
-Vector = npt.NDArray[np.float64]
-ClientModel = npt.NDArray[np.float32]
 
 
 class ServerRule(QuickMessages):
@@ -212,9 +199,9 @@ class ServerRule(QuickMessages):
             raise AggregationError("No model was sent out. Ensure that `configure_train` has been called before.")
         contents = [reply.content for reply in valid_replies]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            models = [flat(array_record(content), sent) for content in contents]
-            moved = self.aggregate_replies(flat(sent, sent).astype(np.float64), models, valid_replies)
-            arrays = shaped(moved.astype(np.float32), sent)
+            models = [flat(array_record(content)) for content in contents]
+            moved = self.aggregate_replies(flat(sent).astype(np.float64), models, valid_replies)
+            arrays = view_record({FLAT_KEY: moved.astype(np.float32)})
         return arrays, self._train_metrics(contents)
 
     def _weights(self, contents: Sequence[RecordDict]) -> Vector:
@@ -235,20 +222,6 @@ def weighted_mean(models: Sequence[ClientModel], weights: Vector) -> Vector:
     for weight, model in zip(weights.tolist(), models, strict=True):
         mean += weight * model.astype(np.float64)
     return mean
-
-
-def flat(record: ArrayRecord, like: ArrayRecord) -> ClientModel:
-    """Return a record as one read-only vector, with arrays in the order of another record."""
-    vectors = [read_array(record[name]).reshape(-1) for name in like]
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-
-
-def shaped(vector: ClientModel, like: ArrayRecord) -> ArrayRecord:
-    """Return a vector as a record with the names and shapes of another."""
-    shapes = {name: tuple(array.shape) for name, array in like.items()}
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1]
-    pieces = zip(shapes.items(), np.split(vector, ends), strict=True)
-    return view_record({name: piece.reshape(shape) for (name, shape), piece in pieces})
 
 
 class Hosted(flower.Strategy):
@@ -350,19 +323,16 @@ class QFedAvg(QuickMessages, flower.QFedAvg):
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         if not valid_replies or self.current_arrays is None:
             return super().aggregate_train(server_round, valid_replies)  # nothing, or an error that says why
-        received = {name: array.numpy() for name, array in self.current_arrays.items()}
+        received = flat(self.current_arrays)
         self.current_arrays.clear()
-        vectors = list(received.values())
-        sum_delta: list[npt.NDArray[np.floating]] = []
+        total: Any = 0.0  # in the precision of the changes
         sum_h = 0.0
         for reply in valid_replies:
-            local = [array.numpy() for array in array_record(reply.content).values()]
+            local = flat(array_record(reply.content)).copy()  # Flower's function writes into it
             loss = get_train_loss(reply, self.train_loss_key)
-            delta, h = compute_delta_and_h(vectors, local, self.q, 1.0 / self.client_learning_rate, loss)
-            sum_delta = [total + part for total, part in zip(sum_delta, delta, strict=True)] if sum_delta else delta
-            sum_h += h
-        new = (vector - total / sum_h for vector, total in zip(vectors, sum_delta, strict=True))
-        arrays = view_record(dict(zip(received, new, strict=True)))
+            (delta,), h = compute_delta_and_h([received], [local], self.q, 1.0 / self.client_learning_rate, loss)
+            total, sum_h = total + delta, sum_h + h
+        arrays = view_record({FLAT_KEY: received - total / sum_h})
         metrics = self._train_metrics([reply.content for reply in valid_replies])
         return arrays, metrics
 

@@ -107,8 +107,8 @@ from flwr.serverapp import strategy as flower
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.grid.selection import ChosenNodes
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.messages.contents import client_of
-from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
+from fedscout.engine.messages.contents import client_of, view_record
+from fedscout.engine.messages.keys import FLAT_KEY, SIMULATED_SECONDS_KEY
 from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.rules import ClientModel, Vector
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
@@ -380,7 +380,7 @@ class FedExP(rules.ServerRule):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return Flower's messages with x instead of the mean of the last two iterates."""
-        sent = arrays if self.iterate is None else rules.shaped(self.iterate, arrays)
+        sent = arrays if self.iterate is None else view_record({FLAT_KEY: self.iterate})
         return super().configure_train(server_round, sent, config, grid)
 
     def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
@@ -479,8 +479,8 @@ class FedBuff(rules.QuickMessages):
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
             staleness = [self.num_models - version for _, version, _, _ in arrived]
             change = buffered_change([update[-1] for update in arrived], staleness)
-            moved = rules.flat(sent, sent) + self.server_learning_rate * change
-            arrays = rules.shaped(moved.astype(np.float32), sent)
+            moved = rules.flat(sent) + self.server_learning_rate * change
+            arrays = view_record({FLAT_KEY: moved.astype(np.float32)})
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
         end = max(self.seconds, arrived[-1][0])
         metrics[SIMULATED_SECONDS_KEY] = end - self.seconds
@@ -489,10 +489,10 @@ class FedBuff(rules.QuickMessages):
 
     def _take_in(self, replies: Sequence[Message], sent: ArrayRecord) -> None:
         """Add the updates of a round to the queue, ordered by arrival."""
-        received = rules.flat(sent, sent)
+        received = rules.flat(sent)
         for reply in replies:
             duration = rules.metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
-            change = rules.flat(rules.array_record(reply.content), sent) - received
+            change = rules.flat(rules.array_record(reply.content)) - received
             node = reply.metadata.src_node_id
             self.in_training.append([self.seconds + float(cast(float, duration)), self.num_models, node, change])
         self.in_training.sort(key=lambda one: one[:3])

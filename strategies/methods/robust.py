@@ -22,8 +22,7 @@ along the first axis column by column, with strided access. Here blocks of coord
 so that the values of a coordinate are contiguous and stay in the cache. Blocks are independent and run in a
 few threads, since NumPy sorts and partitions outside the GIL. float32 sums depend on the order of their
 terms, and Flower's means sum in the order in which a partition leaves the values; so the same partitions and
-sums are computed. Replies of other types than float32 are left to Flower's classes. NaN and infinite
-values are treated as by NumPy, without its warnings.
+sums are computed. NaN and infinite values are treated as by NumPy, without its warnings.
 
 Krum is proved for 2f + 2 < n. Flower computes it up to f = n − 3 (one neighbour is left), which small
 federations need: four clients of which one is malicious are outside the proof. This is allowed, with a
@@ -89,11 +88,11 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.strategy.multikrum import select_multikrum as flowers_selection
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import view_record
+from fedscout.engine.messages.keys import FLAT_KEY
 from fedscout.strategies.aggregation.rules import (
     Aggregate,
     ClientModel,
@@ -101,8 +100,7 @@ from fedscout.strategies.aggregation.rules import (
     ServerRule,
     Vector,
     array_record,
-    arrays_by_name,
-    flat_vectors,
+    flat,
 )
 from fedscout.strategies.methods.averaging import FedAvgSpec, FlowerSpec, SampleScaling
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, clients_text, parameter
@@ -136,7 +134,8 @@ def select_multikrum(
         num_malicious_nodes: f.
         num_nodes_to_select: Number of replies to return.
     """
-    scores = krum_scores(squared_distances(np.stack([*flat_vectors(contents)])), num_malicious_nodes)
+    models = np.stack([flat(array_record(content)) for content in contents])
+    scores = krum_scores(squared_distances(models), num_malicious_nodes)
     return [contents[index] for index in np.argsort(scores)[:num_nodes_to_select]]
 
 
@@ -191,10 +190,6 @@ def mean_around_median(values: Values, num_kept: int) -> npt.NDArray[Any]:
         return _means(block.reshape(-1).take(nearest))
 
     return _in_blocks(values, of_block)
-
-
-def _are_single(contents: list[RecordDict]) -> bool:
-    return all(array.dtype == "float32" for content in contents for array in array_record(content).values())
 
 
 def _in_blocks(values: Values, of_block: OfBlock) -> npt.NDArray[np.float32]:
@@ -252,7 +247,7 @@ def _partitioned(block: npt.NDArray[np.float32], first: int, last: int) -> npt.N
 
 
 def _aggregated(contents: list[RecordDict], statistic: Callable[[Values], npt.NDArray[Any]]) -> ArrayRecord:
-    return view_record({name: statistic(values) for name, values in arrays_by_name(contents).items()})
+    return view_record({FLAT_KEY: statistic([flat(array_record(content)) for content in contents])})
 
 
 class ComparedReplies(QuickMessages):
@@ -266,8 +261,8 @@ class ComparedReplies(QuickMessages):
         """Return the new model and the mean metrics; nothing without a reply."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         contents = [reply.content for reply in valid_replies]
-        if not contents or not _are_single(contents):
-            return super().aggregate_train(server_round, valid_replies)  # Flower's own
+        if not contents:
+            return None, None
         arrays, selected = self._model(contents)
         return arrays, self._train_metrics(selected)
 
@@ -306,10 +301,9 @@ class Bulyan(QuickMessages, flower.Bulyan):
         """Return the mean around the median of the replies with the best scores, and their mean metrics."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         malicious, contents = self.num_malicious_nodes, [reply.content for reply in valid_replies]
-        if len(contents) < 4 * malicious + 3 or not _are_single(contents):
-            return super().aggregate_train(server_round, valid_replies)  # Flower's own, or a warning and no model
-        select = select_multikrum if self.selection_rule is flowers_selection else self.selection_rule
-        selected = select(contents, malicious, len(contents) - 2 * malicious)
+        if len(contents) < 4 * malicious + 3:
+            return super().aggregate_train(server_round, valid_replies)  # a warning and no model
+        selected = select_multikrum(contents, malicious, len(contents) - 2 * malicious)
         num_kept = len(contents) - 4 * malicious
         arrays = _aggregated(selected, lambda values: mean_around_median(values, num_kept))
         return arrays, self._train_metrics(selected)
