@@ -130,9 +130,6 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     min_rounds: int = Field(
         default=2, ge=1, le=1_000_000, description="racing: smallest number of rounds before a candidate is dropped"
     )
-    brackets: int = Field(
-        default=1, ge=1, le=20, description="racing: number of brackets that share the budget, each with one rung less"
-    )
 
 
 def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -73,19 +73,15 @@ def places(evaluations: Iterator[Trial] | list[Trial]) -> list[tuple[str, int | 
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("brackets", [1, 3])
-def test_all_is_inside_the_space_and_nothing_is_trained_twice(seed: int, brackets: int) -> None:
-    searcher = make(seed, brackets=brackets)
+def test_all_is_inside_the_space_and_nothing_is_trained_twice(seed: int) -> None:
+    searcher = make(seed)
     told = list(trials(searcher))
     assert all(SPACE.contains(each.spec) for each in told)
     assert len({*places(told)}) == len(told)
     assert SPACE.digest(FedAvgSpec()) not in {digest for digest, _ in places(told)}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [{}, {"trainings": 7.3}, {"trainings": 6, "brackets": 3}, {"reduction_factor": 2}, {"trainings": 5, "brackets": 2}],
-)
+@pytest.mark.parametrize("config", [{}, {"trainings": 7.3}, {"reduction_factor": 2}])
 def test_a_race_costs_what_it_says_and_no_more_than_allowed(config: dict[str, float]) -> None:
     searcher = make(1, **config)
     rounds: dict[str, int] = {}
@@ -93,7 +89,7 @@ def test_a_race_costs_what_it_says_and_no_more_than_allowed(config: dict[str, fl
         digest = SPACE.digest(each.spec)
         rounds[digest] = max(rounds.get(digest, 0), each.asked_rounds or NUM_ROUNDS)
     spent = sum(rounds.values()) / NUM_ROUNDS
-    assert spent * NUM_ROUNDS == pytest.approx(sum(total_rounds_of(rungs) for rungs in searcher.brackets))
+    assert spent * NUM_ROUNDS == pytest.approx(total_rounds_of(searcher.rungs))
     assert spent <= RacingConfig.model_validate(config).trainings
 
 
@@ -141,9 +137,8 @@ def test_a_strategy_that_is_the_reference_needs_no_start() -> None:
 def test_the_best_survive_each_rung_and_the_best_of_all_wins(seed: int) -> None:
     searcher = make(seed)
     told = list(trials(searcher))
-    (rungs,) = searcher.brackets
     start = 0
-    for rung, following in zip(rungs, [*rungs[1:], None], strict=True):
+    for rung, following in zip(searcher.rungs, [*searcher.rungs[1:], None], strict=True):
         stage = told[start : start + rung.size]
         start += rung.size
         assert {each.asked_rounds or NUM_ROUNDS for each in stage} == {rung.num_rounds}
@@ -174,11 +169,10 @@ def test_asking_changes_nothing() -> None:
     assert untouched.plan(ALL) == []
 
 
-@pytest.mark.parametrize("brackets", [1, 2])
-def test_a_race_cut_off_anywhere_goes_on_as_if_it_had_not_been(brackets: int) -> None:
-    whole = list(trials(make(5, brackets=brackets)))
+def test_a_race_cut_off_anywhere_goes_on_as_if_it_had_not_been() -> None:
+    whole = list(trials(make(5)))
     for num_logged in range(len(whole) + 1):
-        resumed = make(5, brackets=brackets)
+        resumed = make(5)
         resumed.tell([Trial(FedAvgSpec(), fitness=1.0), *whole[:num_logged]])
         rest = list(trials(resumed))
         assert whole[:num_logged] + rest == whole
@@ -269,7 +263,7 @@ def test_rungs_end_at_shares_of_a_full_training(
 
 def test_the_default_race_sees_every_strategy_for_two_and_a_half_trainings() -> None:
     """⌊15/4⌋ = 3 go on, and 1: 30 + 18 + 22 = 70 rounds; 16 would be 32 + 24 + 22 = 78, more than 75."""
-    (rungs,) = race(RacingConfig(), 30)
+    rungs = race(RacingConfig(), 30)
     assert rungs == [Rung(2, 15), Rung(8, 3), Rung(30, 1)]
     assert total_rounds_of(rungs) == 70
 
@@ -279,28 +273,19 @@ def test_the_default_race_sees_every_strategy_for_two_and_a_half_trainings() -> 
     trainings=st.floats(1, 40),
     factor=st.integers(2, 10),
     min_rounds=st.integers(1, 20),
-    brackets=st.integers(1, 4),
 )
-def test_races_keep_to_their_budget_and_use_it(
-    num_rounds: int, trainings: float, factor: int, min_rounds: int, brackets: int
-) -> None:
-    config = RacingConfig(trainings=trainings, reduction_factor=factor, min_rounds=min_rounds, brackets=brackets)
-    races = race(config, num_rounds)
-    assert 1 <= len(races) <= brackets
-    share = trainings * num_rounds / len(races)
-    for rungs in races:
-        ends, sizes = [rung.num_rounds for rung in rungs], [rung.size for rung in rungs]
-        assert ends == sorted({*ends})
-        assert ends[-1] == num_rounds
-        assert all(end >= min(min_rounds, num_rounds) for end in ends)
-        assert all(smaller == max(1, larger // factor) for larger, smaller in pairwise(sizes))
-        assert total_rounds_of(rungs) <= share
-        one_more = [sizes[0] + 1]
-        for _ in ends[1:]:
-            one_more.append(max(1, one_more[-1] // factor))
-        assert total_rounds_of([Rung(end, size) for end, size in zip(ends, one_more, strict=True)]) > share
-    starts = [rungs[0].num_rounds for rungs in races]
-    assert starts == sorted({*starts})
+def test_races_keep_to_their_budget_and_use_it(num_rounds: int, trainings: float, factor: int, min_rounds: int) -> None:
+    rungs = race(RacingConfig(trainings=trainings, reduction_factor=factor, min_rounds=min_rounds), num_rounds)
+    ends, sizes = [rung.num_rounds for rung in rungs], [rung.size for rung in rungs]
+    assert ends == sorted({*ends})
+    assert ends[-1] == num_rounds
+    assert all(end >= min(min_rounds, num_rounds) for end in ends)
+    assert all(smaller == max(1, larger // factor) for larger, smaller in pairwise(sizes))
+    assert total_rounds_of(rungs) <= trainings * num_rounds
+    one_more = [sizes[0] + 1]
+    for _ in ends[1:]:
+        one_more.append(max(1, one_more[-1] // factor))
+    assert total_rounds_of([Rung(end, size) for end, size in zip(ends, one_more, strict=True)]) > trainings * num_rounds
 
 
 def test_what_a_display_expects() -> None:
