@@ -54,8 +54,6 @@ ERROR = 0.05
 
 Bounds = tuple[float, float]
 UNBOUNDED: Bounds = (-math.inf, math.inf)
-SMALLEST_SOLVED = 1e-8
-"""One-sided errors below this take Bonferroni's bound in place of the quantile of T."""
 NODES = 200
 """Of the quadrature over Z, which spans `LARGEST_Z` on either side."""
 LARGEST_Z = 9.0
@@ -76,8 +74,8 @@ class PairedDifference(BaseModel):
 
     Attributes:
         mean: Mean difference of the scores.
-        low: Lower end of the interval for new data; None with a single pair, if the allowed error is too small for an
-            interval, or if all differences are equal on a scale of unknown step.
+        low: Lower end of the interval for new data; None with a single pair, or if all differences are equal on a scale
+            of unknown step.
         high: Upper end.
         here_low: Lower end of the interval for another run on these rows; None if `low` is.
         here_high: Upper end.
@@ -115,7 +113,7 @@ def paired_difference(
     Args:
         ours: One score per seed.
         baseline: Scores of the same seeds in the same order, at least one.
-        error: Chance that an interval misses the true difference, in `[0, 1)`; 0.05 gives 95 % intervals.
+        error: Chance that an interval misses the true difference, in `(0, 1)`; 0.05 gives 95 % intervals.
         resolution: Step of the scale, such as one test row's share; 0 if unknown.
         test_to_train: n_test / n_train; 0 if seeds share no rows, so that both intervals are equal.
         span: The largest possible difference; None if unknown.
@@ -154,8 +152,6 @@ def _with_ends(
     above = deviation * critical_value(count, error) * math.sqrt(1 / count + test_to_train)
     here = deviation * critical_value(count, error) * math.sqrt(1 / count)
     least, most = bounds
-    if not math.isfinite(above) and not (math.isfinite(least) and math.isfinite(most)):
-        return result
     ends = {
         "low": mean - below,
         "high": mean + above,
@@ -176,20 +172,16 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
 
     Args:
         count: Number of seeds, at least two.
-        error: Of a two-sided interval, in `[0, 1)`; the value is infinite for 0.
+        error: Of a two-sided interval, in `(0, 1)`.
         test_to_train: n_test / n_train.
         num_tried: Candidates of which it is the best on these rows; 1 gives Student's quantile.
     """
     from scipy.special import stdtrit  # not before: the command line starts without it
 
-    if error <= 0:
-        return math.inf
     student_quantile = float(-stdtrit(count - 1, error / 2))
-    if num_tried <= 1 or test_to_train <= 0 or not math.isfinite(student_quantile):
+    if num_tried <= 1 or test_to_train <= 0:
         return student_quantile
     bonferroni = float(-stdtrit(count - 1, error / 2 / num_tried))
-    if error / 2 < SMALLEST_SOLVED:
-        return bonferroni
     from scipy.optimize import brentq
     from scipy.special import log_ndtr, nctdtr
 

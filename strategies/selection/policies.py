@@ -12,11 +12,8 @@ does by default; it is the baseline.
 **Power of choice** (Cho et al. 2020): d candidates are drawn without replacement ∝ rows, and the M of them
 with the largest loss train. With d = M only the rows decide, with d = all clients only the losses.
 
-- `losses="latest"` is rpow-d: the loss is the mean over all rows of a client's last training, infinite for
-  clients that never trained. It has no cost for the clients.
-- `losses="probed"` is pow-d except for its timing: the loss is that of the model received in the last round,
-  on all training rows of each client, where the paper's candidates evaluate the model that is about to be
-  sent. Every client receives the model for that.
+It is the paper's rpow-d: the loss is the mean over all rows of a client's last training, infinite for clients
+that never trained. It has no cost for the clients.
 
 Deviations: candidates of equal loss train in the order in which they were drawn. A non-finite loss counts as
 0. If fewer than d clients are reachable, all are candidates.
@@ -220,27 +217,9 @@ class PowerOfChoice(SelectionPolicy):
 
     def observe(self, report: RoundReport) -> None:
         """Store the losses of local training."""
-        self._take(report.clients[report.trained], report.loss[report.trained])
-
-    def _take(self, clients: IntArray, losses: DoubleArray) -> None:
+        losses = report.loss[report.trained]
         finite_losses = np.where(np.isfinite(losses), losses, 0.0)
-        self.loss.update(zip(clients.tolist(), finite_losses.tolist(), strict=True))
-
-
-class ProbedPowerOfChoice(PowerOfChoice):
-    """Ranks candidates by the loss of the last round's model on their rows.
-
-    May starve clients: the d − M of the lowest loss never train while they are the lowest.
-    """
-
-    observes = ReportRequest(training_losses=True, include_idle_clients=True)
-
-    def observe(self, report: RoundReport) -> None:
-        """Store the losses of all clients."""
-        if not len(report.clients):
-            return
-        assert report.training is not None, "the policy asks for the losses on training rows"
-        self._take(report.clients, report.training.cross_entropy)
+        self.loss.update(zip(report.clients[report.trained].tolist(), finite_losses.tolist(), strict=True))
 
 
 class PowerOfChoiceSpec(SelectionSpec):
@@ -250,10 +229,6 @@ class PowerOfChoiceSpec(SelectionSpec):
 
     kind: Literal["power_of_choice"] = "power_of_choice"
     candidates: int | None = Field(None, ge=1, description="d, number of candidate clients; 2 M by default, or all")
-    losses: Literal["latest", "probed"] = Field(
-        "latest",
-        description="Losses of each client's last training, or of the last round's model measured by every client",
-    )
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults in a cohort; d must lie between M and the number of clients."""
@@ -264,8 +239,7 @@ class PowerOfChoiceSpec(SelectionSpec):
         return faults
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        policy = PowerOfChoice if self.losses == "latest" else ProbedPowerOfChoice
-        return policy(self.candidates or min(2 * cohort.num_sampled, cohort.num_clients))
+        return PowerOfChoice(self.candidates or min(2 * cohort.num_sampled, cohort.num_clients))
 
 
 _LEAST_IMPORTANCE = 0.1
