@@ -190,7 +190,6 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         le=1000,
         description="kind grid: number of values per real parameter, and at most per integer parameter",
     )
-    ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
     strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
         description="strategies to choose from, also pairs; all means every one that fits; the usual ones by default",

@@ -155,7 +155,6 @@ def planned_space(
     return space_of(
         cohort,
         config.strategies,
-        ranges=config.ranges,
         customs=custom_specs,
         client_ranges=searched_ranges,
         given=None if training is None else given_values(training),

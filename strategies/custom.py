@@ -63,7 +63,6 @@ from fedscout.strategies.specification import (
     ChoiceRange,
     IntegerRange,
     Range,
-    RangeWidth,
     RealRange,
     StrategySpec,
     Value,
@@ -344,12 +343,10 @@ class CustomSpec(UserClass, StrategySpec):
         searched = {name: cast(Value, values_by_name[name]) for name in self.search_names() if name in values_by_name}
         return {**searched, **self.client_values()}
 
-    def search_range(
-        self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
-    ) -> Range:
+    def search_range(self, name: str, cohort: Cohort, chosen: Mapping[str, Value]) -> Range:
         """Return the declared range of an argument."""
         spec = None if name in self.ranges else self._specification()
-        return self.ranges[name].to_range() if spec is None else spec.search_range(name, cohort, chosen, width)
+        return self.ranges[name].to_range() if spec is None else spec.search_range(name, cohort, chosen)
 
     def with_values(self, values: Mapping[str, Value]) -> Self:
         """Return the specification with other arguments or client parameters."""

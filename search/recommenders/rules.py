@@ -121,23 +121,19 @@ from fedscout.search.recommenders.diagnosis import (
     Severity,
 )
 from fedscout.search.recommenders.priors import Evidence
-from fedscout.strategies import (
-    BulyanSpec,
-    ChoiceRange,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
-    FedYogiSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    StrategySpec,
-)
+from fedscout.strategies import ChoiceRange, FedAdamSpec, FedAvgSpec, StrategySpec
+from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec, FedYogiSpec
 from fedscout.strategies.methods.communities import CommunitiesSpec
 from fedscout.strategies.methods.personal import FedBNSpec, FedRepSpec
-from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec
+from fedscout.strategies.methods.robust import (
+    BulyanSpec,
+    CenteredClippingSpec,
+    FedMedianSpec,
+    FedTrimmedAvgSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    RfaSpec,
+)
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0

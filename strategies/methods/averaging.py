@@ -22,7 +22,7 @@ FedAvg.
 The paper's client rate η_l belongs to local training here; Flower's classes only log it. Deviations of
 Flower's classes from the paper: v starts at 0, not at τ²; FedAdam corrects the bias of m and v through η.
 FedYogi's default η is 0.1 as for the others; Flower's is 0.01. The default ranges exclude values that waste a
-small budget on diverging or stalled runs: η starts at 0.01 and τ at 1e-5, with `"wide"` at 1e-3 and 1e-9.
+small budget on diverging or stalled runs: η starts at 0.01 and τ at 1e-5.
 
 **q-FedAvg** gives clients with a large loss more weight. With F_i client i's loss of x before training and
 L = 1/client_learning_rate (Li et al. 2020b, Algorithm 2):
@@ -271,14 +271,11 @@ class AdaptiveSpec(FlowerSpec, MeanSpec):
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295"
     bound: ClassVar[Mapping[str, str]] = {"eta_l": "the clients' learning rate"}
 
-    eta: float = parameter(
-        0.1, "η, the server's learning rate", RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True), gt=0
-    )
+    eta: float = parameter(0.1, "η, the server's learning rate", RealRange(1e-2, 1.0, log=True), gt=0)
     tau: float = parameter(
         1e-3,
         "τ, the degree of adaptivity: added to √v, so a small one adapts more",
         RealRange(1e-5, 1e-1, log=True),
-        wide=RealRange(1e-9, 1e-1, log=True),
         gt=0,
     )
 

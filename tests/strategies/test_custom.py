@@ -26,13 +26,13 @@ from fedscout.strategies import (
     ChoiceRange,
     CustomSpec,
     FedAvgSpec,
-    FedProxSpec,
     IntegerRange,
     RealRange,
     StrategySpec,
     parse_strategy,
     space_of,
 )
+from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.selection.table import parse_selection
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.kits.refusals import refused

@@ -24,10 +24,16 @@ from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedAvgSpec, FedMedianSpec, StrategySpec
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedAvgSpec, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
 from fedscout.strategies.methods.averaging import FedBuffSpec, FedExPSpec, extrapolated_change
-from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec, clipped_mean, geometric_median
+from fedscout.strategies.methods.robust import (
+    CenteredClippingSpec,
+    FedMedianSpec,
+    RfaSpec,
+    clipped_mean,
+    geometric_median,
+)
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_going_on, assert_same

@@ -16,7 +16,8 @@ from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import ChatRequest, Exchange, Message, RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
-from fedscout.strategies import FedAdamSpec, FedProxSpec
+from fedscout.strategies import FedAdamSpec
+from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, Script, chooses, fails, says
 from tests.search.recommenders.reports import diagnosis_of

@@ -19,22 +19,18 @@ from fedscout.search.searchers.racing import most_trials
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import (
     BUILT_IN_KINDS,
-    BulyanSpec,
     ChoiceRange,
     CustomSpec,
     FedAdamSpec,
-    FedAvgMSpec,
     FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
     IntegerRange,
-    KrumSpec,
-    MultiKrumSpec,
     RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
 )
+from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
+from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, KrumSpec, MultiKrumSpec
 from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import PlayedChat
 from tests.search.searcher_conformance import (
@@ -264,7 +260,7 @@ class TestGridSearcher(GenerationalLaws):
 
     def odd_spaces(self) -> list[SearchSpace]:
         """Those whose grid has twelve points or more."""
-        return [user_space(), client_space(), space_of(COHORT, ranges="wide")]
+        return [user_space(), client_space()]
 
 
 def test_points_of_a_range() -> None:

@@ -43,13 +43,13 @@ from fedscout.strategies import (
     CustomSpec,
     FedAdamSpec,
     FedAvgSpec,
-    FedProxSpec,
     IntegerRange,
     RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
 )
+from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import KEY, ModelServer, PlayedChat, says
 from tests.search.recommenders.reports import report_of
@@ -69,7 +69,7 @@ from tests.search.searcher_conformance import (
 from tests.search.studies import ScriptedRunner, completed, document, keep_trials, open_ledger
 
 SPACE = space_of(COHORT)
-SPACES = [SPACE, user_space(), client_space(), space_of(COHORT, ranges="wide")]
+SPACES = [SPACE, user_space(), client_space()]
 
 
 class TestTPESearcher(GenerationalLaws):

@@ -24,7 +24,8 @@ from fedscout.search.ledger import StudyEvents
 from fedscout.search.searcher import Proposal
 from fedscout.search.searchers.racing import RacingSearcher, Rung, most_trials, race, rung_rounds, total_rounds_of
 from fedscout.search.study import StudyOutcome, run_study
-from fedscout.strategies import FedAdamSpec, FedAvgSpec, FedProxSpec, SearchSpace, StrategySpec, space_of
+from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec, space_of
+from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.kits.refusals import refused
 from tests.search.searcher_conformance import COHORT, krums_and_median, some_fitness, task
 from tests.search.studies import (
