@@ -355,16 +355,6 @@ class CustomSpec(UserClass, StrategySpec):
         own_values = {name: value for name, value in values.items() if name not in client_values}
         return self.model_copy(update={"values": {**self.values, **own_values}, **client_values})
 
-    def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of each entry; arguments are under `values`."""
-        schemas = {name: schema for name, schema in searched.items() if name in self.search_names()}
-        constants = {name: {"const": value} for name, value in self.values.items() if name not in schemas}
-        by_name = {**constants, **schemas}
-        values = {"type": "object", "properties": by_name, "required": [*by_name], "additionalProperties": False}
-        fixed = {name: {"const": value} for name, value in self.parameters().items() if name not in ("path", "values")}
-        client_schemas = {name: schema for name, schema in searched.items() if name not in schemas}
-        return {"kind": {"const": self.kind}, "path": {"const": self.path}, "values": values, **fixed, **client_schemas}
-
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults: the class can't be imported or does not accept the arguments."""
         if faults := self.class_faults(cohort):

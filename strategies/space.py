@@ -179,7 +179,7 @@ class SearchSpace:
         return rows
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of this space: the search parameters of each strategy, all required."""
+        """Return the JSON schema of this space: each strategy by its name with its search parameters, all required."""
         return {"oneOf": [self._schema(name, member) for name, member in self.members.items()]}
 
     def _row(self, name: str, member: StrategySpec) -> StrategyRow:
@@ -191,11 +191,9 @@ class SearchSpace:
         return StrategyRow(name, summary_of(type(member)), member.paper, parameters)
 
     def _schema(self, name: str, member: StrategySpec) -> dict[str, Any]:
-        searched = {
-            parameter: {**parameter_range.json_schema(), "description": _meaning(member, parameter)}
-            for parameter, parameter_range in self.parameters_of(name).items()
-        }
-        properties = member.document_schema(searched)
+        properties: dict[str, Any] = {"kind": {"const": name}}
+        for parameter, parameter_range in self.parameters_of(name).items():
+            properties[parameter] = {**parameter_range.json_schema(), "description": _meaning(member, parameter)}
         return {
             "type": "object",
             "title": name,

@@ -469,14 +469,6 @@ class StrategySpec(BaseModel, ABC):
         """Return a validated copy with other values of search parameters."""
         return type(self).model_validate({**self.model_dump(), **values})
 
-    def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of each entry of a document that differs from this one only in search parameters.
-
-        Args:
-            searched: Schemas of the search parameters, including client parameters.
-        """
-        return {"kind": {"const": self.kind}, **searched}
-
     # Whether it fits.
 
     @classmethod

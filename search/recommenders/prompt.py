@@ -75,7 +75,6 @@ REASON = "reason"
 STRATEGY = "strategy"
 KIND = "kind"
 WHAT_TO_DO = "what_to_do"
-VALUES = "values"
 
 LONGEST_ANSWER = 20_000
 LONGEST_REASON = 300
@@ -212,21 +211,10 @@ def to_spec(document: Mapping[str, Any], space: SearchSpace) -> StrategySpec:
 
 
 def _alternative(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of one strategy, with its name as kind and its searched parameters."""
-    properties = dict(schema["properties"])
-    arguments = properties.pop(VALUES, {"properties": {}})["properties"]  # of a user's strategy
-    searched = {
-        name: _parameter(property_schema)
-        for name, property_schema in {**arguments, **properties}.items()
-        if "const" not in property_schema  # name, import path and what else is fixed
-    }
-    return {
-        "type": "object",
-        "description": schema["description"],
-        "properties": {KIND: {"type": "string", "const": schema["title"]}, **searched},
-        "required": [KIND, *searched],
-        "additionalProperties": False,
-    }
+    """Return the schema of one strategy in the form that servers support."""
+    searched = {name: _parameter(part) for name, part in schema["properties"].items() if name != KIND}
+    kind = {"type": "string", "const": schema["title"]}
+    return {name: part for name, part in schema.items() if name != "title"} | {"properties": {KIND: kind, **searched}}
 
 
 def _parameter(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def test_it_is_searched_beside_the_others() -> None:
         assert space.contains(spec)
         assert spec.faults(COHORT) == []
         document = json.loads(json.dumps({"kind": spec.kind, **spec.parameters()}))
-        validator.validate(document)
+        validator.validate({"kind": spec.label, **spec.search_values()})
         assert parse_strategy(document, COHORT) == spec
         assert pickle.loads(pickle.dumps(spec)) == spec
     assert not space.contains(custom(values={"factor": 2.0, "power": 1, "mode": "mean"}))
