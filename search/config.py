@@ -337,20 +337,21 @@ server; recorded answers are looked up by the server that gave them."""
 
 
 class PromptShape(BaseModel, frozen=True, extra="forbid"):
-    """Configurable content of a prompt.
+    """Configurable content of a prompt."""
 
-    Attributes:
-        format: Format of the diagnosis.
-        show_schema: Whether strategies and ranges are in the prompt, and the answer's schema is sent to the server.
-        few_shot: Whether examples of answers are included.
-    """
+    format: PromptFormat = Field(
+        default="B", description="format of the diagnosis: A raw statistics only, B yes or no, C with severity"
+    )
+    show_schema: bool = Field(
+        default=True,
+        description="whether the prompt contains the strategies with their ranges, and the server is sent the schema",
+    )
+    few_shot: bool = Field(
+        default=True, description="whether the prompt contains examples of a diagnosis and its answer"
+    )
 
-    format: PromptFormat = "B"
-    show_schema: bool = True
-    few_shot: bool = True
 
-
-class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class RecommenderConfig(PromptShape, frozen=True, extra="forbid", allow_inf_nan=False):
     """Configuration of the recommendation source and of the language model."""
 
     source: SourceChoice = Field(
@@ -368,16 +369,6 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         default="OPENAI_API_KEY", description="environment variable of the API key; null if none is needed"
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="sampling temperature of the model")
-    format: PromptFormat = Field(
-        default="B", description="format of the diagnosis: A raw statistics only, B yes or no, C with severity"
-    )
-    show_schema: bool = Field(
-        default=True,
-        description="whether the prompt contains the strategies with their ranges, and the server is sent the schema",
-    )
-    few_shot: bool = Field(
-        default=True, description="whether the prompt contains examples of a diagnosis and its answer"
-    )
     max_answer_tokens: int = Field(default=1000, ge=50, le=100_000, description="largest number of tokens of an answer")
     max_corrections: int = Field(
         default=3, ge=0, le=3, description="number of times that an invalid answer is returned with its errors"
@@ -393,7 +384,7 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     @property
     def prompt(self) -> PromptShape:
         """The configurable content of the prompt."""
-        return PromptShape(format=self.format, show_schema=self.show_schema, few_shot=self.few_shot)
+        return PromptShape(**{name: getattr(self, name) for name in PromptShape.model_fields})
 
     @field_validator("text")
     @classmethod
