@@ -26,12 +26,11 @@ from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of, worst_of
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
-from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.search.recommenders.rules import first_generation, is_robust, kinds_in_turn, recommend_by_rules
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_parts
-from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
+from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
 from fedscout.search.searchers.optuna import CmaEsSearcher, GPSearcher, TPESearcher, cma_faults
 from fedscout.search.searchers.racing import RacingSearcher
 from fedscout.search.warm_start import WarmStart

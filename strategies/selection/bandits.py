@@ -84,39 +84,15 @@ from fedscout.engine.messages.calls import (
     ClientTable,
     Cohort,
     DoubleArray,
-    Losses,
     ReportRequest,
     RoundReport,
     SelectionPolicy,
 )
-from fedscout.strategies.selection.policies import SelectionSpec
+from fedscout.strategies.selection.policies import SelectionSpec, robust_loss
 
 Context = Literal["training", "validation", "duration", "reward"]
 VALIDATION_SHARE = 0.1
 """Share of the training rows that validation losses are measured on; the source does not say its own."""
-
-LOG_OF_ZERO = -4.0
-"""A, in place of log 0: the reverse cross-entropy of a one-hot label is −A(1 − p_y)."""
-
-LARGEST_LOSS = 1e6
-"""A larger loss tells only that the model has diverged."""
-
-
-@np.errstate(invalid="ignore")
-def robust_loss(losses: Losses | None, num_clients: int, alpha: float = 0.0, beta: float = 0.0) -> DoubleArray:
-    """Return CE + α pseudo + β RCE of each client; NaN if it is missing or beyond `LARGEST_LOSS`.
-
-    Args:
-        losses: Losses of the received model; None if they were not measured. The pseudo loss, the cross-entropy with
-            the model's own soft outputs as labels, is there its entropy.
-        num_clients: Number of clients.
-        alpha: α >= 0.
-        beta: β >= 0.
-    """
-    if losses is None:
-        return np.full(num_clients, np.nan)
-    combined = losses.cross_entropy + alpha * losses.entropy - beta * LOG_OF_ZERO * losses.miss
-    return np.where(np.abs(combined) <= LARGEST_LOSS, combined, np.nan)
 
 
 class _FirstAndLast:

@@ -24,7 +24,7 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
 from fedscout.engine.text import did_you_mean, shown
 from fedscout.strategies.custom import UserClass, accepted, constructed, converted, imported_class, name_faults
-from fedscout.strategies.selection import bandits, fedcor, oort, policies
+from fedscout.strategies.selection import bandits, oort, policies
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.specification import parameter_faults
 
@@ -83,7 +83,7 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
         oort.PyramidFLSpec,
         bandits.RestlessSpec,
         bandits.NeuralSpec,
-        fedcor.FedCorSpec,
+        policies.FedCorSpec,
         policies.FeelSpec,
         bandits.FlashSpec,
         policies.PowerOfChoiceSpec,

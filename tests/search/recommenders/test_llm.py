@@ -15,7 +15,7 @@ from fedscout.engine.errors import EngineError, LogError, NoValidAnswerError, Re
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import ChatRequest, Exchange, Message, RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import RecommendationContext
-from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
+from fedscout.search.searchers.llm import LanguageModel, recommend_by_llm
 from fedscout.strategies import FedAdamSpec
 from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.kits.refusals import refused

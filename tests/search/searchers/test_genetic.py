@@ -12,9 +12,9 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, SearchConfig
-from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.search.searchers import genetic
+from fedscout.search.searchers.llm import LanguageModel
 from fedscout.search.searchers.racing import most_trials
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import (

@@ -24,10 +24,9 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, SearchConfig
 from fedscout.search.language_model import Chat, ChatReply, ChatRequest, RecordedChat, Transcript
-from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.genetic import GeneticSearcher
-from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher
+from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher
 from fedscout.search.searchers.optuna import (
     CmaEsSearcher,
     Coordinates,

@@ -11,8 +11,8 @@ from sklearn.gaussian_process.kernels import DotProduct
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
-from fedscout.strategies.selection import bandits
-from fedscout.strategies.selection.fedcor import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
+from fedscout.strategies.selection import bandits, policies
+from fedscout.strategies.selection.policies import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
 from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection import reports
 from tests.strategies.selection.reports import NUM_CHOSEN, NUM_CLIENTS, played, table
@@ -228,14 +228,14 @@ def test_the_robust_loss_by_hand() -> None:
     told = Losses(-np.log(right), np.log(right) ** 2, 1 - right, entropy)
     reverse = 4.0 * (1 - right)  # −A(1 − p_y), A = −4
     expected = -np.log(right) + 0.1 * entropy + 8.0 * reverse
-    np.testing.assert_allclose(bandits.robust_loss(told, 2, alpha=0.1, beta=8.0), expected)
-    np.testing.assert_array_equal(bandits.robust_loss(told, 2), -np.log(right))
-    np.testing.assert_array_equal(bandits.robust_loss(None, 2), [NAN, NAN])
+    np.testing.assert_allclose(policies.robust_loss(told, 2, alpha=0.1, beta=8.0), expected)
+    np.testing.assert_array_equal(policies.robust_loss(told, 2), -np.log(right))
+    np.testing.assert_array_equal(policies.robust_loss(None, 2), [NAN, NAN])
 
 
 def test_a_loss_beyond_all_bounds_is_none() -> None:
     told = report(1, [0, 1, 2, 3], [0], [math.inf, 1e7, -math.inf, 3.0])
-    np.testing.assert_array_equal(bandits.robust_loss(told.training, 4), [NAN, NAN, NAN, 3.0])
+    np.testing.assert_array_equal(policies.robust_loss(told.training, 4), [NAN, NAN, NAN, 3.0])
 
 
 def test_standardised_columns() -> None:
