@@ -1,7 +1,7 @@
 """Base classes of server rules: Flower strategies over client models, over means, and with work on a host.
 
-`QuickMessages` builds a round's messages by copying the first one, checks replies by their outline and
-averages metrics by Flower's formula with one record at the end. `FedAvg` to `FedYogi` are Flower's
+`QuickMessages` builds a round's messages by copying the first one and averages metrics by Flower's formula
+with one record at the end. `FedAvg` to `FedYogi` are Flower's
 strategies that see the replies only through their mean. `QFedAvg` uses Flower's formula without a garbage
 collection per reply.
 
@@ -42,15 +42,15 @@ from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ServerContext, ServesWork
 from fedscout.engine.messages.contents import addressed, put_auxiliary, read_array, replied_auxiliary, view_record
-from fedscout.engine.messages.keys import FLAT_KEY
+from fedscout.engine.messages.keys import ARRAYS_KEY, FLAT_KEY, METRICS_KEY
 
 Vector = npt.NDArray[np.float64]
 ClientModel = npt.NDArray[np.float32]
 
 
 def array_record(content: RecordDict) -> ArrayRecord:
-    """Return the only array record of a reply that Flower has checked."""
-    return next(record for record in content.values() if isinstance(record, ArrayRecord))
+    """Return the arrays of a reply."""
+    return cast(ArrayRecord, content[ARRAYS_KEY])
 
 
 def flat(record: ArrayRecord) -> ClientModel:
@@ -59,29 +59,8 @@ def flat(record: ArrayRecord) -> ClientModel:
 
 
 def metric_record(content: RecordDict) -> MetricRecord:
-    """Return the only metric record of a reply that Flower has checked."""
-    return next(record for record in content.values() if isinstance(record, MetricRecord))
-
-
-def alike(contents: Sequence[RecordDict], weighted_by: str) -> bool:
-    """Return whether all contents pass Flower's check, given that they have the same outline as the first.
-
-    A reply must have exactly one array record and one metric record, the same keys as the other replies, and a
-    single number as weight. Contents with other outlines, such as keys in another order, may still pass Flower's
-    check.
-    """
-    outline = _outline(contents[0])
-    kinds = [kind for _, kind, _ in outline]
-    return (
-        kinds.count(ArrayRecord) == 1
-        and kinds.count(MetricRecord) == 1
-        and all(_outline(content) == outline for content in contents)
-        and all(isinstance(metric_record(content).get(weighted_by), int | float) for content in contents)
-    )
-
-
-def _outline(content: RecordDict) -> list[tuple[str, type, list[str]]]:
-    return [(name, type(record), list(record)) for name, record in content.items()]
+    """Return the metrics of a reply."""
+    return cast(MetricRecord, content[METRICS_KEY])
 
 
 def mean_metrics(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -114,7 +93,7 @@ Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
 class QuickMessages(flower.FedAvg):
-    """Builds a round's messages as copies of the first and checks replies with equal outlines at once."""
+    """Builds a round's messages as copies of the first, and does not compare the engine's replies with each other."""
 
     def _construct_messages(self, record: RecordDict, node_ids: list[int], message_type: str) -> Iterable[Message]:
         """Return one message per node; Flower builds the first, the others are copies for other nodes."""
@@ -124,12 +103,8 @@ class QuickMessages(flower.FedAvg):
     def _check_and_log_replies(
         self, replies: Iterable[Message], is_train: bool, validate: bool = True
     ) -> tuple[list[Message], list[Message]]:
-        """Return the replies with content and those with errors, as Flower does."""
-        replies = list(replies)
-        contents = [reply.content for reply in replies if reply.has_content()]
-        if is_train and contents and alike(contents, self.weighted_by_key):
-            validate = False
-        return super()._check_and_log_replies(replies, is_train, validate)
+        """Return the replies with content and those with errors; train replies are alike, as the engine makes them."""
+        return super()._check_and_log_replies(replies, is_train, validate and not is_train)
 
     def _train_metrics(self, contents: list[RecordDict]) -> MetricRecord:
         return mean_metrics(contents, self.weighted_by_key)
@@ -288,11 +263,10 @@ class FedAvg(QuickMessages):
         """Return the mean model and the mean metrics."""
         replies = list(replies)
         contents = [reply.content for reply in replies if reply.has_content()]
-        if len(contents) != 1 or not alike(contents, self.weighted_by_key):
+        if len(contents) != 1:
             return super().aggregate_train(server_round, replies)
         self._check_and_log_replies(replies, is_train=True)
-        (arrays,) = contents[0].array_records.values()
-        return arrays, self._train_metrics(contents)
+        return array_record(contents[0]), self._train_metrics(contents)
 
 
 class FedProx(FedAvg, flower.FedProx):
