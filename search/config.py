@@ -230,10 +230,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         default=5,
         ge=0,
         le=1000,
-        description="number of fresh seeds for winner and baselines",
+        description="number of fresh seeds for winner and baselines; the maximum if they are run in batches",
     )
     confirmation_top: int = Field(
         default=1, ge=1, le=100, description="number of best configurations that are confirmed"
+    )
+    confirmation_batch: int | None = Field(
+        default=None, ge=1, le=1000, description="fresh seeds between interim analyses; all at once by default"
     )
     tuned_baseline: bool = Field(default=True, description="also compare with FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(

@@ -170,7 +170,10 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: Mea
             name = f"challenger minus {role}" + (f", {view} data" if clean else "")
             console.print(f"{name}: {difference_text(sides[view], measure, confirmation.design)}")
     for rival in confirmation.rivals:
-        console.print(f"challenger minus {rival.name}: {difference_text(rival.behind, measure, confirmation.design)}")
+        status = "dropped" if rival.dropped else "not dropped"
+        console.print(
+            f"challenger minus {rival.name} ({status}): {difference_text(rival.behind, measure, confirmation.design)}"
+        )
     console.print(confirmation.sentence, style="bold")
 
 

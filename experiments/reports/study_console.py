@@ -262,6 +262,12 @@ def certainty(confirmation: Confirmation) -> str:
         return f"It is better than {reference_text}: {gain} ({interval})."
     if confirmation.verdict == "worse":
         return f"The search's best, {name}, is worse than {reference_text}: {gain} ({interval})."
+    design = confirmation.design
+    if confirmation.stopped_for_futility:
+        if difference.low == -(design.span or 0.0) and difference.high == design.span:
+            interval = f"{count} of {design.max_seeds} fresh seeds exclude no difference"
+        left = f"{design.max_seeds - count} more seeds are unlikely to show a difference"
+        return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}); {left}."
     return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
 
 

@@ -1,7 +1,7 @@
 """Coverage of a confirmation's intervals, and its rate of wrong "better" verdicts, in simulated studies.
 
 Each simulated study draws a federation from a population whose truth is known and runs the usual path: the ledger,
-`confirm_winner`, its intervals and its verdict. The truth is the mean difference over newly drawn
+`confirm_winner`, its sequential looks, its intervals and its verdict. The truth is the mean difference over newly drawn
 federations, each split and trained once. A failed run scores as guessing, as it does in the confirmation.
 
 Trials are classifiers in closed form. A row has a label, 0 or 1 with equal probability, and G groups of features, each
@@ -141,22 +141,26 @@ class Sample:
 NUM_FEDERATIONS = 4000
 """Number of federations from which a truth about new data is computed."""
 
-FIGURES = ("share better", "share wrongly", "half width")
-"""Of a study: whether the verdict is better; whether it is better or worse and wrong; half the interval's width."""
+FIGURES = ("share better", "share wrongly", "seeds used", "half width")
+"""Of a study: whether the verdict is better; whether it is better or worse and wrong; the fresh seeds; half the width
+of the interval."""
 
 
-def coverage(cell: Cell, _: Settings, context: CellContext, **population: Any) -> CellValues:
+def coverage(
+    cell: Cell, _: Settings, context: CellContext, *, batch: int | None = None, **population: Any
+) -> CellValues:
     """Return whether the interval for new data holds the truth, 1 or 0 for each simulated study.
 
     Args:
-        cell: Its column names the number of fresh seeds.
+        cell: Its column names the maximum number of fresh seeds.
         context: Its number of seeds is that of the studies.
+        batch: Seeds between looks; None looks once.
         population: Arguments of a `Population`, FedAvg first, then the candidates.
     """
     num_seeds = int(cell[1].split()[0])
     lists: dict[str, Any] = {name: tuple(own) if isinstance(own, list) else own for name, own in population.items()}
     drawn_from = Population(**lists)
-    config = SearchConfig(confirmation_seeds=num_seeds)
+    config = SearchConfig(confirmation_seeds=num_seeds, confirmation_batch=batch)
     studies = [_judged(drawn_from, simulated_study(drawn_from, config, number)) for number in range(context.num_seeds)]
     holds, *others = zip(*studies, strict=True)
     figures = {"truth": (_truths(drawn_from)[1],), **dict(zip(FIGURES, others, strict=True))}
@@ -173,7 +177,7 @@ def _judged(population: Population, confirmation: Confirmation) -> Values:
         is_inside, half_width = difference.low <= truth <= difference.high, (difference.high - difference.low) / 2
     better, worse = (confirmation.verdict == verdict for verdict in ("better", "worse"))
     wrong = (better and truth <= 0) or (worse and truth >= 0)
-    return float(is_inside), float(better), float(wrong), half_width
+    return float(is_inside), float(better), float(wrong), float(len(confirmation.seeds)), half_width
 
 
 def simulated_study(population: Population, config: SearchConfig, number: int) -> Confirmation:

@@ -38,8 +38,8 @@ from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, SweepFol
 from fedscout.search.confirmation.intervals import (
     UNBOUNDED,
     Bounds,
-    Design,
     PairedDifference,
+    SequentialDesign,
     mean_score,
     paired_difference,
     tested_to_trained,
@@ -189,7 +189,7 @@ def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirm
 
     A difference is from FedAvg; a gain from the stronger of FedAvg and tuned FedAvg, on which the verdict is based.
     """
-    view, design = confirmation["view"], Design.model_validate(confirmation["design"])
+    view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
     measure = Measure.model_validate(confirmation.get("measure", {}))
     score = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
     row: Row = {

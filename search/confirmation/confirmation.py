@@ -2,8 +2,10 @@
 
 The challengers (the best configurations other than FedAvg, one by default) and the baselines are trained again on fresh
 seeds. A seed fixes split, initial model and batches and is shared by all of them, so differences are paired; the
-partition and the scenario are unchanged. A configuration is reported as better than FedAvg only by an interval that
-holds simultaneously for all challengers (`fedscout.search.confirmation.intervals`).
+partition and the scenario are unchanged. All seeds are trained at once, or in batches until the comparison is decided;
+a challenger that is significantly worse than the best of them gets no more seeds. A configuration is reported as better
+than FedAvg only by an interval that holds simultaneously for all challengers and all looks
+(`fedscout.search.confirmation.intervals`).
 
 **The reference** is the baseline of largest mean on these seeds: FedAvg, or FedAvg at a tuned client rate, if that was
 trained. Choosing the stronger one in hindsight is conservative for "better". It may increase the frequency of "worse",
@@ -13,6 +15,7 @@ which leads to the same recommendation as "no difference".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
@@ -21,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import View
-from fedscout.search.confirmation.intervals import NEW_DATA, Design, PairedDifference
+from fedscout.search.confirmation.intervals import NEW_DATA, PairedDifference, SequentialDesign
 from fedscout.search.objective import ACCURACY, Measure
 
 Verdict = Literal["better", "no difference", "worse", "not confirmed"]
@@ -76,7 +79,7 @@ class RunnerUp(BaseModel):
         name: Display name of the configuration.
         behind: Pick minus this one, in the deciding view.
         versus_fedavg: This one minus FedAvg, in the deciding view.
-        worse: Whether it is significantly worse than the pick or the reference.
+        dropped: Whether it got no more seeds, as it was significantly worse than the pick or the reference.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -84,14 +87,14 @@ class RunnerUp(BaseModel):
     name: str
     behind: PairedDifference
     versus_fedavg: PairedDifference
-    worse: bool
+    dropped: bool
 
 
 class Confirmation(BaseModel):
     """Outcome of a confirmation.
 
     Attributes:
-        seeds: The fresh seeds, shared by all.
+        seeds: The fresh seeds, shared by all; dropped challengers have the first of them.
         view: The view that decides.
         contestants: The pick, the baselines, then the other challengers.
         versus: Pick minus baseline, by the baseline's role, then by view.
@@ -99,7 +102,7 @@ class Confirmation(BaseModel):
         verdict: The pick against the reference in the deciding view.
         sentence: Description for users.
         rivals: The other challengers, in the order of the contestants.
-        design: The design of the intervals.
+        design: The sequential design of the intervals.
         caveats: Caveats on the verdict, each a sentence; they are part of `sentence`.
         measure: What the scores measure.
         guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
@@ -116,11 +119,16 @@ class Confirmation(BaseModel):
     verdict: Verdict
     sentence: str
     rivals: tuple[RunnerUp, ...] = ()
-    design: Design
+    design: SequentialDesign
     caveats: tuple[str, ...] = ()
     measure: Measure = ACCURACY
     guessing: float = 0.0
     no_verdict: str = ""
+
+    @property
+    def stopped_for_futility(self) -> bool:
+        """Whether it stopped early for futility, as further seeds would hardly separate pick and reference."""
+        return self.verdict == "no difference" and len(self.seeds) < self.design.max_seeds
 
     @property
     def means(self) -> tuple[float, float]:
@@ -210,11 +218,49 @@ def score_of(trial: Trial, view: View, guessing: float) -> float:
     return trial.own_fitness if view == "own" else trial.clean_fitness
 
 
+@dataclass(frozen=True)
+class InterimDecision:
+    """State of the challengers after a look.
+
+    Attributes:
+        pick: Index of the best so far.
+        remaining: Indices of those that may still be the best and better than the reference.
+        settled: Whether no more seeds are needed: only the pick remains and beats the reference, the pick is worse than
+            the reference, or the remaining seeds would not separate any challenger from it.
+    """
+
+    pick: int
+    remaining: tuple[int, ...]
+    settled: bool
+
+
+def assess(
+    design: SequentialDesign, challengers: Mapping[int, Sequence[float]], reference: Sequence[float]
+) -> InterimDecision:
+    """Decide after a look which challengers continue.
+
+    Args:
+        design: The sequential design.
+        challengers: Scores of the remaining challengers, by index; the same seeds each.
+        reference: Scores of the strongest baseline on these seeds.
+    """
+    pick = max(challengers, key=lambda place: (sum(challengers[place]), -place))
+    verdicts = {place: design.against_baseline(scores, reference).verdict for place, scores in challengers.items()}
+    remaining = tuple(
+        place
+        for place, scores in challengers.items()
+        if verdicts[place] >= 0 and design.against_challenger(challengers[pick], scores).verdict <= 0
+    )
+    is_decided = verdicts[pick] < 0 or (verdicts[pick] > 0 and remaining == (pick,))
+    settled = is_decided or all(design.is_futile(challengers[place], reference) for place in remaining)
+    return InterimDecision(pick=pick, remaining=remaining, settled=settled)
+
+
 def confirm(
     seeds: Sequence[int],
     contestants: Sequence[Candidate],
     view: View,
-    design: Design | None = None,
+    design: SequentialDesign | None = None,
     measure: Measure = ACCURACY,
 ) -> Confirmation:
     """Compare the pick with the baselines and with the other challengers.
@@ -223,10 +269,10 @@ def confirm(
         seeds: In the order of the contestants' scores.
         contestants: The pick first, then FedAvg, then tuned FedAvg if it was trained, then the other challengers.
         view: The view that decides.
-        design: The design; by default that of one challenger.
+        design: The sequential design; by default one look at one challenger.
         measure: What the scores measure.
     """
-    design = design or Design()
+    design = design or SequentialDesign(max_seeds=len(seeds))
     pick = contestants[0]
     baselines = [entry for entry in contestants[1:] if entry.role != "contender"]
     fedavg = next(entry for entry in baselines if entry.role == "fedavg")
@@ -247,7 +293,7 @@ def confirm(
     parts = (
         _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
         rivals_sentence(rivals),
-        _design_sentence(design),
+        _design_sentence(design, len(seeds), verdict),
         failure_sentences(contestants),
     )
     return Confirmation(
@@ -264,9 +310,9 @@ def confirm(
     )
 
 
-def strongest(scores: Sequence[Sequence[float]]) -> int:
-    """Return the index of the configuration of largest mean score, the first of ties."""
-    return max(range(len(scores)), key=lambda place: (sum(scores[place]), -place))
+def strongest(baselines: Sequence[Sequence[float]]) -> int:
+    """Return the index of the baseline of largest mean score, the first of ties."""
+    return max(range(len(baselines)), key=lambda place: (sum(baselines[place]), -place))
 
 
 def reference_name(reference: Candidate) -> str:
@@ -275,16 +321,21 @@ def reference_name(reference: Candidate) -> str:
     return f"FedAvg at its tuned client rate {reference.learning_rate:g}" if tuned else "FedAvg"
 
 
-def _rival(one: Candidate, others: tuple[Candidate, Candidate, Candidate], view: View, design: Design) -> RunnerUp:
+def _rival(
+    one: Candidate, others: tuple[Candidate, Candidate, Candidate], view: View, design: SequentialDesign
+) -> RunnerUp:
     """Return how a challenger compares with the pick, with FedAvg and with the reference, given as `others`."""
     pick, fedavg, reference = (other.scores(view) for other in others)
     behind = design.against_challenger(pick, one.scores(view))
     beaten = design.against_baseline(one.scores(view), reference).verdict < 0
+    dropped = len(one.own) < len(pick) or behind.verdict > 0 or beaten
     versus_fedavg = design.against_baseline(one.scores(view), fedavg)
-    return RunnerUp(name=one.name, behind=behind, versus_fedavg=versus_fedavg, worse=behind.verdict > 0 or beaten)
+    return RunnerUp(name=one.name, behind=behind, versus_fedavg=versus_fedavg, dropped=dropped)
 
 
-def difference_text(difference: PairedDifference, measure: Measure = ACCURACY, design: Design | None = None) -> str:
+def difference_text(
+    difference: PairedDifference, measure: Measure = ACCURACY, design: SequentialDesign | None = None
+) -> str:
     """Return a difference in the measure's unit with its intervals and the number of seeds.
 
     Args:
@@ -322,17 +373,24 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
 
 def rivals_sentence(rivals: Sequence[RunnerUp]) -> str:
     """Return a sentence on the challengers that can't be distinguished from the pick."""
-    undistinguished = [rival.name for rival in rivals if not rival.worse]
+    undistinguished = [rival.name for rival in rivals if not rival.dropped]
     return f" Not distinguishable from the best configuration: {'; '.join(undistinguished)}." if undistinguished else ""
 
 
-def _design_sentence(design: Design) -> str:
-    """Return sentences on the corrections of the interval."""
+def _design_sentence(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
+    """Return sentences on the corrections of the interval, and on early stopping."""
     text = ""
     if design.num_tried > 1 and design.test_to_train > 0:
         text = f" The lower end is corrected for the choice among {design.num_tried} configurations."
+    parts = []
     if design.num_challengers > 1:
-        text += f" The interval holds jointly for all {design.num_challengers} configurations."
+        parts.append(f"all {design.num_challengers} configurations")
+    if len(design.looks) > 1:
+        parts.append(f"the analyses after {', '.join(map(str, design.looks))} seeds")
+    text += f" The interval holds jointly for {' and '.join(parts)}." if parts else ""
+    if num_seeds < design.max_seeds:
+        text += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
+        text += " Further seeds are unlikely to show a difference." if verdict == "no difference" else ""
     return text
 
 

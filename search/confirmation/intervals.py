@@ -1,4 +1,4 @@
-"""Confidence intervals for paired differences over seeds, and the design of a confirmation.
+"""Confidence intervals for paired differences over seeds, and a group sequential design over looks.
 
 **Two intervals.** A seed splits the same rows again, and trains and tests on them. Given the rows, seeds are
 independent, so Student's t interval of their differences, with variance S²/s, covers the mean over all seeds *of these
@@ -34,10 +34,29 @@ F.2.2.1). This is a lower bound on the standard deviation, with one test row as 
 the step is unknown, there is no interval. Intervals are clipped to the range of the measure, which keeps their
 coverage.
 
-**Several challengers.** The 5 % are divided by the number of challengers for comparisons with FedAvg, and by the number
-of their pairs for comparisons between them (Bonferroni's inequality). What holds for all of them holds for the picked
-one. With a single challenger this is the ordinary 95 % interval. Comparisons with a baseline correct for the selection
-of the challengers among all configurations of the search.
+**Sequential looks.** Seeds are trained in batches, and stopping as soon as an ordinary t test is significant would give
+far more false positives than 5 %. Here the 5 % are spent over the looks by the O'Brien-Fleming-like function of Lan and
+DeMets (Discrete sequential boundaries for clinical trials, Biometrika 70, 1983): up to the share t of the largest
+number of seeds,
+
+    α(t) = 2 − 2 Φ(z(1 − α/2) / √t),
+
+so that early looks decide only extreme differences, and the last look pays little for the earlier ones. Look k's
+interval is the t interval of error α(t_k) − α(t_{k−1}). All of a study's intervals hold simultaneously with probability
+at least 1 − α (repeated confidence intervals: Jennison and Turnbull, JRSS B 51, 1989), so it may stop at any look, for
+any reason.
+
+Deviation: the boundaries are not those of the joint distribution of the looks, which for small samples has no closed
+form, but add up the errors (Bonferroni's inequality). That is valid for any number of seeds and any correlation of the
+looks, and somewhat conservative. Likewise the error of a look is divided by the number of challengers for comparisons
+with FedAvg, and by the number of their pairs for comparisons between them. What holds for all of them holds for the
+picked one. With a single look and a single challenger this is the ordinary 95 % interval. Comparisons with a baseline
+correct for the selection of the challengers among all configurations of the search.
+
+**Futility.** The interval for new data does not vanish, so a difference may be too small for any number of seeds. A
+look stops for futility if, with the observed standard deviation, no mean inside the 95 % interval for another run here
+would exclude zero from the last look's interval. This causes no false positives: it only reports "no difference"
+earlier.
 """
 
 from __future__ import annotations
@@ -54,6 +73,8 @@ ERROR = 0.05
 
 Bounds = tuple[float, float]
 UNBOUNDED: Bounds = (-math.inf, math.inf)
+SMALLEST_SOLVED = 1e-8
+"""One-sided errors below this take Bonferroni's bound in place of the quantile of T."""
 NODES = 200
 """Of the quadrature over Z, which spans `LARGEST_Z` on either side."""
 LARGEST_Z = 9.0
@@ -74,8 +95,8 @@ class PairedDifference(BaseModel):
 
     Attributes:
         mean: Mean difference of the scores.
-        low: Lower end of the interval for new data; None with a single pair, or if all differences are equal on a scale
-            of unknown step.
+        low: Lower end of the interval for new data; None with a single pair, if the allowed error is too small for an
+            interval, or if all differences are equal on a scale of unknown step.
         high: Upper end.
         here_low: Lower end of the interval for another run on these rows; None if `low` is.
         here_high: Upper end.
@@ -113,7 +134,7 @@ def paired_difference(
     Args:
         ours: One score per seed.
         baseline: Scores of the same seeds in the same order, at least one.
-        error: Chance that an interval misses the true difference, in `(0, 1)`; 0.05 gives 95 % intervals.
+        error: Chance that an interval misses the true difference, in `[0, 1)`; 0.05 gives 95 % intervals.
         resolution: Step of the scale, such as one test row's share; 0 if unknown.
         test_to_train: n_test / n_train; 0 if seeds share no rows, so that both intervals are equal.
         span: The largest possible difference; None if unknown.
@@ -152,6 +173,8 @@ def _with_ends(
     above = deviation * critical_value(count, error) * math.sqrt(1 / count + test_to_train)
     here = deviation * critical_value(count, error) * math.sqrt(1 / count)
     least, most = bounds
+    if math.isinf(above) and bounds == UNBOUNDED:
+        return result
     ends = {
         "low": mean - below,
         "high": mean + above,
@@ -172,16 +195,20 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
 
     Args:
         count: Number of seeds, at least two.
-        error: Of a two-sided interval, in `(0, 1)`.
+        error: Of a two-sided interval, in `[0, 1)`; the value is infinite for 0.
         test_to_train: n_test / n_train.
         num_tried: Candidates of which it is the best on these rows; 1 gives Student's quantile.
     """
     from scipy.special import stdtrit  # not before: the command line starts without it
 
+    if error <= 0:
+        return math.inf
     student_quantile = float(-stdtrit(count - 1, error / 2))
     if num_tried <= 1 or test_to_train <= 0:
         return student_quantile
     bonferroni = float(-stdtrit(count - 1, error / 2 / num_tried))
+    if error / 2 < SMALLEST_SOLVED:
+        return bonferroni
     from scipy.optimize import brentq
     from scipy.special import log_ndtr, nctdtr
 
@@ -202,11 +229,25 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
 NEW_DATA = "for new data from these clients"
 """What the wider interval is for if each seed tests on different rows."""
 
+FEWEST_TO_GIVE_UP = 4
+"""A standard deviation of fewer differences predicts the others poorly."""
 
-class Design(BaseModel):
-    """Design of a confirmation.
+
+def spent_error(share: float) -> float:
+    """Return the cumulative error that may be spent up to a share of the seeds, in `(0, 1]`."""
+    if share == 1:
+        return ERROR
+    from scipy.special import ndtr, ndtri  # not before: the command line starts without it
+
+    return float(2 * ndtr(ndtri(ERROR / 2) / math.sqrt(share)))
+
+
+class SequentialDesign(BaseModel):
+    """Group sequential design of a confirmation, fixed before its first trial.
 
     Attributes:
+        max_seeds: Largest number of seeds of a challenger.
+        batch: Seeds between looks; None looks once, at the end.
         num_challengers: Configurations compared with FedAvg.
         num_tried: Configurations of the search, of which these are the best.
         resolution: Step of the scores' scale, see `fedscout.search.confirmation.intervals`.
@@ -217,6 +258,8 @@ class Design(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    max_seeds: int = Field(ge=1)
+    batch: int | None = Field(default=None, ge=1)
     num_challengers: int = Field(default=1, ge=1)
     num_tried: int = Field(default=1, ge=1)
     resolution: float = Field(default=0.0, ge=0)
@@ -229,16 +272,45 @@ class Design(BaseModel):
         """Description of the wider interval; the narrower one is for another run here."""
         return "for new data, for which it is too short" if self.same_rows else NEW_DATA
 
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of seeds, ascending, after which the comparison is assessed."""
+        inner = range(self.batch, self.max_seeds, self.batch) if self.batch else ()
+        return (*(count for count in inner if count > 1), self.max_seeds)  # a single difference has no interval
+
+    def error_at(self, num_seeds: int) -> float:
+        """Return the error of the look after `num_seeds` seeds, for all its comparisons together."""
+        spent = [0.0, *(spent_error(look / self.max_seeds) for look in self.looks if look <= num_seeds)]
+        return spent[-1] - spent[-2]
+
     def against_baseline(self, challenger: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
-        """Compare a challenger with a baseline on the same seeds."""
-        return self._compared(challenger, baseline, self.num_challengers, self.num_tried)
+        """Compare a challenger with a baseline, on the challenger's seeds."""
+        error = self.error_at(len(challenger)) / self.num_challengers
+        return self._paired_difference(challenger, baseline[: len(challenger)], error, self.num_tried)
 
     def against_challenger(self, leader: Sequence[float], other: Sequence[float]) -> PairedDifference:
-        """Compare two challengers on the same seeds."""
-        return self._compared(leader, other, max(1, self.num_challengers * (self.num_challengers - 1) // 2))
+        """Compare two challengers on their common seeds; the second may have been dropped earlier."""
+        num_pairs = max(1, self.num_challengers * (self.num_challengers - 1) // 2)
+        error = self.error_at(len(other)) / num_pairs
+        return self._paired_difference(leader[: len(other)], other, error)
 
-    def _compared(
-        self, ours: Sequence[float], others: Sequence[float], num_comparisons: int, num_tried: int = 1
+    def is_futile(self, challenger: Sequence[float], baseline: Sequence[float]) -> bool:
+        """Return whether the comparison is futile: the last look would hardly separate the two."""
+        count = len(challenger)
+        if count < FEWEST_TO_GIVE_UP or count >= self.max_seeds:
+            return False
+        error = self.error_at(self.max_seeds) / self.num_challengers
+        difference = paired_difference(challenger, baseline[:count], resolution=self.resolution)
+        if difference.low is None or difference.high is None:  # equal differences on a scale whose step is not known
+            return False
+        deviation = max(float(np.std(difference.differences, ddof=1)), self.resolution / math.sqrt(6))
+        scale = deviation * math.sqrt(1 / self.max_seeds + self.test_to_train)
+        above, below = (
+            scale * critical_value(self.max_seeds, error, self.test_to_train, tried) for tried in (1, self.num_tried)
+        )
+        return -above < difference.low and difference.high < below
+
+    def _paired_difference(
+        self, ours: Sequence[float], others: Sequence[float], error: float, num_tried: int = 1
     ) -> PairedDifference:
-        error = ERROR / num_comparisons
         return paired_difference(ours, others, error, self.resolution, self.test_to_train, self.span, num_tried)

@@ -1,4 +1,4 @@
-"""Confirmation runs: the tuned FedAvg reference, the confirmation of the winner, and caveats on its verdict.
+"""Confirmation runs: the tuned FedAvg reference, the sequential confirmation of the winner, and caveats on its verdict.
 
 **Tuned reference.** FedAvg at its best client learning rate, as most of a gain over plain FedAvg may come from the step
 size. Every rate is trained on the search's seed. The two best rates without a failure, which may include the study's
@@ -41,6 +41,7 @@ from fedscout.search.config import SearchConfig, View
 from fedscout.search.confirmation.confirmation import (
     Confirmation,
     Role,
+    assess,
     confirm,
     confirmation_seeds,
     contestant,
@@ -49,7 +50,7 @@ from fedscout.search.confirmation.confirmation import (
     score_of,
     strongest,
 )
-from fedscout.search.confirmation.intervals import Design, tested_to_trained
+from fedscout.search.confirmation.intervals import SequentialDesign, tested_to_trained
 from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import ACCURACY, Measure
 
@@ -241,7 +242,7 @@ def confirm_winner(
     """Compare the best configurations other than FedAvg with the baselines on fresh seeds.
 
     Args:
-        config: Number of configurations and seeds.
+        config: Number of configurations, seeds and looks.
         ledger: Runs and logs the trials.
         trials: Trials of the search; full trainings are candidates, FedAvg is excluded.
         tuned: FedAvg at several client learning rates, best first; empty without tuning. If the study's own rate is the
@@ -260,14 +261,16 @@ def confirm_winner(
     best_rate = tuned[0].learning_rate if tuned else facts.session.training.learning_rate
     if best_rate != facts.session.training.learning_rate:
         entrants.append(("tuned-fedavg", facts.trial("confirmation", BASELINE, learning_rate=best_rate)))
-    design = Design(
+    design = SequentialDesign(
+        max_seeds=config.confirmation_seeds,
+        batch=config.confirmation_batch,
         num_challengers=len(challengers),
         num_tried=max(1, len(tried)),
         test_to_train=tested_to_trained(facts.session.test_fraction, facts.session.validation_fraction),
         span=facts.measure.span,
         same_rows=facts.same_test_rows,
     )
-    return _confirmed(ledger, design, entrants, config.confirmation_seeds)
+    return _train_until_decided(ledger, design, entrants)
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
@@ -280,31 +283,42 @@ def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
     return challengers
 
 
-def _confirmed(
-    ledger: Ledger, design: Design, entrants: Sequence[tuple[Role, TrialSettings]], num_seeds: int
+def _train_until_decided(
+    ledger: Ledger, design: SequentialDesign, entrants: Sequence[tuple[Role, TrialSettings]]
 ) -> Confirmation:
-    """Train all entrants on the fresh seeds, and compare them.
+    """Train batches of seeds until the comparison is decided.
 
     Args:
         ledger: Runs and logs the trials.
-        design: The design; its resolution is taken from the trials.
+        design: The sequential design; its resolution is taken from the trials.
         entrants: Contenders, of which one is picked, then FedAvg, then any other baseline; their seeds are replaced.
-        num_seeds: Number of fresh seeds.
     """
     view, guessing = ledger.facts.view, ledger.facts.guessing
-    seeds = confirmation_seeds(ledger.facts.session.seed, num_seeds)
-    finished = ledger.run([settings.on_seed(seed) for seed in seeds for _, settings in entrants])
-    trials = [finished[index :: len(entrants)] for index in range(len(entrants))]
-    design = design.model_copy(update={"resolution": resolution(trials, ledger.facts.measure)})
+    seeds = confirmation_seeds(ledger.facts.session.seed, design.max_seeds)
+    trials: list[list[Trial]] = [[] for _ in entrants]
     contenders = [index for index, (role, _) in enumerate(entrants) if role == "contender"]
     baselines = [index for index in range(len(entrants)) if index not in contenders]
-    pick = contenders[strongest([[score_of(trial, view, guessing) for trial in trials[one]] for one in contenders])]
+    remaining, pick, num_done = tuple(contenders), contenders[0], 0
+    for look in design.looks:
+        active = [*remaining, *baselines]
+        fresh = seeds[num_done:look]
+        new = ledger.run([entrants[index][1].on_seed(seed) for seed in fresh for index in active])
+        for offset, index in enumerate(active):
+            trials[index] += new[offset :: len(active)]
+        num_done = look
+        design = design.model_copy(update={"resolution": resolution(trials, ledger.facts.measure)})
+        scores = {index: [score_of(trial, view, guessing) for trial in trials[index]] for index in active}
+        reference = baselines[strongest([scores[index] for index in baselines])]
+        decision = assess(design, {index: scores[index] for index in remaining}, scores[reference])
+        remaining, pick = decision.remaining, decision.pick
+        if decision.settled:
+            break
     in_order = [pick, *baselines, *(index for index in contenders if index != pick)]
     contestants = [
         contestant("challenger" if index == pick else entrants[index][0], trials[index], guessing, ledger.facts.measure)
         for index in in_order
     ]
-    confirmation = confirm(seeds, contestants, view, design, ledger.facts.measure)
+    confirmation = confirm(seeds[:num_done], contestants, view, design, ledger.facts.measure)
     by_role: dict[str, Sequence[Trial]] = {
         candidate.role: trials[index] for candidate, index in zip(contestants, in_order, strict=True)
     }

@@ -248,6 +248,20 @@ def test_verdict_then_reason_then_cost_and_nothing_is_cut(
         assert outcome.confirmation.scores_text in " ".join(" ".join(plain[: known[0]]).split())
 
 
+def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:
+    """Of 48 seeds in batches of two; by the first look at which it may give up, any difference is possible."""
+
+    def noisy(spec: TrialSettings) -> Measured:
+        return completed(0.5 + 0.2 * ((spec.session.seed + len(spec.strategy.kind)) % 7 - 3) / 3)
+
+    outcome = found(tmp_path, noisy, confirmation_seeds=48, confirmation_batch=2)
+    assert outcome.confirmation is not None
+    assert outcome.confirmation.stopped_for_futility
+    text = " ".join(" ".join(lines_of(outcome)).split())
+    assert f"{len(outcome.confirmation.seeds)} of 48 fresh seeds" in text
+    assert "95 %" not in text
+
+
 def test_a_race_says_what_it_never_started(tmp_path: Path) -> None:
     """One training of two rounds has room for one of FedMedian and FedAdam, two trainings for both."""
     raced = found(tmp_path, by_kind(fedmedian=0.75), kind="racing", racing={"trainings": 1, "min_rounds": 2})

@@ -258,7 +258,7 @@ def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_p
     intervals._truths.cache_clear()
     rows: dict[str, dict[str, Any]] = {
         "none": {"separations": [0.6, 0.6], "failures": [0, 0]},
-        "large": {"separations": [0.3, 1.6], "failures": [0, 0]},
+        "large": {"separations": [0.3, 1.6], "failures": [0, 0], "batch": 4},
     }
     context = CellContext(tmp_path, num_seeds=40)
     found = {row: coverage((row, "8 seeds"), {}, context, **population) for row, population in rows.items()}
@@ -268,10 +268,12 @@ def test_coverage_is_counted_over_studies(monkeypatch: pytest.MonkeyPatch, tmp_p
         return fmean(value for value in found[row].figures[what] if value is not None)
 
     assert abs(mean("truth", "none")) < 0.02
+    assert mean("seeds used", "none") == 8
     assert mean("share wrongly", "none") <= 0.15
     assert np.mean(found["none"].values) >= 0.85  # type: ignore[arg-type]  # each has a number
     assert mean("truth", "large") > 0.2
     assert (mean("share better", "large"), mean("share wrongly", "large")) == (1, 0)
+    assert mean("seeds used", "large") < 8
 
 
 @pytest.mark.stress

@@ -20,7 +20,7 @@ from fedscout.search.confirmation.confirmation import (
     contestant,
     fresh_seeds,
 )
-from fedscout.search.confirmation.intervals import NEW_DATA, Design, paired_difference
+from fedscout.search.confirmation.intervals import NEW_DATA, SequentialDesign, paired_difference
 from fedscout.search.confirmation.runs import num_tuning_trials, resolution, rise
 from fedscout.search.study import StudyOutcome
 from fedscout.strategies.methods.robust import KrumSpec
@@ -98,15 +98,15 @@ def test_differences_are_by_seed_for_each_baseline_and_view() -> None:
 
 
 def test_rivals_are_compared_with_the_pick_and_with_fedavg() -> None:
-    """One is level with the pick, one clearly worse; none of them is a baseline."""
+    """One is level with the pick, one clearly worse, one got two seeds alone; none of them is a baseline."""
     pick, fedavg = contender("challenger", shifted(0.1, 0.11, 0.09)), contender("fedavg", BASELINE)
-    scores = {"level": shifted(0.1, 0.09, 0.11), "worse": shifted(-0.1, -0.11, -0.09)}
+    scores = {"level": shifted(0.1, 0.09, 0.11), "worse": shifted(-0.1, -0.11, -0.09), "early": shifted(0.1, 0.1)}
     rivals = [contender("contender", own).model_copy(update={"name": name}) for name, own in scores.items()]
-    design = Design(num_challengers=3)
+    design = SequentialDesign(max_seeds=3, batch=2, num_challengers=4)
     found = confirm(SEEDS, [pick, fedavg, *rivals], "own", design)
     assert set(found.versus) == {"fedavg"}
     assert found.versus["fedavg"]["own"] == design.against_baseline(pick.own, BASELINE)
-    assert [(one.name, one.worse) for one in found.rivals] == [("level", False), ("worse", True)]
+    assert [(one.name, one.dropped) for one in found.rivals] == [("level", False), ("worse", True), ("early", True)]
     for one, own in zip(found.rivals, scores.values(), strict=True):
         assert one.behind == design.against_challenger(pick.own, own)
         assert one.versus_fedavg == design.against_baseline(own, BASELINE)
@@ -132,12 +132,12 @@ def test_the_verdict_is_on_the_strongest_reference_and_names_it(
     assert set(found.versus) == {"fedavg", "tuned-fedavg"}
 
 
-def test_a_rival_that_beats_fedavg_but_not_the_reference_is_worse() -> None:
+def test_a_rival_that_beats_fedavg_but_not_the_reference_is_dropped() -> None:
     pick, rival = contender("challenger", shifted(0.3, 0.31, 0.29)), contender("contender", shifted(0.1, 0.11, 0.09))
     level = contender("contender", shifted(0.3, 0.29, 0.31))
     baselines = [contender("fedavg", BASELINE), contender("tuned-fedavg", shifted(0.2, 0.2, 0.2))]
-    found = confirm(SEEDS, [pick, *baselines, rival, level], "own", Design(num_challengers=3))
-    assert [one.worse for one in found.rivals] == [True, False]
+    found = confirm(SEEDS, [pick, *baselines, rival, level], "own", SequentialDesign(max_seeds=3, num_challengers=3))
+    assert [one.dropped for one in found.rivals] == [True, False]
     assert found.rivals[0].versus_fedavg.mean == pytest.approx(0.1)
 
 
@@ -293,11 +293,11 @@ def test_failures_say_nothing_of_curves(tmp_path: Path) -> None:
     assert confirmed(tmp_path, on_one_seed_only).caveats == ()
 
 
-# -- Confirming a search: several challengers, and interruptions ------------------------------------------------------
+# -- Confirming a search: several challengers, seeds in batches, who is dropped, and interruptions ---------------------
 
 
 KINDS = ("fedmedian", "fedadam", "fedadagrad", "krum")
-TWELVE_SEEDS = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "tuned_baseline": False}
+BATCHES = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "confirmation_batch": 4, "tuned_baseline": False}
 
 
 def jitter(spec: TrialSettings, size: float) -> float:
@@ -309,8 +309,38 @@ def by_kind(noise: float = 0.004, **means: float) -> Callable[[TrialSettings], M
     return lambda spec: completed(means.get(spec.strategy.kind, 0.5) + jitter(spec, noise))
 
 
-def scripted(folder: Path, outcome: Callable[[TrialSettings], Measured], **config: Any) -> StudyOutcome:
-    return study(folder, ScriptedRunner(outcome), SearchConfig(**{**TWELVE_SEEDS, **config}))
+def scripted(folder: Path, outcome: Callable[[TrialSettings], Measured], **config: Any) -> tuple[StudyOutcome, int]:
+    """Return a study, and how many trials its confirmation took."""
+    runner = ScriptedRunner(outcome)
+    found = study(folder, runner, SearchConfig(**{**BATCHES, **config}))
+    return found, sum(spec.session.seed != SEED for spec in runner.ran)
+
+
+def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
+    outcome, num_trials = scripted(tmp_path, by_kind(fedadam=0.8))
+    found = outcome.confirmation
+    assert found.verdict == "better"
+    assert len(found.seeds) < 12
+    assert num_trials == 2 * len(found.seeds)
+    assert found.seeds == confirmation_seeds(SEED, 12)[: len(found.seeds)]
+    assert not found.stopped_for_futility
+
+
+def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) -> None:
+    outcome, num_trials = scripted(tmp_path, by_kind())
+    found = outcome.confirmation
+    assert (found.verdict, len(found.seeds), num_trials) == ("no difference", 8, 16)
+    assert found.stopped_for_futility
+    assert found.advised == "FedAvg"
+
+
+def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> None:
+    """Of 48 seeds an early look may cost next to no error: its interval is all differences that accuracy has."""
+    outcome, _ = scripted(tmp_path, by_kind(noise=0.15), confirmation_seeds=48)
+    found = outcome.confirmation
+    ends = [end for one in found.versus["fedavg"].values() for end in (one.low, one.high)]
+    assert found.stopped_for_futility
+    assert ends == [-1.0, 1.0] * 2
 
 
 @pytest.mark.parametrize("at_four_times_the_rate", [0.9, 0.8])
@@ -365,27 +395,40 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Pat
         best.append(spec)
         return by_kind(fedadam=0.8)(spec)
 
-    alone = scripted(tmp_path / "one", outcome, kind="random", budget=24)
+    alone, _ = scripted(tmp_path / "one", outcome, kind="random", budget=24)
     assert alone.confirmation.verdict == "worse"
 
-    several = scripted(tmp_path / "three", outcome, kind="random", budget=24, confirmation_top=24)
+    several, _ = scripted(tmp_path / "three", outcome, kind="random", budget=24, confirmation_top=24)
     found = several.confirmation
     assert found.contestants[0].strategy == "fedadam"
     assert found.verdict == "better"
     lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
     assert lucky
-    assert all(rival.worse for rival in lucky)
+    assert all(rival.dropped for rival in lucky)
+
+
+@pytest.mark.slow
+def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
+    runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
+    config = SearchConfig(**{**BATCHES, "kind": "random", "confirmation_top": 24, "budget": 24})
+    found = study(tmp_path, runner, config).confirmation
+    seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != SEED)
+    dropped = [rival for rival in found.rivals if rival.name.startswith("krum")]
+    assert dropped
+    assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in dropped)
+    assert {len(one.own) for one in found.contestants} == set(seeds.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("top", "step"), [(1, 4), (3, 12)])
 def test_a_confirmation_cut_off_anywhere_ends_with_the_same_result(tmp_path: Path, top: int, step: int) -> None:
     outcome = by_kind(0.03, fedadam=0.56, krum=0.3)
-    config = SearchConfig(**{**TWELVE_SEEDS, "confirmation_top": top})
+    config = SearchConfig(**{**BATCHES, "confirmation_top": top})
     whole = ScriptedRunner(outcome)
     expected = document(study(tmp_path / "whole", whole, config))
     num_trials = len(list((tmp_path / "whole" / "trials").iterdir()))
     first = next(number for number, spec in enumerate(whole.ran) if spec.session.seed != SEED)
+    assert num_trials - first > 8  # more than one batch
     for num_kept in range(first, num_trials + 1, step):
         folder, rest = tmp_path / str(num_kept), ScriptedRunner(outcome)
         keep_trials(tmp_path / "whole", folder, range(num_kept).__contains__)
@@ -518,7 +561,7 @@ def test_a_fedavg_that_is_right_on_every_row_is_not_tuned(tmp_path: Path) -> Non
 
 
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
-    config = SearchConfig(**TWELVE_SEEDS)
+    config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
     drawn, same = (
         study(tmp_path / str(is_same), ScriptedRunner(by_kind()), config, same_test_rows=is_same).confirmation
         for is_same in (False, True)

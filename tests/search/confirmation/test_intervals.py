@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -11,10 +12,17 @@ from pydantic import ValidationError
 from scipy import stats
 
 from fedscout.search.confirmation import intervals
-from fedscout.search.confirmation.intervals import Design, critical_value, mean_score, paired_difference
+from fedscout.search.confirmation.confirmation import assess
+from fedscout.search.confirmation.intervals import (
+    SequentialDesign,
+    critical_value,
+    mean_score,
+    paired_difference,
+    spent_error,
+)
 
 
-@pytest.mark.parametrize(("num_pairs", "error"), [*((n, 0.05) for n in (2, 3, 5, 30)), (6, 0.2), (6, 1e-3)])
+@pytest.mark.parametrize(("num_pairs", "error"), [*((n, 0.05) for n in (2, 3, 5, 30)), (6, 0.2), (6, 1e-3), (6, 1e-9)])
 def test_interval_is_that_of_the_paired_t_test_and_misses_as_often_as_allowed(num_pairs: int, error: float) -> None:
     ours, baseline = np.random.default_rng(num_pairs).uniform(size=(2, num_pairs))
     expected = stats.ttest_rel(ours, baseline).confidence_interval(1 - error)
@@ -108,7 +116,7 @@ def test_the_best_of_equal_candidates_is_wrongly_better_as_often_as_is_said(
     assert stats.binomtest(num_wrong, NULL_STUDIES, 0.025).pvalue > 1e-5
 
 
-@pytest.mark.parametrize("error", [0.05, 0.01, 1e-5])
+@pytest.mark.parametrize("error", [0.05, 0.01, 1e-4, 1e-7, 1e-12])
 @pytest.mark.parametrize("count", [2, 5, 50])
 def test_more_candidates_ask_for_more_and_for_no_more_than_bonferroni(error: float, count: int) -> None:
     found = [critical_value(count, error, 0.25, num_tried) for num_tried in (1, 2, 8, 100)]
@@ -141,7 +149,12 @@ def test_the_scale_s_uncertainty_is_a_floor_and_no_addition() -> None:
     assert (coarse.low or 0) < (paired_difference(ours, baseline).low or 0)
 
 
-@pytest.mark.parametrize("error", [1e-5, 0.001, 0.05, 0.5])
+def test_where_no_error_is_allowed_there_is_no_interval() -> None:
+    found = paired_difference([0.6, 0.9], [0.5, 0.6], error=0.0)
+    assert (found.low, found.high, found.verdict) == (None, None, 0)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-12, 0.001, 0.05, 0.5])
 @pytest.mark.parametrize("span", [0.3, 1.0])
 def test_an_interval_ends_where_differences_do_and_says_the_same(error: float, span: float) -> None:
     """What is cut off holds no difference that there can be, and zero never lies there."""
@@ -152,7 +165,8 @@ def test_an_interval_ends_where_differences_do_and_says_the_same(error: float, s
         (wide.low, wide.high, cut.low, cut.high),
         (wide.here_low, wide.here_high, cut.here_low, cut.here_high),
     ):
-        assert (cut_low, cut_high) == (max(-span, low), min(span, high))  # type: ignore[type-var]
+        assert cut_low == max(-span, -np.inf if low is None else low)
+        assert cut_high == min(span, np.inf if high is None else high)
     assert (cut.mean, cut.verdict) == (wide.mean, wide.verdict)
 
 
@@ -163,19 +177,147 @@ def test_swapping_the_sides_mirrors_everything() -> None:
     assert (forth.verdict, back.verdict) == (1, -1)
 
 
-@pytest.mark.parametrize("fault", [{"num_challengers": 0}, {"num_tried": 0}, {"resolution": -0.01}, {"span": 0}])
-def test_a_design_without_sense_is_refused(fault: dict[str, float]) -> None:
+# -- Looking at a confirmation while it runs: what each look may cost, and that all of them together stay within 5 %
+
+
+NUM_STUDIES = 2000
+
+
+@pytest.mark.parametrize(
+    ("max_seeds", "batch", "looks"),
+    [
+        (5, None, (5,)),
+        (20, 4, (4, 8, 12, 16, 20)),
+        (10, 4, (4, 8, 10)),
+        (5, 1, (2, 3, 4, 5)),
+        (4, 9, (4,)),
+        (1, 1, (1,)),
+    ],
+)
+def test_looks_come_after_each_batch_with_two_seeds_at_least_and_at_the_end(
+    max_seeds: int, batch: int | None, looks: tuple[int, ...]
+) -> None:
+    assert SequentialDesign(max_seeds=max_seeds, batch=batch).looks == looks
+
+
+@pytest.mark.parametrize("fault", [{"max_seeds": 0}, {"batch": 0}, {"num_challengers": 0}, {"resolution": -0.01}])
+def test_a_plan_without_sense_is_refused(fault: dict[str, float]) -> None:
+    SequentialDesign(max_seeds=1, batch=1, num_challengers=1, resolution=0.01)
     with pytest.raises(ValidationError, match=f"{next(iter(fault))}\n"):
-        Design.model_validate(fault)
+        SequentialDesign.model_validate({"max_seeds": 4, **fault})
+
+
+@pytest.mark.parametrize(("max_seeds", "batch"), [(5, None), (20, 4), (7, 1), (30, 11), (1000, 1)])
+def test_the_looks_spend_five_percent_in_all_and_later_ones_more(max_seeds: int, batch: int | None) -> None:
+    """More for each seed, as the last batch may be short: the slope of α(t) rises up to t = z²/3 > 1."""
+    design = SequentialDesign(max_seeds=max_seeds, batch=batch)
+    errors = np.array([design.error_at(look) for look in design.looks])
+    assert errors.sum() == pytest.approx(0.05)
+    assert errors.min() >= 0
+    per_seed = errors / np.diff([0, *design.looks])
+    assert (np.diff(per_seed[per_seed > 0]) > 0).all()  # of many looks the first cost less than the smallest number
+
+
+@pytest.mark.parametrize(
+    # Lan and DeMets' function at 5 %: 2 − 2Φ(1.95996/√t), by tables of the normal distribution.
+    ("share", "expected"),
+    [(0.25, 8.9e-5), (0.5, 0.00557), (0.75, 0.02363), (1.0, 0.05)],
+)
+def test_the_spending_function(share: float, expected: float) -> None:
+    assert spent_error(share) == pytest.approx(expected, abs=6e-6)
 
 
 def test_the_error_is_shared_among_challengers_and_among_their_pairs() -> None:
     # Four challengers: 4 comparisons with FedAvg, 6 with each other.
     generator = np.random.default_rng(3)
     ours, others = generator.uniform(size=(2, 5)).tolist()
-    design = Design(num_challengers=4)
+    design = SequentialDesign(max_seeds=5, num_challengers=4)
     assert design.against_baseline(ours, others) == paired_difference(ours, others, 0.05 / 4)
     assert design.against_challenger(ours, others) == paired_difference(ours, others, 0.05 / 6)
-    alone = Design(test_to_train=0.25)
+    alone = SequentialDesign(max_seeds=5, test_to_train=0.25)
     assert alone.against_baseline(ours, others) == alone.against_challenger(ours, others)
     assert alone.against_baseline(ours, others) == paired_difference(ours, others, test_to_train=0.25)
+
+
+def test_who_was_dropped_is_compared_on_the_seeds_that_it_has() -> None:
+    design = SequentialDesign(max_seeds=4, batch=2, num_challengers=2)
+    leader, dropped = [0.9, 0.8, 0.1, 0.1], [0.5, 0.3]
+    assert design.against_challenger(leader, dropped).differences == pytest.approx((0.4, 0.5))
+
+
+# Errors under optional stopping, on normal scores whose seeds matter to all alike.
+
+
+def scores_of(generator: np.random.Generator, means: Sequence[float], num_seeds: int) -> np.ndarray:
+    """Return scores, shape `(configurations, seeds)`: what a seed does to all, and noise of 2 points each."""
+    shared = generator.normal(0, 0.05, num_seeds)
+    return np.asarray(means)[:, None] + 0.7 + shared + generator.normal(0, 0.02, (len(means), num_seeds))
+
+
+def decide(design: SequentialDesign, scores: np.ndarray) -> tuple[int, int, int, tuple[int, ...]]:
+    """Go through the looks; FedAvg is the last row. Return pick, verdict, seeds and who remains."""
+    remaining: tuple[int, ...] = tuple(range(len(scores) - 1))
+    pick, look = 0, 0
+    for look in design.looks:
+        fedavg = scores[-1, :look].tolist()
+        standing = assess(design, {place: scores[place, :look].tolist() for place in remaining}, fedavg)
+        pick, remaining = standing.pick, standing.remaining
+        if standing.settled:
+            break
+    verdict = design.against_baseline(scores[pick, :look].tolist(), scores[-1, :look].tolist()).verdict
+    return pick, verdict, look, remaining
+
+
+def too_many(count: int, studies: int = NUM_STUDIES, share: float = 0.05) -> bool:
+    """Whether a count of errors speaks against an error rate of at most `share`."""
+    return bool(stats.binomtest(count, studies, share, alternative="greater").pvalue < 1e-4)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_challengers", "batch"), [(1, 1), (1, 4), (3, 4)])
+def test_without_a_difference_none_is_found_in_19_of_20_studies_however_often_one_looks(
+    num_challengers: int, batch: int
+) -> None:
+    design = SequentialDesign(max_seeds=12, batch=batch, num_challengers=num_challengers)
+    generator = np.random.default_rng(20260101)
+    found = [decide(design, scores_of(generator, [0.0] * (num_challengers + 1), 12))[1] for _ in range(NUM_STUDIES)]
+    assert not too_many(sum(verdict != 0 for verdict in found))
+
+
+@pytest.mark.slow
+def test_the_best_challenger_is_seldom_dropped_and_bad_ones_are() -> None:
+    design = SequentialDesign(max_seeds=16, batch=4, num_challengers=3)
+    generator = np.random.default_rng(7)
+    means = [0.05, 0.04, -0.10, 0.0]
+    found = [decide(design, scores_of(generator, means, 16)) for _ in range(NUM_STUDIES // 4)]
+    assert not too_many(sum(0 not in remaining for _, _, _, remaining in found), NUM_STUDIES // 4)
+    # Fifteen points at noise of 2·√2 points are 5 standard deviations: gone long before the end.
+    assert all(2 not in remaining for _, _, _, remaining in found)
+    assert np.mean([verdict == 1 for _, verdict, _, _ in found]) > 0.9
+
+
+def test_a_challenger_that_is_clearly_worse_than_fedavg_ends_it() -> None:
+    design = SequentialDesign(max_seeds=9, batch=3)
+    baseline = [0.8, 0.81, 0.79, 0.8, 0.82, 0.8]
+    ours = [score - 0.3 + 0.001 * seed for seed, score in enumerate(baseline)]
+    standing = assess(design, {0: ours}, baseline)
+    assert (standing.pick, standing.remaining, standing.settled) == (0, (), True)
+
+
+def test_it_is_hopeless_where_the_best_mean_that_is_left_would_not_do() -> None:
+    """Differences of 1 ± 1 points: with √(1/100 + 1/4) twice their deviation is no end that leaves zero out."""
+    design = SequentialDesign(max_seeds=100, batch=20, test_to_train=0.25)
+    nothing, some = [0.0] * 20, [0.0, 0.02] * 10
+    assert not design.is_futile(some, nothing)
+    assert design.is_futile([score - 0.009 for score in some], nothing)
+    assert not design.is_futile(some[:2], nothing)
+    assert not design.is_futile(some * 5, nothing * 5)
+
+
+def test_the_last_look_of_many_challengers_asks_for_more_and_three_differences_are_too_few_to_give_up() -> None:
+    one, many = (SequentialDesign(max_seeds=5, batch=1, num_challengers=n, test_to_train=0.25) for n in (1, 10))
+    four, nothing = [0.01, 0.02, 0.02, 0.03], [0.0] * 4
+    assert many.is_futile(four, nothing)
+    assert not one.is_futile(four, nothing)
+    assert not many.is_futile([-0.01, 0.0, 0.01], nothing)  # their interval is narrower than the last one, likewise
