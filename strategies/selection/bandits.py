@@ -21,15 +21,13 @@ absolute value rewards an increase of the loss as much as a decrease. Where the 
   0, τ = 1.
 - Contexts are standardised over the clients of the table, otherwise τ dominates; a constant context becomes
   0.
-- The rewards of a round are credited to the contexts of the clients that trained in it.
 
-**FLASH** (`FlashSpec`) is a linear Thompson-sampling bandit. Its losses are the robust loss CE + α·pseudo +
-β·RCE on training rows, the plain cross-entropy with α = β = 0. `bandit` selects another bandit and
-`contexts` omits contexts, as in the paper's ablations. With `start_with_all_clients` all reachable clients
-train in the first round (S₀ in the paper), so the first round has more clients than requested. The paper
-gives neither its (α, β) nor its share of validation rows; (α, β) default to the first values that it
-studied, the share to 0.1. Clients train with the robust loss only if their strategy does. Every client
-receives and evaluates the model in every round.
+**FLASH** (`FlashSpec`) is a linear Thompson-sampling bandit. Its losses default to the robust loss CE +
+α·pseudo + β·RCE on training rows. `bandit` selects another bandit and `contexts` omits contexts, as in the
+paper's ablations. With `start_with_all_clients` all reachable clients train in the first round (S₀ in the
+paper), so the first round has more clients than requested. The paper gives neither its (α, β) nor its share
+of validation rows; (α, β) default to the first values that it studied, the share to 0.1. Clients train with
+the robust loss only if their strategy does. Every client receives and evaluates the model in every round.
 
 **Linear Thompson sampling** (`LinearPosterior`). From V₀ = λI and b₀ = 0, each round adds V += Σ x_i x_iᵀ and
 b += Σ r_i x_i over the credited clients; then
@@ -91,6 +89,10 @@ from fedscout.engine.messages.calls import (
 from fedscout.strategies.selection.policies import SelectionSpec, robust_loss
 
 Context = Literal["training", "validation", "duration", "reward"]
+LossName = Literal["robust", "cross_entropy"]
+Rows = Literal["training", "validation"]
+Credited = Literal["current", "previous"]
+
 VALIDATION_SHARE = 0.1
 """Share of the training rows that validation losses are measured on; the source does not say its own."""
 
@@ -122,18 +124,23 @@ class ClientContexts:
     Attributes:
         num_clients: K, clients of the federation, numbered from 0.
         names: Names of the contexts, distinct.
-        alpha: α of L.
-        beta: β of L.
+        context_loss: (α, β) of the first context's L; (0, 0) is the cross-entropy.
+        reward_loss: (α, β) of the reward's L.
+        reward_rows: Rows on which the reward's L is measured.
+        standardised: Whether each context has mean 0 and variance 1 over the clients of the table.
     """
 
     num_clients: int
     names: Sequence[Context] = ("training", "validation", "duration", "reward")
-    alpha: float = 0.0
-    beta: float = 0.0
+    context_loss: tuple[float, float] = (0.0, 0.0)
+    reward_loss: tuple[float, float] = (0.0, 0.0)
+    reward_rows: Rows = "training"
+    standardised: bool = True
 
     def __post_init__(self) -> None:
         self._training = _FirstAndLast(self.num_clients)
         self._validation = _FirstAndLast(self.num_clients)
+        self._rewarded = _FirstAndLast(self.num_clients)
         self._rewards = np.zeros(self.num_clients)
         self._own_seconds = np.ones(self.num_clients)
         self._round_seconds = 1.0
@@ -142,13 +149,16 @@ class ClientContexts:
     def observes(self) -> ReportRequest:
         """Requested reports; of all clients, as contexts describe the current model on every client."""
         return ReportRequest(
-            training_losses=True, validation_losses="validation" in self.names, include_idle_clients=True
+            training_losses="training" in (*self.names, self.reward_rows),
+            validation_losses="validation" in (*self.names, self.reward_rows),
+            include_idle_clients=True,
         )
 
     def show(self, table: ClientTable) -> DoubleArray:
-        """Return the contexts of a table's clients, `(clients, d)`, standardised."""
+        """Return the contexts of a table's clients, `(clients, d)`."""
         self._own_seconds[table.clients] = np.where(table.seconds > 0, table.seconds, 1.0)
-        return standardised(np.stack([self._context(name, table.clients) for name in self.names], axis=1))
+        contexts = np.stack([self._context(name, table.clients) for name in self.names], axis=1)
+        return standardised(contexts) if self.standardised else contexts.clip(-LARGEST_CONTEXT, LARGEST_CONTEXT)
 
     def _context(self, name: Context, clients: IntArray) -> DoubleArray:
         if name == "training":
@@ -166,15 +176,21 @@ class ClientContexts:
             The reward of each client, `(num_clients,)`; NaN where the change of the loss is unknown.
         """
         num_clients = len(report.clients)
-        losses = robust_loss(report.training, num_clients, self.alpha, self.beta)
-        changes = np.abs(losses - self._training.last[report.clients])
+        measured = report.training if self.reward_rows == "training" else report.validation
+        losses = robust_loss(measured, num_clients, *self.reward_loss)
+        changes = np.abs(losses - self._rewarded.last[report.clients])
         rewards = np.full(self.num_clients, np.nan)
         rewards[report.clients] = changes / self._round_seconds
         self._rewards = np.where(np.isnan(rewards), self._rewards, rewards)
-        self._training.take(report.clients, losses)
+        self._rewarded.take(report.clients, losses)
+        self._training.take(report.clients, robust_loss(report.training, num_clients, *self.context_loss))
         self._validation.take(report.clients, robust_loss(report.validation, num_clients))
         self._round_seconds = report.round_seconds if report.round_seconds > 0 else 1.0
         return rewards
+
+
+LARGEST_CONTEXT = 1e6
+"""Of contexts that are not standardised: beyond, a bandit's precision matrix would be singular by rounding."""
 
 
 def standardised(contexts: DoubleArray) -> DoubleArray:
@@ -208,15 +224,19 @@ class ContextualSelection(SelectionPolicy):
         contexts: Contexts of the clients.
         bandit: A bandit with as many dimensions as there are contexts.
         start_with_all_clients: Whether all reachable clients train in the first round.
+        credited: Which contexts receive a round's rewards: those of the clients that trained in it (`"current"`,
+            as in the paper), or in the round before (`"previous"`), whose training caused the change.
     """
 
     contexts: ClientContexts
     bandit: ContextualBandit
     start_with_all_clients: bool = False
+    credited: Credited = "current"
 
     def __post_init__(self) -> None:
         self.observes = self.contexts.observes
         self._shown = np.zeros((self.contexts.num_clients, len(self.contexts.names)))
+        self._round_before: tuple[IntArray, DoubleArray] = np.zeros(0, np.int64), self._shown
 
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
@@ -231,11 +251,13 @@ class ContextualSelection(SelectionPolicy):
         return table.clients[highest(scores, num_chosen, generator)]
 
     def observe(self, report: RoundReport) -> None:
-        """Credit the contexts of the clients that trained with the rewards of the round."""
+        """Credit contexts with the rewards of the round."""
         rewards = self.contexts.take(report)
-        trained = report.clients[report.trained]
+        this_round = report.clients[report.trained], self._shown
+        trained, shown = this_round if self.credited == "current" else self._round_before
+        self._round_before = this_round
         credited = trained[np.isfinite(rewards[trained])]
-        self.bandit.update(self._shown[credited], rewards[credited])
+        self.bandit.update(shown[credited], rewards[credited])
 
 
 def highest(scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
@@ -455,8 +477,16 @@ class FlashSpec(SelectionSpec):
     contexts: Annotated[tuple[Context, ...], AfterValidator(_distinct)] = Field(
         ("training", "validation", "duration", "reward"), min_length=1, description="context of a client"
     )
+    context_loss: LossName = Field("robust", description="loss of the training rows in the context")
+    reward_loss: LossName = Field("robust", description="loss whose decrease is the reward")
+    reward_rows: Rows = Field("training", description="rows on which that loss is measured")
     alpha: float = Field(0.1, ge=0, description="α, weight of the pseudo-label loss in the robust one")
     beta: float = Field(4.0, ge=0, description="β, weight of the reverse cross-entropy in the robust loss")
+    credited: Credited = Field(
+        "current",
+        description="contexts that are credited with a round's rewards: of clients that train in it, or before it",
+    )
+    standardised: bool = Field(True, description="whether contexts are standardised to mean 0 and variance 1")
     start_with_all_clients: bool = Field(True, description="whether all reachable clients train in the first round")
     exploration: float = Field(1.0, ge=0, description="factor of the bandit's confidence width")
     delta: float = Field(0.05, gt=0, lt=1, description="δ; smaller values explore more")
@@ -465,11 +495,19 @@ class FlashSpec(SelectionSpec):
     @property
     def validation_share(self) -> float:
         """Share of the training rows on which validation losses are measured; 0 if none are used."""
-        return VALIDATION_SHARE if "validation" in self.contexts else 0.0
+        return VALIDATION_SHARE if "validation" in (*self.contexts, self.reward_rows) else 0.0
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
-        contexts = ClientContexts(cohort.num_clients, self.contexts, self.alpha, self.beta)
-        return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients)
+        weights: dict[LossName, tuple[float, float]] = {"robust": (self.alpha, self.beta), "cross_entropy": (0.0, 0.0)}
+        contexts = ClientContexts(
+            cohort.num_clients,
+            self.contexts,
+            weights[self.context_loss],
+            weights[self.reward_loss],
+            self.reward_rows,
+            self.standardised,
+        )
+        return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients, self.credited)
 
     def _bandit(self, cohort: Cohort) -> ContextualBandit:
         size, width, ridge = len(self.contexts), self.exploration, self.regularisation

@@ -10,7 +10,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import DotProduct
 
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
+from fedscout.engine.messages.calls import Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection import bandits, policies
 from fedscout.strategies.selection.policies import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
 from fedscout.strategies.selection.table import parse_selection
@@ -199,25 +199,22 @@ def report(
 
 
 def test_three_rounds_by_hand() -> None:
-    contexts = bandits.ClientContexts(4)
-
-    def check_shown(clients: ClientTable, expected: list[list[float]]) -> None:
-        np.testing.assert_allclose(contexts.show(clients), bandits.standardised(np.array(expected)))
-
+    contexts = bandits.ClientContexts(4, standardised=False)
     seconds = table([0, 1, 2], seconds=[2.0, 3.0, 5.0])
-    check_shown(seconds, [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
+    np.testing.assert_array_equal(contexts.show(seconds), [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
     first = contexts.take(report(1, [0, 1, 2], [0], [4.0, 2.0, NAN], round_seconds=5.0))
     np.testing.assert_array_equal(first, [NAN] * 4)
-    check_shown(seconds, [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
+    np.testing.assert_array_equal(contexts.show(seconds), [[1, 1, 2, 0], [1, 1, 3, 0], [1, 1, 5, 0]])
     # client 3 is new; τ of the reward is the first round's, 5
     second = contexts.take(report(2, [0, 1, 2, 3], [0, 1], [3.0, 2.5, 8.0, 1.0], round_seconds=4.0))
     np.testing.assert_allclose(second, [1 / 5, 0.5 / 5, NAN, NAN])
-    check_shown(seconds, [[0.75, 0.75, 2, 0.2], [1.25, 1.25, 3, 0.1], [1, 1, 5, 0]])
+    np.testing.assert_allclose(contexts.show(seconds), [[0.75, 0.75, 2, 0.2], [1.25, 1.25, 3, 0.1], [1, 1, 5, 0]])
     # client 1 is silent: it keeps what it told; τ is 4
     third = contexts.take(report(3, [0, 2], [2], [1.0, 6.0], round_seconds=0.0))
     np.testing.assert_allclose(third, [2 / 4, NAN, 2 / 4, NAN])
     everyone = table([0, 1, 2, 3], seconds=[2.0, 3.0, 0.0, 7.0])
-    check_shown(everyone, [[0.25, 0.25, 2, 0.5], [1.25, 1.25, 3, 0.1], [0.75, 0.75, 1, 0.5], [1, 1, 7, 0]])
+    expected = [[0.25, 0.25, 2, 0.5], [1.25, 1.25, 3, 0.1], [0.75, 0.75, 1, 0.5], [1, 1, 7, 0]]
+    np.testing.assert_allclose(contexts.show(everyone), expected)
     # after silence the change is that since it last told; the third round had no duration, so τ is 1
     np.testing.assert_allclose(contexts.take(report(4, [1], [1], [0.5]))[1], 2.0)
 
@@ -231,6 +228,34 @@ def test_the_robust_loss_by_hand() -> None:
     np.testing.assert_allclose(policies.robust_loss(told, 2, alpha=0.1, beta=8.0), expected)
     np.testing.assert_array_equal(policies.robust_loss(told, 2), -np.log(right))
     np.testing.assert_array_equal(policies.robust_loss(None, 2), [NAN, NAN])
+
+
+@pytest.mark.parametrize(
+    ("options", "context", "reward"),
+    [
+        ({}, [6.0 / 10.0], 4.0),
+        ({"context_loss": "cross_entropy"}, [1.0 / 2.0], 4.0),
+        ({"reward_loss": "cross_entropy"}, [6.0 / 10.0], 1.0),
+        ({"reward_loss": "cross_entropy", "reward_rows": "validation"}, [6.0 / 10.0], 2.0),
+    ],
+)
+def test_contexts_and_rewards_have_losses_of_their_own(options: dict, context: list[float], reward: float) -> None:
+    """Training: from 2 + 0.5·8 + 1·4 to 1 + 0.5·6 + 1·2; the cross-entropy of validation rows from 3 to 1."""
+    document = {"kind": "flash", "contexts": ["training"], "alpha": 0.5, "beta": 1.0, "standardised": False}
+    contexts = parse_selection({**document, **options}).build(COHORT).contexts  # type: ignore[attr-defined]
+    nothing, client = np.zeros(1), np.array([0])
+    rounds = [
+        (Losses(*map(np.array, training)), Losses(*map(np.array, validation)))
+        for training, validation in [
+            (([2.0], [0.0], [1.0], [8.0]), ([3.0], [0.0], [0.0], [0.0])),
+            (([1.0], [0.0], [0.5], [6.0]), ([1.0], [0.0], [0.0], [0.0])),
+        ]
+    ]
+    for number, losses in enumerate(rounds):
+        told = RoundReport(number + 1, client, nothing == 0, *[nothing] * 5, *losses)
+        rewards = contexts.take(told)
+    assert contexts.show(table([0])).tolist() == [context]
+    assert rewards[0] == reward
 
 
 def test_a_loss_beyond_all_bounds_is_none() -> None:
@@ -257,10 +282,20 @@ class Listener:
         self.told.append((contexts.ravel().tolist(), rewards.tolist()))
 
 
-def test_the_contexts_of_those_that_train_are_credited() -> None:
-    """In round 2 those of clients 1 and 2; in round 3 that of 0 alone, since 2 fails."""
+@pytest.mark.parametrize(
+    ("credited", "told"),
+    [
+        # round 2: of clients 1 and 2, that train, with the contexts 30 and 40; 3: of 0 alone, since 2 failed
+        ("current", [([], []), ([30, 40], [0.5, 0.25]), ([50], [1.0])]),
+        # round 2: of clients 2, 1 that trained in round 1, with its contexts; 3: of 1, with those of round 2
+        ("previous", [([], []), ([20, 30], [0.5, 0.25]), ([30], [2.0])]),
+    ],
+)
+def test_who_is_credited_with_what(credited: str, told: list) -> None:
     listener = Listener()
-    policy = bandits.ContextualSelection(bandits.ClientContexts(3, ["duration"]), listener)
+    policy = bandits.ContextualSelection(
+        bandits.ClientContexts(3, ["duration"], standardised=False), listener, credited=credited
+    )
     generator = np.random.default_rng(0)
     assert {*policy.choose(1, table([0, 1, 2], seconds=[10, 20, 30]), 2, generator)} == {1, 2}
     policy.observe(report(1, [0, 1, 2], [1, 2], [1.0, 1.0, 1.0]))
@@ -268,8 +303,7 @@ def test_the_contexts_of_those_that_train_are_credited() -> None:
     policy.observe(report(2, [0, 1, 2], [1, 2], [2.0, 1.5, 1.25]))
     assert {*policy.choose(3, table([0, 1, 2], seconds=[50, 20, 40]), 2, generator)} == {0, 2}
     policy.observe(report(3, [0, 1], [0], [3.0, 3.5]))
-    second, third = (bandits.standardised(np.array(each)).tolist() for each in ([20, 30, 40], [50, 20, 40]))
-    assert listener.told == [([], []), (second[1:], [0.5, 0.25]), (third[:1], [1.0])]
+    assert listener.told == told
 
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1, num_rounds=30)
@@ -282,6 +316,7 @@ def fedcor() -> SelectionPolicy:
 
 LEARNT = [
     {"kind": "flash"},
+    {"kind": "flash", "credited": "previous"},
     {"kind": "flash", "bandit": "neural"},
     {"kind": "flash", "bandit": "restless"},
     {"kind": "restless"},
@@ -336,7 +371,8 @@ def test_fedcor_anneals_who_is_chosen_until_the_next_fit() -> None:
         ({"kind": "flash"}, (True, True), 0.1),
         ({"kind": "flash", "contexts": ["training", "reward"]}, (True, False), 0.0),
         ({"kind": "flash", "contexts": ["validation"]}, (True, True), 0.1),
-        ({"kind": "flash", "contexts": ["duration"]}, (True, False), 0.0),
+        ({"kind": "flash", "contexts": ["training"], "reward_rows": "validation"}, (True, True), 0.1),
+        ({"kind": "flash", "contexts": ["duration"], "reward_rows": "validation"}, (False, True), 0.1),
         ({"kind": "fedcor"}, (True, False), 0.0),
         ({"kind": "neural"}, (True, True), 0.1),
         ({"kind": "restless"}, (True, True), 0.1),
