@@ -93,7 +93,7 @@ def user_space() -> SearchSpace:
         }
     )
     others = space_of(COHORT, kinds=("multikrum",))
-    return SearchSpace(COHORT, "default", {own.label: own, **others.members})
+    return SearchSpace(COHORT, {own.label: own, **others.members})
 
 
 def client_space() -> SearchSpace:

@@ -125,7 +125,7 @@ def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> Non
     assert coordinates.encode(FedAdamSpec(eta=30))["fedadam.eta"] == 1.0
     assert coordinates.encode(FedAvgSpec()) is None
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
-    users = Coordinates(SearchSpace(COHORT, "default", {own.label: own}))
+    users = Coordinates(SearchSpace(COHORT, {own.label: own}))
     assert users.encode(own.with_values({"mode": "z"})) is None
     assert users.encode(own) is None
     assert users.encode(own.with_values({"mode": "y"})) == {"strategy": "a:B", "a:B.mode": "y"}
