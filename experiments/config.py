@@ -33,28 +33,15 @@ from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.client_settings import ClientSettingsConfig
 from fedscout.search.config import EXCLUDED_FROM_IDENTITY, KNOWLEDGE, RecommenderConfig, SearchConfig
 
-AUTO, MOST_AUTO_ROUNDS = "auto", 200
-"""`training.num_rounds=auto` stands for `training.early_stopping` and at most this many rounds."""
-
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class TrainingConfig(LocalTraining):
     """Rounds of federated training, and the local training in each."""
 
-    num_rounds: int = Field(
-        default=30,
-        ge=1,
-        le=1_000_000,
-        description="number of rounds of a trial; auto: until FedAvg converges, at most 200",
-        json_schema_extra={"or": "auto"},
-    )
+    num_rounds: int = Field(default=30, ge=1, le=1_000_000, description="number of rounds of a trial")
     repetitions: int = Field(
         default=1, ge=1, le=99, description="number of trainings per trial (odd), whose median is the result"
-    )
-    early_stopping: bool = Field(
-        default=False,
-        description="run, search and sweep: stop at fewer rounds than num_rounds if FedAvg converges earlier",
     )
     fraction_train: float = Field(default=1.0, gt=0, le=1, description="fraction of the clients that train in a round")
     scored_clients: int | None = Field(
@@ -83,24 +70,6 @@ class TrainingConfig(LocalTraining):
         default=None,
         description="score on the test rows of all clients; accuracy by default, r2 for regression",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _auto(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and given.get("num_rounds") == AUTO:
-            if given.get("early_stopping", True) is not True:
-                raise ValueError(
-                    "early_stopping must be left out if num_rounds is auto, got " + repr(given["early_stopping"])
-                )
-            return {**given, "num_rounds": MOST_AUTO_ROUNDS, "early_stopping": True}
-        return given
-
-    @field_validator("num_rounds", mode="before")
-    @classmethod
-    def _number_or_auto(cls, given: Any) -> Any:
-        if isinstance(given, str) and not given.strip().lstrip("+-").isdecimal():
-            raise ValueError(f"must be a whole number or {AUTO}, got {shown(given)}")
-        return given
 
     @field_validator("repetitions")
     @classmethod
@@ -259,28 +228,15 @@ class StudyConfig(BaseModel):
         return hashlib.sha256((text + knowledge).encode()).hexdigest()
 
 
-def planned_trials(config: StudyConfig, early_stopping_round: int | None = None) -> tuple[int, int]:
-    """Return the maximum number of trials of a study, and the total number of rounds that shortened trials save.
-
-    Args:
-        config: Configuration of the study.
-        early_stopping_round: Round at which FedAvg stopped early, which limits all later trials; None if not known.
-    """
+def planned_trials(config: StudyConfig) -> tuple[int, int]:
+    """Return the maximum number of trials of a study, and the total number of rounds that shortened trials save."""
     from fedscout.search.confirmation.runs import num_tuning_trials  # loads every strategy
     from fedscout.search.searchers.racing import most_trials
-    from fedscout.search.study import shorter_trainings
 
     search = config.search
     num_candidates = search.confirmation_top + (2 if search.has_tuned_reference else 1)
-    num_rounds = config.training.num_rounds if early_stopping_round is None else early_stopping_round
-    num_searched, rounds_less = most_trials(search, num_rounds)
-    shorter = (
-        [*shorter_trainings(num_rounds)] if config.training.early_stopping and early_stopping_round is None else []
-    )
-    rounds_less += sum(num_rounds - rounds for rounds in shorter)
-    num_trials = (
-        len(shorter) + 1 + num_searched + num_tuning_trials(search) + search.confirmation_seeds * num_candidates
-    )
+    num_searched, rounds_less = most_trials(search, config.training.num_rounds)
+    num_trials = 1 + num_searched + num_tuning_trials(search) + search.confirmation_seeds * num_candidates
     return num_trials, rounds_less
 
 

@@ -130,9 +130,6 @@ class RacingConfig(BaseModel, frozen=True, extra="forbid"):
     min_rounds: int = Field(
         default=2, ge=1, le=1_000_000, description="racing: smallest number of rounds before a candidate is dropped"
     )
-    brackets: int = Field(
-        default=1, ge=1, le=20, description="racing: number of brackets that share the budget, each with one rung less"
-    )
 
 
 def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -193,7 +190,6 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         le=1000,
         description="kind grid: number of values per real parameter, and at most per integer parameter",
     )
-    ranges: Literal["default", "wide"] = Field(default="default", description="width of the parameters' ranges")
     strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
         description="strategies to choose from, also pairs; all means every one that fits; the usual ones by default",
@@ -338,54 +334,27 @@ SourceChoice = Literal["auto", "rules", "llm"]
 LONGEST_DESCRIPTION = 4000
 """Characters of a person's words."""
 
-EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "prices", "replay")
+EXCLUDED_FROM_IDENTITY = ("base_url", "api_key_variable", "timeout_seconds", "connection_retries", "replay")
 """Settings that decide where and how long a model is asked, not what it is asked. A study may be resumed with another
 server; recorded answers are looked up by the server that gave them."""
 
 
 class PromptShape(BaseModel, frozen=True, extra="forbid"):
-    """Configurable content of a prompt.
+    """Configurable content of a prompt."""
 
-    Attributes:
-        format: Format of the diagnosis.
-        show_schema: Whether strategies and ranges are in the prompt, and the answer's schema is sent to the server.
-        few_shot: Whether examples of answers are included.
-    """
-
-    format: PromptFormat = "B"
-    show_schema: bool = True
-    few_shot: bool = True
-
-
-class Price(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Price of a model.
-
-    Attributes:
-        input: US dollars for a million tokens of the prompt.
-        output: US dollars for a million tokens of the answer.
-    """
-
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
-
-    def cost_usd(self, prompt_tokens: int | None, completion_tokens: int | None) -> float | None:
-        """Return the cost of an answer; None if its token counts are unknown."""
-        if prompt_tokens is None or completion_tokens is None:
-            return None
-        return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+    format: PromptFormat = Field(
+        default="B", description="format of the diagnosis: A raw statistics only, B yes or no, C with severity"
+    )
+    show_schema: bool = Field(
+        default=True,
+        description="whether the prompt contains the strategies with their ranges, and the server is sent the schema",
+    )
+    few_shot: bool = Field(
+        default=True, description="whether the prompt contains examples of a diagnosis and its answer"
+    )
 
 
-OPENAI_PRICES: Mapping[str, Price] = {
-    "gpt-4.1": Price(input=2.0, output=8.0),
-    "gpt-4.1-mini": Price(input=0.4, output=1.6),
-    "gpt-4.1-nano": Price(input=0.1, output=0.4),
-    "gpt-4o": Price(input=2.5, output=10.0),
-    "gpt-4o-mini": Price(input=0.15, output=0.6),
-}
-"""What OpenAI published in April 2025 with GPT-4.1 (openai.com/api/pricing); it holds for its own server alone."""
-
-
-class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class RecommenderConfig(PromptShape, frozen=True, extra="forbid", allow_inf_nan=False):
     """Configuration of the recommendation source and of the language model."""
 
     source: SourceChoice = Field(
@@ -403,16 +372,6 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         default="OPENAI_API_KEY", description="environment variable of the API key; null if none is needed"
     )
     temperature: float = Field(default=0.0, ge=0, le=2, description="sampling temperature of the model")
-    format: PromptFormat = Field(
-        default="B", description="format of the diagnosis: A raw statistics only, B yes or no, C with severity"
-    )
-    show_schema: bool = Field(
-        default=True,
-        description="whether the prompt contains the strategies with their ranges, and the server is sent the schema",
-    )
-    few_shot: bool = Field(
-        default=True, description="whether the prompt contains examples of a diagnosis and its answer"
-    )
     max_answer_tokens: int = Field(default=1000, ge=50, le=100_000, description="largest number of tokens of an answer")
     max_corrections: int = Field(
         default=3, ge=0, le=3, description="number of times that an invalid answer is returned with its errors"
@@ -421,9 +380,6 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     connection_retries: int = Field(
         default=2, ge=0, le=10, description="number of retries if the server is busy or unreachable"
     )
-    prices: Mapping[str, Price] = Field(
-        default={}, description="price in US dollars per million tokens, such as {my-model: {input: 2, output: 8}}"
-    )
     replay: Path | None = Field(
         default=None, description="recorded exchanges (llm.jsonl) to replay instead of asking the model"
     )
@@ -431,7 +387,7 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     @property
     def prompt(self) -> PromptShape:
         """The configurable content of the prompt."""
-        return PromptShape(format=self.format, show_schema=self.show_schema, few_shot=self.few_shot)
+        return PromptShape(**{name: getattr(self, name) for name in PromptShape.model_fields})
 
     @field_validator("text")
     @classmethod
@@ -456,10 +412,6 @@ class RecommenderConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
                 "given value is not shown, as it may be the key itself"
             )
         return name
-
-    def price(self, is_openai: bool) -> Price | None:
-        """Return the price of the model: as configured, else OpenAI's on its own server; None if unknown."""
-        return self.prices.get(self.model) or (OPENAI_PRICES.get(self.model) if is_openai else None)
 
     @model_validator(mode="after")
     def _openai_needs_a_key(self) -> Self:

@@ -103,7 +103,7 @@ class ChatRequest(BaseModel, frozen=True, extra="forbid"):
         return self.model_copy(update={"messages": messages})
 
 
-class ChatReply(BaseModel, frozen=True, extra="forbid"):
+class ChatReply(BaseModel, frozen=True):
     """One answer of a model.
 
     Attributes:
@@ -113,7 +113,6 @@ class ChatReply(BaseModel, frozen=True, extra="forbid"):
         model: Name of the model as given by the server.
         prompt_tokens: Tokens of the request; None if the server does not count.
         completion_tokens: Tokens of the answer; None if the server does not count.
-        cost_usd: Cost of both; None without a price.
     """
 
     text: str = ""
@@ -122,7 +121,6 @@ class ChatReply(BaseModel, frozen=True, extra="forbid"):
     model: str = ""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    cost_usd: float | None = None
 
 
 class Exchange(BaseModel, frozen=True, extra="forbid"):
@@ -318,9 +316,7 @@ class OpenAIChat:
         self._on_exchange = on_exchange
         self._address = server_of(settings)
         self.server = redact(self._address, self._secrets)
-        is_openai = self._address == OPENAI_URL
-        self._price = settings.price(is_openai)
-        self._dialect = Dialect.first(is_openai)
+        self._dialect = Dialect.first(self._address == OPENAI_URL)
         self._statuses: list[int] = []
         self._client = self._open()
 
@@ -429,15 +425,13 @@ class OpenAIChat:
                 repr(one_line(redact(body, self._secrets))),
             ) from None
         usage = document.get("usage")
-        prompt_tokens, completion_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
         return ChatReply(
             text=self._text(content),
             finish_reason=self._text(choice.get("finish_reason")),
             refusal=self._text(refusal) or None,
             model=self._text(document.get("model"))[:200],
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            cost_usd=self._price and self._price.cost_usd(prompt_tokens, completion_tokens),
+            prompt_tokens=_count(usage, "prompt_tokens"),
+            completion_tokens=_count(usage, "completion_tokens"),
         )
 
     def _text(self, value: object) -> str:

@@ -6,40 +6,31 @@
 A searcher may request trials of fewer rounds than the study's. They are logged like all others; only full trainings can
 be the best, or be confirmed. A study is resumed by running it again with the same log: finished trials are read, the
 others are run. `SEARCHERS` is the registry of searchers.
-
-With early stopping the number of rounds is determined by FedAvg. It is trained for 10 rounds, then for 20, 40, …,
-continuing from checkpoints, up to the maximum. It has converged when the mean fitness of its last five rounds is less
-than half a point above that of the five that end at half of them. A verdict after fewer rounds measures speed: a
-configuration that is far ahead there is often equal later. FedAvg at a failing or ineffective learning rate stops early
-as well; the verdict then reports that it is near guessing.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import dataclass, field
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import integer
-from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
-from fedscout.search.config import ONE_SHOT, SearchConfig, View
+from fedscout.engine.trials.record import Trial
+from fedscout.search.config import ONE_SHOT, SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of, worst_of
-from fedscout.search.objective import ACCURACY, Measure
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
-from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.search.recommenders.rules import first_generation, is_robust, kinds_in_turn, recommend_by_rules
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_parts
-from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
+from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
 from fedscout.search.searchers.optuna import CmaEsSearcher, GPSearcher, TPESearcher, cma_faults
 from fedscout.search.searchers.racing import RacingSearcher
 from fedscout.search.warm_start import WarmStart
@@ -110,7 +101,6 @@ class StudyOutcome:
         warm_start: Proposals of earlier studies, if there were any.
         advice: The rules' recommendation, which takes no trial; None without a diagnosis.
         first_generation: Initial proposals from the diagnosis; empty unless the search is informed.
-        early_stopping_round: Number of rounds determined by early stopping; None without it.
         is_perfect: Whether the search ended early, as FedAvg has the best possible score.
         recommendation: The configuration trained by a one-shot study, and its source; None for a search.
         notes: The searcher's notes on configurations that it did not try.
@@ -125,7 +115,6 @@ class StudyOutcome:
     warm_start: WarmStart | None = None
     advice: Recommendation | None = None
     first_generation: tuple[Alternative, ...] = ()
-    early_stopping_round: int | None = None
     is_perfect: bool = False
     recommendation: Recommendation | None = None
     notes: list[str] = field(default_factory=list)
@@ -165,7 +154,6 @@ def planned_space(
     return space_of(
         cohort,
         config.strategies,
-        ranges=config.ranges,
         customs=custom_specs,
         client_ranges=searched_ranges,
         given=None if training is None else given_values(training),
@@ -307,48 +295,3 @@ def search_by(searcher: Searcher, config: SearchConfig, ledger: Ledger) -> Study
     outcome.trainings = full_trainings_of(trials, facts.num_rounds)
     outcome.notes = [] if outcome.is_perfect else searcher.notes()
     return outcome
-
-
-FIRST_ROUNDS = 10
-LEVEL = 0.005
-"""Gain over half of the rounds that counts as none: half a point of a share, or this fraction of another score."""
-
-
-def early_stopping(ledger: Ledger) -> int:
-    """Train FedAvg until it converges, and set the number of rounds of the ledger's further trials.
-
-    Returns:
-        The number of rounds; at most those of the ledger's facts.
-    """
-    facts = ledger.facts
-    early_stopping_round = facts.num_rounds
-    for rounds in shorter_trainings(facts.num_rounds):
-        (trial,) = ledger.run([facts.trial("baseline", BASELINE, num_rounds=rounds)])
-        if has_converged(trial, facts.view, facts.measure):
-            early_stopping_round = rounds
-            break
-    ledger.facts = replace(
-        facts, num_rounds=early_stopping_round, cohort=replace(facts.cohort, num_rounds=early_stopping_round)
-    )
-    return early_stopping_round
-
-
-def shorter_trainings(num_rounds: int) -> Iterator[int]:
-    """Yield the numbers of rounds at which convergence is checked, ascending, below the maximum."""
-    rounds = FIRST_ROUNDS
-    while rounds < num_rounds:
-        yield rounds
-        rounds *= 2
-
-
-def has_converged(trial: Trial, view: View = "own", measure: Measure = ACCURACY) -> bool:
-    """Whether the second half of a trial's rounds brought no improvement."""
-    if trial.status == "failed":
-        return True
-    scores = trial.scores("" if view == "own" else "clean_") or ()
-    half = len(scores) // 2
-    earlier = scores[max(0, half - FITNESS_ROUNDS) : half]
-    if not earlier:
-        return False
-    last = fmean(scores[-FITNESS_ROUNDS:])
-    return last - fmean(earlier) < LEVEL * (1 if measure.per_unit == 100 else abs(last))

@@ -68,7 +68,6 @@ class _Training(BaseModel):
     """The validated training settings of a study."""
 
     num_rounds: PositiveInt = 1
-    early_stopping: bool = False
 
 
 class _Settings(BaseModel):
@@ -161,16 +160,6 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
     return sorted(studies.values(), key=lambda study: study.name), notes
 
 
-def full_rounds(training: Mapping[str, Any], baseline: Sequence[int]) -> int:
-    """Return the number of rounds of a study's full trainings.
-
-    Args:
-        training: The study's training settings.
-        baseline: Rounds of each FedAvg trial on the search's seed; with early stopping the longest decides.
-    """
-    return max(baseline, default=1) if training.get("early_stopping") else int(training.get("num_rounds", 1))
-
-
 def _study_folders(folder: Path) -> Iterator[Path]:
     if (folder / "config.json").is_file():
         yield folder
@@ -191,14 +180,13 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
         reason = next(iter(damaged.values()), "there are none")
         raise ValueError(f"its log must hold trials that can be read: {reason}")
     rows = [_validated(_Row, row, f"trial {row['trial']} of its log is invalid") for row in read]
-    baseline = [row.num_rounds for row in rows if row.phase == "baseline"]
     study = EarlierStudy(
         name=str(path),
         config_hash=claim.config_hash,
         config=document["config"],
         data_digest=claim.data_digest,
         report=report,
-        gains=_gains(rows, full_rounds(claim.config.training.model_dump(), baseline)),
+        gains=_gains(rows, claim.config.training.num_rounds),
     )
     return study, damaged
 

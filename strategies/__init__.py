@@ -1,14 +1,7 @@
 """Federated-learning strategies: their validated specifications, and the search space of a federation."""
 
-from fedscout.strategies.methods.averaging import (
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedProxSpec,
-    FedYogiSpec,
-)
-from fedscout.strategies.methods.custom import CustomSpec
-from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec
+from fedscout.strategies.custom import CustomSpec
+from fedscout.strategies.methods.averaging import FedAdamSpec, FedAvgSpec
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.selection.table import SELECTIONS, named_selection, parse_selection
 from fedscout.strategies.space import SearchSpace, space_of
@@ -22,31 +15,18 @@ from fedscout.strategies.specification import (
     Value,
     given_values,
 )
-from fedscout.strategies.table import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    STRATEGIES,
-    parse_strategy,
-)
+from fedscout.strategies.table import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 
 __all__ = [
     "BUILT_IN_KINDS",
     "CHOSEN_BY_NAME_KINDS",
     "SELECTIONS",
     "STRATEGIES",
-    "BulyanSpec",
     "ChoiceRange",
     "CustomSpec",
     "FedAdamSpec",
-    "FedAvgMSpec",
     "FedAvgSpec",
-    "FedMedianSpec",
-    "FedProxSpec",
-    "FedTrimmedAvgSpec",
-    "FedYogiSpec",
     "IntegerRange",
-    "KrumSpec",
-    "MultiKrumSpec",
     "Range",
     "RealRange",
     "SearchRange",

@@ -21,10 +21,9 @@ import numpy as np
 
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.strategies.methods.custom import CustomSpec
-from fedscout.strategies.pairs import kind_of
-from fedscout.strategies.specification import ChoiceRange, IntegerRange, Range, RangeWidth, StrategySpec, Value
-from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, name_faults, named_classes, strategy_class
+from fedscout.strategies.custom import CustomSpec
+from fedscout.strategies.specification import ChoiceRange, IntegerRange, Range, StrategySpec, Value
+from fedscout.strategies.table import BUILT_IN_KINDS, NAMES, kind_of, name_faults, named_classes, strategy_class
 
 EQUIVALENCE_DRAWS = 20
 """Number of draws after which a strategy counts as equivalent to another one for all parameters."""
@@ -75,7 +74,6 @@ class SearchSpace:
 
     Attributes:
         cohort: The clients.
-        width: Default or wide ranges.
         members: One specification per strategy, a template whose search parameters are replaced.
         absent: Kinds that are impossible in this cohort, with the reason.
         client_ranges: Ranges of the searched client parameters, by their names in a specification.
@@ -83,7 +81,6 @@ class SearchSpace:
     """
 
     cohort: Cohort
-    width: RangeWidth
     members: Mapping[str, StrategySpec]
     absent: Mapping[str, str] = field(default_factory=dict)
     client_ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -103,7 +100,7 @@ class SearchSpace:
         """
         member = self.members[kind]
         values = dict(chosen or {})
-        ranges = {name: member.search_range(name, self.cohort, values, self.width) for name in member.search_names()}
+        ranges = {name: member.search_range(name, self.cohort, values) for name in member.search_names()}
         return {**ranges, **self.client_ranges}
 
     def compose(self, kind: str, choose: Choose) -> StrategySpec:
@@ -115,7 +112,7 @@ class SearchSpace:
         chosen: dict[str, Value] = {}
         member = self.members[template.label]
         for name in member.search_names():
-            chosen[name] = choose(name, member.search_range(name, self.cohort, chosen, self.width))
+            chosen[name] = choose(name, member.search_range(name, self.cohort, chosen))
         for name, parameter_range in self.client_ranges.items():
             chosen[name] = choose(name, parameter_range)
         return template.with_values(chosen)
@@ -182,7 +179,7 @@ class SearchSpace:
         return rows
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of this space: the search parameters of each strategy, all required."""
+        """Return the JSON schema of this space: each strategy by its name with its search parameters, all required."""
         return {"oneOf": [self._schema(name, member) for name, member in self.members.items()]}
 
     def _row(self, name: str, member: StrategySpec) -> StrategyRow:
@@ -194,11 +191,9 @@ class SearchSpace:
         return StrategyRow(name, summary_of(type(member)), member.paper, parameters)
 
     def _schema(self, name: str, member: StrategySpec) -> dict[str, Any]:
-        searched = {
-            parameter: {**parameter_range.json_schema(), "description": _meaning(member, parameter)}
-            for parameter, parameter_range in self.parameters_of(name).items()
-        }
-        properties = member.document_schema(searched)
+        properties: dict[str, Any] = {"kind": {"const": name}}
+        for parameter, parameter_range in self.parameters_of(name).items():
+            properties[parameter] = {**parameter_range.json_schema(), "description": _meaning(member, parameter)}
         return {
             "type": "object",
             "title": name,
@@ -212,7 +207,6 @@ class SearchSpace:
 def space_of(
     cohort: Cohort,
     kinds: Sequence[str] | None = None,
-    ranges: RangeWidth = "default",
     customs: Sequence[CustomSpec] = (),
     client_ranges: Mapping[str, Range] | None = None,
     given: Mapping[str, Value] | None = None,
@@ -223,7 +217,6 @@ def space_of(
         cohort: The clients.
         kinds: Kinds to choose from, including pairs, and `"all"` for all available ones; None for all available
             built-in ones.
-        ranges: `"default"`, or `"wide"` for the broader ranges of published searches.
         customs: Custom strategies with their ranges.
         client_ranges: Ranges of the searched client parameters, by their names in a specification.
         given: The study's values of client parameters, likewise; at least the cohort's step size is known.
@@ -259,7 +252,6 @@ def space_of(
         raise StrategyError(faults)
     return SearchSpace(
         cohort=cohort,
-        width=ranges,
         members=members,
         absent=absent,
         client_ranges=client_ranges or {},

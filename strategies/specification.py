@@ -37,7 +37,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -221,9 +221,6 @@ class ChoiceRange:
 Range: TypeAlias = RealRange | IntegerRange | ChoiceRange
 
 
-RangeWidth = Literal["default", "wide"]
-"""`"default"`: ranges within which the strategy is known to work; `"wide"`: as broad as published searches used."""
-
 CLIENT_PARAMETERS: Mapping[str, str] = {
     "client_learning_rate": "learning_rate",
     "client_local_epochs": "local_epochs",
@@ -249,39 +246,27 @@ class SearchRange:
         default: The range, or a function that returns it. The range that a function returns is also the set of
             valid values in a cohort. The chosen values passed to it may lack fields; it then returns the widest
             range.
-        wide: The wider range of published searches; None if there is only one range.
     """
 
     default: Range | RangeRule
-    wide: Range | None = None
 
-    def concrete(self, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default") -> Range:
+    def concrete(self, cohort: Cohort, chosen: Mapping[str, Value]) -> Range:
         """Return the range for a cohort."""
-        if callable(self.default):
-            return self.default(cohort, chosen)
-        return self.wide if width == "wide" and self.wide is not None else self.default
+        return self.default(cohort, chosen) if callable(self.default) else self.default
 
 
-def parameter(
-    default: Any,
-    description: str,
-    searched: Range | RangeRule | None = None,
-    *,
-    wide: Range | None = None,
-    **constraints: Any,
-) -> Any:
+def parameter(default: Any, description: str, searched: Range | RangeRule | None = None, **constraints: Any) -> Any:
     """Return the pydantic field of a parameter.
 
     Args:
         default: Its default.
         description: Its symbol in the paper and its effect.
         searched: The range that a search draws from, as in `SearchRange`; None if it is not searched.
-        wide: The wider range, likewise.
         constraints: pydantic's, which define the valid values.
     """
     field = Field(default, description=description, **constraints)
     if searched is not None:
-        field.metadata.append(SearchRange(searched, wide))
+        field.metadata.append(SearchRange(searched))
     return field
 
 
@@ -470,30 +455,19 @@ class StrategySpec(BaseModel, ABC):
         """Return the current values of the search parameters and of the client parameters that are set."""
         return {**{name: getattr(self, name) for name in self.search_names()}, **self.client_values()}
 
-    def search_range(
-        self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
-    ) -> Range:
+    def search_range(self, name: str, cohort: Cohort, chosen: Mapping[str, Value]) -> Range:
         """Return the range of a search parameter.
 
         Args:
             name: One of `search_names()`.
             cohort: The clients; the strategy must be available for them.
             chosen: Values of the preceding parameters; without them the widest range is returned.
-            width: Default or wide range.
         """
-        return searched_fields(type(self))[name].concrete(cohort, chosen, width)
+        return searched_fields(type(self))[name].concrete(cohort, chosen)
 
     def with_values(self, values: Mapping[str, Value]) -> Self:
         """Return a validated copy with other values of search parameters."""
         return type(self).model_validate({**self.model_dump(), **values})
-
-    def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of each entry of a document that differs from this one only in search parameters.
-
-        Args:
-            searched: Schemas of the search parameters, including client parameters.
-        """
-        return {"kind": {"const": self.kind}, **searched}
 
     # Whether it fits.
 

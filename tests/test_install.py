@@ -124,7 +124,8 @@ def test_one_name_is_installed_with_every_module_below_it(installation: Installa
 
     installed = files(installation.site_packages / "fedscout")
     assert installed == files(REPOSITORY / "src" / "fedscout")
-    assert {"py.typed", "search/recommenders/priors.parquet", "experiments/suites/choice/trials.parquet"} <= installed
+    tables = {f"search/recommenders/{name}" for name in ("gains.csv", "priors.parquet")}
+    assert {"py.typed", "experiments/suites/choice/trials.parquet", *tables} <= installed
 
 
 @pytest.mark.parametrize("command", [("fedscout",), ("python", "-m", "fedscout")], ids=["script", "module"])

@@ -13,7 +13,6 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -102,15 +101,13 @@ def study(
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
-    shape = (num_trials, config.training.num_rounds, rounds_less, config.training.early_stopping)
-    progress = TrialProgress(*shape, plain_lines=not as_json)
+    progress = TrialProgress(num_trials, config.training.num_rounds, rounds_less, plain_lines=not as_json)
     folder = out or default_folder(config if detection else config.without_diagnosis())
     try:
         with progress.live():
             from fedscout.experiments.studies.workflow import run_workflow
 
-            display = progress.display(partial(planned_trials, config))
-            finished = run_workflow(config, folder, display, detection, verbose, user_folders())
+            finished = run_workflow(config, folder, progress.display(), detection, verbose, user_folders())
     except KeyboardInterrupt:
         if not as_json:
             resume_command = study_command("run" if detection else "search", arguments, config_file, out)
@@ -149,7 +146,7 @@ def _next_steps(
 
     outcome, rate = finished.outcome, finished.document["config"]["training"]["learning_rate"]
     if strategy := advised(outcome.confirmation, outcome.best, rate):
-        yield "Train", command_line(training_command(arguments, config_file, strategy, outcome.early_stopping_round))
+        yield "Train", command_line(training_command(arguments, config_file, strategy))
         tables = [setting for setting in arguments if setting.startswith("client_settings.")]
         yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
     if report is not None:
@@ -165,9 +162,6 @@ NOT_TRAINING_KEYS = ("search.", "recommender.", "strategy")
 
 RANGES = "ranges"
 """The parameter of a user's own strategy that only a search uses."""
-
-OF_ROUNDS = ("training.num_rounds=", "training.early_stopping=")
-"""Prefixes of arguments that set the number of rounds."""
 
 OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 
@@ -196,22 +190,14 @@ def study_command(name: str, settings: Iterable[str], file: Path | None, out: Pa
     ]
 
 
-def training_command(
-    settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any], num_rounds: int | None = None
-) -> list[str]:
+def training_command(settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any]) -> list[str]:
     """Return the words of the command that trains a study's winner.
 
     Args:
         settings: Arguments of the study.
         file: Configuration file of the study, or None.
         strategy: Kind and parameters of the winner.
-        num_rounds: Number of rounds that the study determined; None uses the arguments.
     """
-    replaced_settings = OF_ROUNDS if num_rounds is not None else ()
-    kept_settings = [
-        setting for setting in settings if _is_of_a_training(setting) and not setting.startswith(replaced_settings)
-    ]
-    rounds = [] if num_rounds is None else [f"training.num_rounds={num_rounds}"]
     from fedscout.strategies import parse_strategy
 
     strategy_values = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
@@ -221,7 +207,7 @@ def training_command(
         for name, value in strategy_values.items()
         if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
     ]
-    return study_command("train", [*kept_settings, *rounds, *strategy_settings], file, None)
+    return study_command("train", [*filter(_is_of_a_training, settings), *strategy_settings], file, None)
 
 
 def _default(field: FieldInfo) -> Any:
@@ -411,7 +397,6 @@ def show_recommendation(console: Console, found: Recommended) -> None:
         console.print(f"  compare with {comparison}")
     if use is not None:
         tokens = "not counted" if use.prompt_tokens is None else f"{use.prompt_tokens} + {use.completion_tokens}"
-        cost = "" if use.cost_usd is None else f", {use.cost_usd:.4f} US dollars"
-        console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}{cost}")
+        console.print(f"  {use.num_answers} answer{'' if use.num_answers == 1 else 's'}, tokens {tokens}")
     for note in recommendation.notes:
         console.print(f"  {note}")

@@ -43,7 +43,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.checks import folder_of_metric
 from fedscout.experiments.studies.run_folder import differences, versions
 from fedscout.experiments.studies.workers import Display
-from fedscout.search.settings_table_file import read_settings_table, write_settings_table
+from fedscout.search.client_settings import read_settings_table, write_settings_table
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 

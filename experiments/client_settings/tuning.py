@@ -196,7 +196,7 @@ def tune_cell(
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
     """Return the configuration of a cell's study, in which all proxy clients train in each round."""
-    changed = {"test_fraction": test_share(place, tuning.proxy), "fraction_train": 1.0, "early_stopping": False}
+    changed = {"test_fraction": test_share(place, tuning.proxy), "fraction_train": 1.0}
     training = tuning.config.training.model_copy(update=changed)
     federation = tuning.config.federation.model_copy(
         update={"num_clients": tuning.num_clients, "server_rows": None, "server_dataset": None, "server_labels": False}

@@ -27,13 +27,13 @@ from fedscout.search.language_model import NAME as LLM_RECORD
 from fedscout.search.language_model import has_key
 from fedscout.search.ledger import BASELINE, Ledger
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
-from fedscout.search.recommenders.language_model import recommend_by_llm
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.searcher import Proposal, Searcher, SearchTask
+from fedscout.search.searchers.llm import recommend_by_llm
 from fedscout.search.study import run_study, search_by, study_space
 from fedscout.search.warm_start import EarlierStudy, WarmStart, best_first, warm_start
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
-from fedscout.strategies.arguments import imported_class
+from fedscout.strategies.custom import imported_class
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 LLM = "LLM"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -138,11 +138,8 @@ class WorkLine:
 class TrialProgress(WorkLine):
     """Progress of stage, trials, rounds and time left.
 
-    `rounds_less` is the number of rounds that shortened trials save.
-
-    If the study determines its number of rounds (`auto`), only finished work is shown until `set_remaining` is called.
-    With `plain_lines`, and if standard error is no terminal, it prints a line when a stage starts and the best trial
-    after each generation.
+    `rounds_less` is the number of rounds that shortened trials save. With `plain_lines`, and if standard error is
+    no terminal, it prints a line when a stage starts and the best trial after each generation.
 
     Attributes:
         so_far: Counter of the finished trials.
@@ -153,13 +150,11 @@ class TrialProgress(WorkLine):
         num_trials: int = 0,
         num_rounds: int = 0,
         rounds_less: int = 0,
-        open_ended: bool = False,
         plain_lines: bool = False,
     ) -> None:
         super().__init__()
         self.so_far = TrialCounter()
         self._plain_lines = plain_lines and not self.shown
-        self._open_ended = open_ended
         self._num_trials = num_trials
         self._num_rounds = num_rounds
         self._total = num_trials * num_rounds - rounds_less
@@ -168,18 +163,7 @@ class TrialProgress(WorkLine):
         self._finished_rounds = 0
         self._known_rounds = 0
         self._rounds: dict[str, int] = {}
-        self._progress.update(self._task, total=None if open_ended else self._total)
-
-    def set_remaining(self, num_trials: int, num_rounds: int, rounds_less: int) -> None:
-        """Set the number of trials that follow the finished ones; round durations are measured again from here."""
-        self._open_ended = False
-        self._started = time.monotonic()
-        self._known_rounds = self._finished_rounds
-        self._num_trials = self._finished_trials + num_trials
-        self._num_rounds = num_rounds
-        self._total = self._finished_rounds + num_trials * num_rounds - rounds_less
         self._progress.update(self._task, total=self._total)
-        self._refresh()
 
     def stage(self, stage: Stage) -> None:
         """Show the stage."""
@@ -214,29 +198,16 @@ class TrialProgress(WorkLine):
 
     def _refresh(self) -> None:
         done = self._finished_rounds + sum(self._rounds.values())
-        if self._open_ended:
-            counts = f"{self._finished_trials} trials, {done} rounds"
-            self._progress.update(self._task, completed=done, counts=counts, below=self.so_far.told)
-            return
         seconds = self._seconds_left(done - self._known_rounds, self._total - done)
         time_left = "" if seconds is None else f"about {seconds_text(round(seconds))} left"
         counts = f"{self._finished_trials}/{self._num_trials} trials, {done}/{self._total} rounds"
         below = ", ".join(part for part in (time_left, self.so_far.told) if part)
         self._progress.update(self._task, completed=done, counts=counts, below=below)
 
-    def display(self, planned: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Display:
-        """Return the callbacks for a workflow.
-
-        Args:
-            planned: Function from the round at which FedAvg stopped early to the number of trials that follow, and the
-                rounds that shortened ones save.
-        """
+    def display(self) -> Display:
+        """Return the callbacks for a workflow."""
         from fedscout.experiments.studies.workflow import Display
         from fedscout.search.ledger import StudyEvents
 
-        def early_stopping_round(num_rounds: int) -> None:
-            num_trials, rounds_less = planned(num_rounds)
-            self.set_remaining(num_trials, num_rounds, rounds_less)
-
         events = StudyEvents(on_record=self.record, on_rounds=self.rounds if self.shown else None)
-        return Display(stage=self.stage, early_stopping_round=early_stopping_round, trials=events)
+        return Display(stage=self.stage, trials=events)

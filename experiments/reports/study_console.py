@@ -409,9 +409,6 @@ def show_trials(
 
 def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY) -> None:
     """Print the search and the confirmation; the screen above has the verdict."""
-    if outcome.early_stopping_round is not None:
-        rounds = outcome.early_stopping_round
-        console.print(f"\nEarly stopping: FedAvg stopped after {rounds} rounds, and all configurations train as many.")
     show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure)
     if outcome.is_perfect:
         best = "classifies every test row correctly" if measure.is_accuracy else "has the best possible score"

@@ -44,7 +44,7 @@ from fedscout.search.client_settings import ClientSettingsConfig
 from fedscout.search.config import HAS_TARGET, ObjectiveName
 from fedscout.search.objective import MEASURES, Measure, Objective, reward
 from fedscout.strategies import SelectionSpec, named_selection, parse_selection, parse_strategy
-from fedscout.strategies.arguments import imported
+from fedscout.strategies.custom import imported
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import CLIENT_PARAMETERS, StrategySpec
 

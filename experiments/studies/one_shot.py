@@ -44,9 +44,9 @@ from fedscout.search.recommenders.diagnosis import (
     RecommendationContext,
     Source,
 )
-from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
 from fedscout.search.recommenders.prompt import AnswerError, strategy_document, to_spec
 from fedscout.search.recommenders.rules import alternatives, recommend_by_rules
+from fedscout.search.searchers.llm import LanguageModel, recommend_by_llm
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL
 
 

@@ -81,7 +81,6 @@ def result_document(
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
         **advised,
         **{name: None if trial is None else trial.summary() for name, trial in chosen.items()},
-        **({} if outcome.early_stopping_round is None else {"num_rounds": outcome.early_stopping_round}),
         **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
         "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
         "timings": dict(timings),

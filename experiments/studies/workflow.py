@@ -53,7 +53,6 @@ from fedscout.search.study import (
     ASKS_A_LANGUAGE_MODEL,
     StudyOutcome,
     check_search,
-    early_stopping,
     planned_space,
     run_study,
     study_space,
@@ -82,10 +81,9 @@ _NO_FOLDER: AbstractContextManager[RunFolder | None] = nullcontext()
 
 @dataclass(frozen=True)
 class Display:
-    """Optional progress callbacks: a stage begins, the number of rounds by early stopping, and trial events."""
+    """Optional progress callbacks: a stage begins, and trial events."""
 
     stage: Callable[[Stage], None] = lambda _: None
-    early_stopping_round: Callable[[int], None] = lambda _: None
     trials: StudyEvents = field(default_factory=StudyEvents)
 
 
@@ -217,13 +215,6 @@ class Pipeline:
         with self.timed("recommendation"):
             recommendation = one_shot.one_shot_answer(self.config, folder, context, diagnosis)
         return recommendation, None if recommendation.diagnosis is None else self.detect(runner, folder)
-
-    def early_stopping(self, ledger: Ledger) -> int:
-        """Return the round at which FedAvg stops early; all later trainings have this number of rounds."""
-        with self.timed("training"):
-            rounds = early_stopping(ledger)
-        self.display.early_stopping_round(rounds)
-        return rounds
 
     def ledger(self, runner: LazyRunner, folder: RunFolder) -> Ledger:
         """Return the ledger, which runs trials and logs them."""
@@ -402,12 +393,10 @@ def run_workflow(
                 start = compare(report, study_space(config.search, ledger.facts))
             asks = config.search.kind in ASKS_A_LANGUAGE_MODEL
             with one_shot.language_model(config, folder.path) if asks else nullcontext() as model:
-                rounds = pipeline.early_stopping(ledger) if config.training.early_stopping else None
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
                     recommendation, report = pipeline.one_shot(runner, folder, ledger.facts)
                 outcome = run_study(config.search, ledger, report, start, model, recommendation, pipeline.timed)
-                outcome.early_stopping_round = rounds
         seconds = {**pipeline.timings, "hosts": runner.start_seconds, "total": time.perf_counter() - started}
         engine = {**config.engine.model_dump(mode="json"), "ran_on": runner.ran_on, "trained_on": runner.trained_on}
         timings = {"seconds": seconds, "engine": engine}

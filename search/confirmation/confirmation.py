@@ -266,14 +266,13 @@ def assess(
     """
     pick = max(challengers, key=lambda place: (sum(challengers[place]), -place))
     verdicts = {place: design.against_baseline(scores, reference).verdict for place, scores in challengers.items()}
-    beaten = {
+    remaining = tuple(
         place
         for place, scores in challengers.items()
-        if place != pick and design.against_challenger(challengers[pick], scores).verdict > 0
-    }
-    remaining = tuple(place for place in challengers if verdicts[place] >= 0 and place not in beaten)
-    settled = verdicts[pick] < 0 or (verdicts[pick] > 0 and remaining == (pick,))
-    settled = settled or all(design.is_futile(challengers[place], reference) for place in remaining)
+        if verdicts[place] >= 0 and design.against_challenger(challengers[pick], scores).verdict <= 0
+    )
+    is_decided = verdicts[pick] < 0 or (verdicts[pick] > 0 and remaining == (pick,))
+    settled = is_decided or all(design.is_futile(challengers[place], reference) for place in remaining)
     return InterimDecision(pick=pick, remaining=remaining, settled=settled)
 
 

@@ -173,7 +173,7 @@ def _with_ends(
     above = deviation * critical_value(count, error) * math.sqrt(1 / count + test_to_train)
     here = deviation * critical_value(count, error) * math.sqrt(1 / count)
     least, most = bounds
-    if not math.isfinite(above) and not (math.isfinite(least) and math.isfinite(most)):
+    if math.isinf(above) and bounds == UNBOUNDED:
         return result
     ends = {
         "low": mean - below,
@@ -187,28 +187,6 @@ def _with_ends(
 def _rounding(values: Sequence[float]) -> float:
     """Return the largest spread of mathematically equal values due to rounding."""
     return 8 * float(np.finfo(np.float64).eps) * max(1.0, *map(abs, values), 0.0)
-
-
-def half_width(
-    differences: Sequence[float],
-    count: int,
-    error: float,
-    resolution: float,
-    test_to_train: float,
-    num_tried: int,
-) -> float:
-    """Return how far below the mean the interval of `count` seeds ends if their differences have the same spread, >= 0.
-
-    Args:
-        differences: At least two.
-        count: Number of seeds, at least two.
-        error: See `paired_difference`, as for the others.
-        resolution: Step of the scale.
-        test_to_train: n_test / n_train.
-        num_tried: Candidates of which this is the best; 1 also gives the distance of the upper end.
-    """
-    deviation = max(float(np.std(differences, ddof=1)), resolution / math.sqrt(6))
-    return critical_value(count, error, test_to_train, num_tried) * deviation * math.sqrt(1 / count + test_to_train)
 
 
 @lru_cache(maxsize=1024)
@@ -226,7 +204,7 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
     if error <= 0:
         return math.inf
     student_quantile = float(-stdtrit(count - 1, error / 2))
-    if num_tried <= 1 or test_to_train <= 0 or not math.isfinite(student_quantile):
+    if num_tried <= 1 or test_to_train <= 0:
         return student_quantile
     bonferroni = float(-stdtrit(count - 1, error / 2 / num_tried))
     if error / 2 < SMALLEST_SOLVED:
@@ -251,20 +229,17 @@ def critical_value(count: int, error: float, test_to_train: float = 0.0, num_tri
 NEW_DATA = "for new data from these clients"
 """What the wider interval is for if each seed tests on different rows."""
 
-FEWEST_SEEDS = 2
-"""A single difference has no interval."""
-
 FEWEST_TO_GIVE_UP = 4
 """A standard deviation of fewer differences predicts the others poorly."""
 
 
-def spent_error(share: float, error: float = ERROR) -> float:
-    """Return the cumulative error that may be spent up to a share of the seeds, in `[0, 1]`."""
-    if share <= 0 or share >= 1:
-        return error if share >= 1 else 0.0
+def spent_error(share: float) -> float:
+    """Return the cumulative error that may be spent up to a share of the seeds, in `(0, 1]`."""
+    if share == 1:
+        return ERROR
     from scipy.special import ndtr, ndtri  # not before: the command line starts without it
 
-    return float(2 * ndtr(ndtri(error / 2) / math.sqrt(share)))
+    return float(2 * ndtr(ndtri(ERROR / 2) / math.sqrt(share)))
 
 
 class SequentialDesign(BaseModel):
@@ -283,7 +258,7 @@ class SequentialDesign(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    max_seeds: int = Field(ge=0)
+    max_seeds: int = Field(ge=1)
     batch: int | None = Field(default=None, ge=1)
     num_challengers: int = Field(default=1, ge=1)
     num_tried: int = Field(default=1, ge=1)
@@ -300,17 +275,13 @@ class SequentialDesign(BaseModel):
     @property
     def looks(self) -> tuple[int, ...]:
         """Numbers of seeds, ascending, after which the comparison is assessed."""
-        if self.batch is None:
-            return (self.max_seeds,) if self.max_seeds else ()
-        inner = range(self.batch, self.max_seeds, self.batch)
-        return (*(count for count in inner if count >= FEWEST_SEEDS), *((self.max_seeds,) if self.max_seeds else ()))
+        inner = range(self.batch, self.max_seeds, self.batch) if self.batch else ()
+        return (*(count for count in inner if count > 1), self.max_seeds)  # a single difference has no interval
 
     def error_at(self, num_seeds: int) -> float:
         """Return the error of the look after `num_seeds` seeds, for all its comparisons together."""
-        looks = self.looks
-        index = looks.index(num_seeds)
-        previous = looks[index - 1] if index else 0
-        return spent_error(num_seeds / self.max_seeds) - spent_error(previous / self.max_seeds)
+        spent = [0.0, *(spent_error(look / self.max_seeds) for look in self.looks if look <= num_seeds)]
+        return spent[-1] - spent[-2]
 
     def against_baseline(self, challenger: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
         """Compare a challenger with a baseline, on the challenger's seeds."""
@@ -332,9 +303,10 @@ class SequentialDesign(BaseModel):
         difference = paired_difference(challenger, baseline[:count], resolution=self.resolution)
         if difference.low is None or difference.high is None:  # equal differences on a scale whose step is not known
             return False
+        deviation = max(float(np.std(difference.differences, ddof=1)), self.resolution / math.sqrt(6))
+        scale = deviation * math.sqrt(1 / self.max_seeds + self.test_to_train)
         above, below = (
-            half_width(difference.differences, self.max_seeds, error, self.resolution, self.test_to_train, num_tried)
-            for num_tried in (1, self.num_tried)
+            scale * critical_value(self.max_seeds, error, self.test_to_train, tried) for tried in (1, self.num_tried)
         )
         return -above < difference.low and difference.high < below
 

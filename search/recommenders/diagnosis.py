@@ -272,7 +272,6 @@ class ModelUse:
         num_answers: Number of answers; all but the last were invalid.
         prompt_tokens: Total of all requests; None if the server did not count.
         completion_tokens: Total of all answers; None if the server did not count.
-        cost_usd: Total cost; None without a price.
     """
 
     model: str
@@ -280,7 +279,6 @@ class ModelUse:
     num_answers: int
     prompt_tokens: int | None
     completion_tokens: int | None
-    cost_usd: float | None
 
 
 @dataclass(frozen=True)

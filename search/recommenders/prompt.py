@@ -5,8 +5,8 @@ examples. Strategies, examples and measured gains are derived from the search sp
 are mentioned. A strategy is a line with its parameters' ranges: its JSON schema, which is sent to the server for
 constrained decoding, is four times as long. The measured gains are percentage points of accuracy over FedAvg: the
 significant (bold) cells of the table of `fedscout bench strategies` (docs/strategies.md), with which a test compares
-them. FedDyn under attack is excluded, as its server corrects itself by quantities that the attackers there leave
-unchanged.
+them; they are in `gains.csv`. FedDyn under attack is excluded, as its server corrects itself by quantities that the
+attackers there leave unchanged.
 
 The examples are the rules' recommendations for invented federations, validated by the same reader as a model's answers:
 they follow changes of strategies, ranges and rules, and are valid by construction. Small models copy an example that
@@ -46,11 +46,13 @@ name anything else, nor import or call anything.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
@@ -73,7 +75,6 @@ REASON = "reason"
 STRATEGY = "strategy"
 KIND = "kind"
 WHAT_TO_DO = "what_to_do"
-VALUES = "values"
 
 LONGEST_ANSWER = 20_000
 LONGEST_REASON = 300
@@ -210,21 +211,10 @@ def to_spec(document: Mapping[str, Any], space: SearchSpace) -> StrategySpec:
 
 
 def _alternative(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of one strategy, with its name as kind and its searched parameters."""
-    properties = dict(schema["properties"])
-    arguments = properties.pop(VALUES, {"properties": {}})["properties"]  # of a user's strategy
-    searched = {
-        name: _parameter(property_schema)
-        for name, property_schema in {**arguments, **properties}.items()
-        if "const" not in property_schema  # name, import path and what else is fixed
-    }
-    return {
-        "type": "object",
-        "description": schema["description"],
-        "properties": {KIND: {"type": "string", "const": schema["title"]}, **searched},
-        "required": [KIND, *searched],
-        "additionalProperties": False,
-    }
+    """Return the schema of one strategy in the form that servers support."""
+    searched = {name: _parameter(part) for name, part in schema["properties"].items() if name != KIND}
+    kind = {"type": "string", "const": schema["title"]}
+    return {name: part for name, part in schema.items() if name != "title"} | {"properties": {KIND: kind, **searched}}
 
 
 def _parameter(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,53 +301,15 @@ WHERE: Mapping[str, str] = {
 }
 """How clients differ in a federation of the table."""
 
-GAINS_BY_KIND: Mapping[str, Sequence[float | None]] = {
-    "fedadagrad": (4.3, 1.9, 6.4, 0.9, None, None, None),
-    "fedadam": (6.4, 3.3, 11.3, None, 4.1, None, None),
-    "feddyn": (6.4, 3.4, 8.0, None, None, None, None),
-    "fedavgm": (4.9, 2.4, 8.3, -3.1, None, None, None),
-    "fedyogi": (7.4, 2.4, 7.6, -1.6, None, None, None),
-    "ditto": (7.8, -2.3, 19.2, None, 14.4, 25.5, 48.0),
-    "fedper": (6.2, None, 19.2, None, None, 43.5, 36.4),
-    "fedrep": (9.5, None, 19.2, None, -6.0, 45.7, 41.0),
-    "local": (8.2, None, 19.2, 0.6, 12.8, 34.4, 67.5),
-    "fine_tuning": (None, None, 19.2, None, 4.3, 24.4, 15.4),
-    "fedbabu": (7.3, None, 19.2, None, 13.2, 13.3, 47.4),
-    "pfedme": (-12.6, -27.9, 19.2, -5.0, None, -12.1, 16.7),
-    "fedrod": (5.4, None, 19.2, None, None, 31.9, 27.9),
-    "communities": (7.4, -3.7, 19.2, None, None, None, None),
-    "rhfl": (None, -9.8, 19.2, 0.9, 8.2, 22.0, 41.5),
-    "bulyan": (-4.4, None, 1.0, None, None, None, None),
-    "centered_clipping": (-7.2, None, None, None, None, None, 59.3),
-    "dp_fedavg": (-31.8, -18.9, -34.1, -23.8, -38.0, -13.3, 37.6),
-    "fedbio": (None, None, -40.6, 0.1, None, None, None),
-    "fedbn": (None, None, None, None, 20.1, None, None),
-    "feddf": (-3.9, -2.7, None, None, -15.1, None, None),
-    "fedex": (None, None, -19.0, None, None, None, None),
-    "fedexp": (None, None, None, None, -26.0, None, None),
-    "fedlc": (None, None, -67.4, None, None, None, None),
-    "fedmedian": (-51.7, -10.6, -51.5, None, 6.7, None, 50.6),
-    "fedpop": (None, None, -25.6, None, None, None, None),
-    "fedprox": (None, -1.9, None, None, None, None, None),
-    "fedrs": (None, -1.8, None, None, None, None, None),
-    "fedsam": (None, -2.2, None, None, None, None, None),
-    "fedtrimmedavg": (-32.4, None, -26.6, None, 5.4, None, 54.5),
-    "krum": (-65.8, -35.8, -62.3, None, -11.4, -6.0, 16.8),
-    "mfedbn": (None, None, None, None, 18.9, None, None),
-    "moon": (-1.4, -2.6, None, None, None, None, None),
-    "multikrum": (-73.6, -19.1, -62.9, None, None, None, 46.9),
-    "qfedavg": (-8.8, -2.5, 4.9, None, 4.7, None, None),
-    "rfa": (None, None, None, -1.5, 6.0, None, 66.6),
-    "scaffold": (None, None, -7.2, None, None, None, None),
-    "symmetric_loss": (-9.1, -5.4, -43.3, None, None, None, None),
-}
-"""Of each strategy, a column for each federation of `WHERE`; None is a difference within noise."""
 
-GAINS: Mapping[str, Mapping[str, float]] = {
-    federation: {kind: gain for kind, row in GAINS_BY_KIND.items() if (gain := row[column]) is not None}
-    for column, federation in enumerate(WHERE)
-}
-"""Of each federation, the gain of each strategy with a clear difference."""
+def _measured() -> dict[str, dict[str, float]]:
+    with Path(__file__).with_name("gains.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: {row["kind"]: float(row[name]) for row in rows if row[name]} for name in WHERE}
+
+
+GAINS: Mapping[str, Mapping[str, float]] = _measured()
+"""Of each federation, the gain of each strategy whose difference is beyond noise."""
 
 
 def measured_lines(space: SearchSpace) -> Iterator[str]:

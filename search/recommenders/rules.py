@@ -10,7 +10,7 @@ The first rule that applies, and whose strategy is in the federation's search sp
 | concepts of their own | outliers by labels with similar inputs, own data judge, if named | FedRep | Collins et al. |
 | wrong labels at a fifth | outliers with similar inputs, a fifth of the clients or more | FedMedian | Yin et al. 2018 |
 | wrong labels, few classes | the same, fewer clients, up to four classes | FedTrimmedAvg, beta (f + ½)/n | Yin et al. |
-| corrupted, clean view | outliers with other inputs, judged on uncorrupted data | FedMedian | Yin et al. 2018 |
+| corrupted, clean view | a fifth of the clients or more with other inputs, clean data judge | FedMedian | Yin et al. |
 | labels of their own | strong label skew, three classes or more, own data judge, if named | FedRep | Collins et al. |
 | few steps | up to 200 steps per client, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al. |
 | many classes | five classes or more | FedYogi, eta 0.1 | Reddi et al. 2021 |
@@ -20,7 +20,7 @@ The first rule that applies, and whose strategy is in the federation's search sp
 
 "Own data judge" means that the fitness is measured on the clients' own test data. Rules marked "if named" apply only if
 the space contains their strategy. They are based on the table of `fedscout bench strategies` (docs/strategies.md,
-`prompt.py`): by the model that a client would use, FedBN was 20 points ahead of FedAvg if clients' features have
+`gains.csv`): by the model that a client would use, FedBN was 20 points ahead of FedAvg if clients' features have
 different scales, FedRep 10 and 19 points under strong label skew and 46 under conflicting concepts, and RFA 67 if a
 fifth of the clients attack; of the robust rules RFA costs least without an attack. FedDyn is no better under label skew
 than the adaptive servers, which all spaces contain. SCAFFOLD, FedLC, MOON and FedDF, which are often recommended there,
@@ -121,23 +121,19 @@ from fedscout.search.recommenders.diagnosis import (
     Severity,
 )
 from fedscout.search.recommenders.priors import Evidence
-from fedscout.strategies import (
-    BulyanSpec,
-    ChoiceRange,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
-    FedYogiSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    StrategySpec,
-)
+from fedscout.strategies import ChoiceRange, FedAdamSpec, FedAvgSpec, StrategySpec
+from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec, FedYogiSpec
 from fedscout.strategies.methods.communities import CommunitiesSpec
 from fedscout.strategies.methods.personal import FedBNSpec, FedRepSpec
-from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec
+from fedscout.strategies.methods.robust import (
+    BulyanSpec,
+    CenteredClippingSpec,
+    FedMedianSpec,
+    FedTrimmedAvgSpec,
+    KrumSpec,
+    MultiKrumSpec,
+    RfaSpec,
+)
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0

@@ -40,7 +40,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 
 import numpy as np
@@ -236,13 +236,8 @@ def range_points(parameter_range: Range, num_points: int) -> list[Value]:
     return list(dict.fromkeys(parameter_range.from_unit(float(position)) for position in positions))
 
 
-def grid_values(
-    space: SearchSpace, kind: str, num_points: int | Callable[[int, int], int]
-) -> Iterator[Mapping[str, Value]]:
-    """Yield the parameters of every grid point of one strategy.
-
-    `num_points` is the number of values of each parameter, or a function of its index and the number of parameters.
-    """
+def grid_values(space: SearchSpace, kind: str, num_points: int) -> Iterator[Mapping[str, Value]]:
+    """Yield the parameters of every grid point of one strategy."""
     names = tuple(space.parameters_of(kind))
 
     def completed(chosen: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
@@ -250,8 +245,7 @@ def grid_values(
             yield chosen
             return
         name = names[len(chosen)]
-        count = num_points if isinstance(num_points, int) else num_points(len(chosen), len(names))
-        for value in range_points(space.parameters_of(kind, chosen)[name], count):
+        for value in range_points(space.parameters_of(kind, chosen)[name], num_points):
             yield from completed({**chosen, name: value})
 
     return completed({})

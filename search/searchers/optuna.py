@@ -35,6 +35,10 @@ padded coordinates.
 Deviation: the acquisition function is maximised over candidates of the space, random ones and neighbours of the best,
 not over the cube of padded coordinates. Almost all of that cube is far from any configuration: the process has only
 seen the centre of a padded coordinate, is most uncertain elsewhere, and would propose points there, without any gain.
+Optuna's public API does not suffice: `GPSampler` takes no candidates, `Study.enqueue_trial` evaluates candidates but
+does not rank them, and the process and the acquisition function, which a custom `BaseSampler` would need, are only in
+`optuna._gp`. So the step `_optimize_acqf` is overridden and calls `eval_acqf_no_grad`. Neither is stable API: the
+project pins Optuna's minor version, and a test fails if either changes.
 
 **CMA-ES** over the parameters of one strategy, by the package `cmaes`: Hansen, "The CMA Evolution Strategy: A
 Tutorial", arXiv:1604.00772; Nomura and Shibata, "cmaes: A Simple yet Practical Python Library for CMA-ES",
@@ -50,8 +54,9 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -67,8 +72,10 @@ if TYPE_CHECKING:
     from cmaes import CMA
     from numpy.typing import NDArray
     from optuna import Study
+    from optuna._gp.acqf import BaseAcquisitionFunc
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
     from optuna.trial import Trial as OptunaTrial
 
 
@@ -316,9 +323,7 @@ class GPSearcher(OptunaSearcher):
 
     def sampler(self, seed: int, earlier: Sequence[Trial], taken: set[str]) -> BaseSampler:
         """Return the sampler."""
-        from fedscout.search.searchers.gp_sampler import CandidateGPSampler
-
-        return CandidateGPSampler(seed, lambda: self._encoded(stream(seed, "candidates"), earlier), taken)
+        return candidate_sampler(seed, lambda: self._encoded(stream(seed, "candidates"), earlier), taken)
 
     def _encoded(self, generator: np.random.Generator, earlier: Sequence[Trial]) -> dict[str, Mapping[str, Any]]:
         """Return the candidates of a generation as Optuna parameters, by digest."""
@@ -349,6 +354,46 @@ class GPSearcher(OptunaSearcher):
             return from_place(parameter_range, to_place(parameter_range, values[name]) + step)
 
         return self.space.rebuild(parent, moved)
+
+
+def candidate_sampler(
+    seed: int, candidates: Callable[[], Mapping[str, Mapping[str, Any]]], taken: set[str]
+) -> BaseSampler:
+    """Return Optuna's GP sampler with the acquisition function maximised over candidates.
+
+    Args:
+        seed: Seed of the sampler.
+        candidates: Returns the candidates of all proposals, as parameters of a trial by digest; called at most once.
+        taken: Digests that must not be proposed; may grow.
+    """
+    from optuna.samplers import GPSampler
+    from threadpoolctl import threadpool_limits
+
+    found = cache(candidates)
+
+    class CandidateSampler(GPSampler):
+        def sample_relative(
+            self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        ) -> dict[str, Any]:
+            self._trial_distributions = search_space
+            with threadpool_limits(limits=1):  # the same bits whatever else the process does
+                return super().sample_relative(study, trial, search_space)
+
+        def _optimize_acqf(
+            self, acqf: BaseAcquisitionFunc, best_params: NDArray[np.float64] | None
+        ) -> NDArray[np.float64]:
+            new = [parameters for digest, parameters in found().items() if digest not in taken]
+            points = np.array([self._point(parameters) for parameters in new])
+            if not len(points):  # all is taken: what the searcher finds out from any point
+                return np.full(len(self._trial_distributions), 0.0)
+            best: NDArray[np.float64] = points[int(np.argmax(acqf.eval_acqf_no_grad(points)))]
+            return best
+
+        def _point(self, parameters: Mapping[str, Any]) -> list[float]:
+            """Return the coordinates: numbers are in `[0, 1]` already, a choice becomes its index."""
+            return [shown.to_internal_repr(parameters[name]) for name, shown in self._trial_distributions.items()]
+
+    return CandidateSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
 
 
 SMALLEST_POPULATION = 2

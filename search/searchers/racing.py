@@ -3,14 +3,12 @@
 **Successive halving** (Jamieson & Talwalkar 2016, figure 1). With η the reduction factor and R the study's rounds,
 rungs end after R, R/η, R/η², … rounds, as long as that is at least `min_rounds`. Of the n configurations of a rung the
 best ⌊n/η⌋, at least one, are promoted. The first rung has as many as the budget allows, counted in full trainings; a
-survivor continues from its checkpoint, so rung i costs n_i (r_i − r_{i−1}) rounds. **Brackets** (Hyperband, Li et al.
-2018, algorithm 1) share the budget equally: bracket s omits the s shortest rungs, so it starts with fewer
-configurations and drops none of them that early.
+survivor continues from its checkpoint, so rung i costs n_i (r_i − r_{i−1}) rounds.
 
 **Initial configurations.** Those from earlier studies, if there are any; then every strategy at its documented
 defaults, in an order drawn from the seed, with strategies that have already started last; then random configurations.
 Defaults are known to work, unlike random configurations, and all strategies are tried at least once if the budget
-allows it. If not, the notes give the sufficient budget.
+allows it. If not, a note says how many never started.
 
 **Promotion.** A rung ranks by fitness, the mean of the last five rounds so far. Configurations that converge slowly are
 lost, such as adaptive strategies with a small server learning rate. Ranking by the level of a line fitted to these
@@ -20,14 +18,11 @@ whose fitness is that of any other trial.
 Failed configurations drop out. Ties are ordered by digest, which is arbitrary but deterministic. If all configurations
 of a rung fail, the next best of the previous rung replace them, beyond the budget.
 
-Deviations from the papers: survivors continue instead of restarting, as a longer trial begins with identical results;
-the brackets run concurrently.
+Deviation from the paper: survivors continue instead of restarting, as a longer trial begins with identical results.
 
-References:
+Reference:
     Jamieson, Talwalkar: Non-stochastic best arm identification and hyperparameter optimization. AISTATS 2016.
         arXiv:1502.07943
-    Li, Jamieson, DeSalvo, Rostamizadeh, Talwalkar: Hyperband: a novel bandit-based approach to hyperparameter
-        optimization. JMLR 18, 2018. arXiv:1603.06560
 """
 
 from __future__ import annotations
@@ -103,38 +98,19 @@ def most_trials(config: SearchConfig, num_rounds: int) -> tuple[int, int]:
     """
     if config.kind != "racing":
         return (1 if config.kind == ONE_SHOT else config.budget), 0
-    rungs = [rung for bracket in race(config.racing, num_rounds) for rung in bracket]
+    rungs = race(config.racing, num_rounds)
     return sum(rung.size for rung in rungs), sum(rung.size * (num_rounds - rung.num_rounds) for rung in rungs)
 
 
-def race(config: RacingConfig, num_rounds: int) -> list[list[Rung]]:
-    """Return the rungs of every bracket; at most as many brackets as the budget has full trainings.
+def race(config: RacingConfig, num_rounds: int) -> list[Rung]:
+    """Return the rungs of a race.
 
     Args:
         config: Configuration of the race.
         num_rounds: Rounds of a full training.
     """
     ends = rung_rounds(num_rounds, config.reduction_factor, config.min_rounds)
-    num_brackets = min(config.brackets, len(ends), int(config.trainings))
-    races = [ends[left_out:] for left_out in range(num_brackets)]
-    share = config.trainings * num_rounds / len(races)
-    return [rungs_for_budget(race, config.reduction_factor, share) for race in races]
-
-
-def least_trainings(config: RacingConfig, num_rounds: int, num_starters: int) -> float:
-    """Return the smallest budget, a multiple of one half, for a number of initial configurations over all brackets.
-
-    Args:
-        config: Configuration of a race with fewer initial configurations.
-        num_rounds: Rounds of a full training.
-        num_starters: Required number of initial configurations.
-    """
-    halves = int(2 * config.trainings)
-    while True:
-        halves += 1
-        brackets = race(config.model_copy(update={"trainings": halves / 2}), num_rounds)
-        if sum(bracket[0].size for bracket in brackets) >= num_starters:
-            return halves / 2
+    return rungs_for_budget(ends, config.reduction_factor, config.trainings * num_rounds)
 
 
 class RacingSearcher(Searcher):
@@ -145,31 +121,21 @@ class RacingSearcher(Searcher):
     def __init__(self, task: SearchTask) -> None:
         super().__init__(task)
         self.num_rounds = task.num_rounds
-        self.brackets = race(task.settings.racing, task.num_rounds)
+        self.rungs = race(task.settings.racing, task.num_rounds)
         self._evaluations: dict[tuple[str, int], Trial] = {}
-        starters = self._starters()
-        self._entrants = [list(islice(starters, bracket[0].size)) for bracket in self.brackets]
-
-    @property
-    def trainings(self) -> float:
-        """Cost of the brackets in full trainings, if no configuration fails."""
-        return sum(total_rounds_of(bracket) for bracket in self.brackets) / self.num_rounds
-
-    @property
-    def never_started(self) -> tuple[str, ...]:
-        """Strategies without an initial configuration, nor an equivalent of their defaults."""
-        return self._missing_strategies([spec for entrants in self._entrants for spec in entrants])
+        self._entrants = list(islice(self._starters(), self.rungs[0].size))
 
     def notes(self) -> list[str]:
-        """Return a note on the number of strategies that never start, and the budget with which all do."""
-        if not (left_out := self.never_started):
+        """Return a note on strategies without an initial configuration, nor an equivalent of their defaults."""
+        labels = {spec.label for spec in self._entrants}
+        digests = self.archive.reference_digests.union(map(self.space.digest, self._entrants))
+        others = [kind for kind in self.space.kinds if kind not in labels]
+        num_left_out = sum(self.space.digest(self.space.default(kind)) not in digests for kind in others)
+        if not num_left_out:
             return []
-        starters = [*islice(self._starters(), len(self.task.first) + len(self.space.kinds))]
-        needed = next(count for count in range(1, len(starters) + 1) if not self._missing_strategies(starters[:count]))
-        trainings = least_trainings(self.task.settings.racing, self.num_rounds, needed)
         return [
-            f"{len(left_out)} of {len(self.space.kinds)} strategies never started in the race; "
-            f"search.racing.trainings={trainings:g} lets each start once"
+            f"{num_left_out} of {len(self.space.kinds)} strategies never started in the race; "
+            "a larger search.racing.trainings starts more"
         ]
 
     def ask(self, num_proposals: int) -> list[StrategySpec]:
@@ -177,24 +143,9 @@ class RacingSearcher(Searcher):
         return [proposal.spec for proposal in self.plan(num_proposals)]
 
     def plan(self, num_proposals: int) -> list[Proposal]:
-        """Return the remaining configurations of the present rungs; empty once all brackets are finished.
-
-        The brackets advance from rung to rung together.
-        """
-        states = [self._pending(*pair) for pair in zip(self.brackets, self._entrants, strict=True)]
-        present = min((rung for rung, pending in states if pending), default=None)
-        return [proposal for rung, pending in states if rung == present for proposal in pending][:num_proposals]
-
-    def tell(self, evaluations: Sequence[Trial]) -> None:
-        """Add results of any rung."""
-        super().tell(evaluations)
-        for evaluation in evaluations:
-            key = (self.space.digest(evaluation.spec), evaluation.asked_rounds or self.num_rounds)
-            self._evaluations.setdefault(key, evaluation)
-
-    def _pending(self, bracket: Sequence[Rung], entrants: Sequence[StrategySpec]) -> tuple[int, list[Proposal]]:
-        """Return the index of the present rung, and its remaining proposals."""
-        for number, rung in enumerate(bracket):
+        """Return the remaining configurations of the present rung; empty once the race is finished."""
+        entrants: Sequence[StrategySpec] = self._entrants
+        for rung in self.rungs:
             size = rung.size
             while True:
                 group = entrants[:size]
@@ -202,20 +153,20 @@ class RacingSearcher(Searcher):
                 waiting = [spec for spec, evaluation in zip(group, results, strict=True) if evaluation is None]
                 if waiting:
                     rounds = None if rung.num_rounds == self.num_rounds else rung.num_rounds
-                    return number, [Proposal(spec, rounds) for spec in waiting]
+                    return [Proposal(spec, rounds) for spec in waiting[:num_proposals]]
                 survivors = [trial for trial in results if trial is not None and trial.status == "completed"]
                 if survivors or size >= len(entrants):
                     break
                 size += rung.size  # all failed: the next best take their place
             entrants = [trial.spec for trial in ranking(survivors, self.space)]
-        return len(bracket), []
+        return []
 
-    def _missing_strategies(self, starters: Sequence[StrategySpec]) -> tuple[str, ...]:
-        """Return the strategies without a configuration among `starters`, nor an equivalent of their defaults."""
-        labels = {spec.label for spec in starters}
-        digests = self.archive.reference_digests.union(map(self.space.digest, starters))
-        others = [kind for kind in self.space.kinds if kind not in labels]
-        return tuple(kind for kind in others if self.space.digest(self.space.default(kind)) not in digests)
+    def tell(self, evaluations: Sequence[Trial]) -> None:
+        """Add results of any rung."""
+        super().tell(evaluations)
+        for evaluation in evaluations:
+            key = (self.space.digest(evaluation.spec), evaluation.asked_rounds or self.num_rounds)
+            self._evaluations.setdefault(key, evaluation)
 
     def _starters(self) -> Iterator[StrategySpec]:
         """Yield distinct configurations other than the references, until a thousand draws yield nothing new."""

@@ -1,14 +1,15 @@
 """Base classes of server rules: Flower strategies over client models, over means, and with work on a host.
 
-`QuickMessages` builds a round's messages by copying the first one, checks replies by their outline and
-averages metrics by Flower's formula with one record at the end. `FedAvg` to `FedYogi` are Flower's
-strategies that see the replies only through their mean.
+`QuickMessages` builds a round's messages by copying the first one and averages metrics by Flower's formula
+with one record at the end. `FedAvg` to `FedYogi` are Flower's
+strategies that see the replies only through their mean. `QFedAvg` uses Flower's formula without a garbage
+collection per reply.
 
 `ServerRule` computes the new model in float64 from the model sent out and one model per client, for rules
 that Flower lacks. It stores the model sent out; failed clients and rounds without a reply are handled by
-Flower. Vectors are flat, with arrays in the order in which they were sent. Replies are read one by one, so
-memory grows with the model and not with the number of clients. Non-finite values propagate without NumPy's
-warnings; a rule defines what they mean. A model with NaN fails the trial, as for Flower's strategies.
+Flower. Replies are read one by one, so memory grows with the model and not with the number of clients.
+Non-finite values propagate without NumPy's warnings; a rule defines what they mean. A model with NaN fails
+the trial, as for Flower's strategies.
 
 `MeanRule` computes the new model from the means of a round, for strategies with a client algorithm. The
 engine forms them (`replies="merged"`): the mean of the models, of each auxiliary vector by the weight that
@@ -34,58 +35,32 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.exception import AggregationError
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.serverapp.strategy.qfedavg import compute_delta_and_h, get_train_loss
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import ServerContext, ServesWork
 from fedscout.engine.messages.contents import addressed, put_auxiliary, read_array, replied_auxiliary, view_record
-from fedscout.engine.messages.keys import FLAT_KEY
+from fedscout.engine.messages.keys import ARRAYS_KEY, FLAT_KEY, METRICS_KEY
+
+Vector = npt.NDArray[np.float64]
+ClientModel = npt.NDArray[np.float32]
 
 
 def array_record(content: RecordDict) -> ArrayRecord:
-    """Return the only array record of a reply that Flower has checked."""
-    return next(record for record in content.values() if isinstance(record, ArrayRecord))
+    """Return the arrays of a reply."""
+    return cast(ArrayRecord, content[ARRAYS_KEY])
 
 
-def arrays_by_name(contents: Sequence[RecordDict]) -> dict[str, list[npt.NDArray[Any]]]:
-    """Return each array of all replies, one per client and read-only, by the names of the first reply."""
-    records = [array_record(content) for content in contents]
-    return {name: [read_array(record[name]) for record in records] for name in records[0]}
-
-
-def flat_vectors(contents: Sequence[RecordDict]) -> Iterator[npt.NDArray[Any]]:
-    """Yield all parameters of each reply, shape `(params,)` and read-only, in the reply's own array order."""
-    for content in contents:
-        vectors = [read_array(array).reshape(-1) for array in array_record(content).values()]
-        yield vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+def flat(record: ArrayRecord) -> ClientModel:
+    """Return the one vector of a record, read-only: what the engine sends to these strategies and their clients."""
+    return read_array(record[FLAT_KEY])
 
 
 def metric_record(content: RecordDict) -> MetricRecord:
-    """Return the only metric record of a reply that Flower has checked."""
-    return next(record for record in content.values() if isinstance(record, MetricRecord))
-
-
-def alike(contents: Sequence[RecordDict], weighted_by: str) -> bool:
-    """Return whether all contents pass Flower's check, given that they have the same outline as the first.
-
-    A reply must have exactly one array record and one metric record, the same keys as the other replies, and a
-    single number as weight. Contents with other outlines, such as keys in another order, may still pass Flower's
-    check.
-    """
-    outline = _outline(contents[0])
-    kinds = [kind for _, kind, _ in outline]
-    return (
-        kinds.count(ArrayRecord) == 1
-        and kinds.count(MetricRecord) == 1
-        and all(_outline(content) == outline for content in contents)
-        and all(isinstance(metric_record(content).get(weighted_by), int | float) for content in contents)
-    )
-
-
-def _outline(content: RecordDict) -> list[tuple[str, type, list[str]]]:
-    return [(name, type(record), list(record)) for name, record in content.items()]
+    """Return the metrics of a reply."""
+    return cast(MetricRecord, content[METRICS_KEY])
 
 
 def mean_metrics(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -118,7 +93,7 @@ Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 
 
 class QuickMessages(flower.FedAvg):
-    """Builds a round's messages as copies of the first and checks replies with equal outlines at once."""
+    """Builds a round's messages as copies of the first, and does not compare the engine's replies with each other."""
 
     def _construct_messages(self, record: RecordDict, node_ids: list[int], message_type: str) -> Iterable[Message]:
         """Return one message per node; Flower builds the first, the others are copies for other nodes."""
@@ -128,18 +103,11 @@ class QuickMessages(flower.FedAvg):
     def _check_and_log_replies(
         self, replies: Iterable[Message], is_train: bool, validate: bool = True
     ) -> tuple[list[Message], list[Message]]:
-        """Return the replies with content and those with errors, as Flower does."""
-        replies = list(replies)
-        contents = [reply.content for reply in replies if reply.has_content()]
-        if is_train and contents and alike(contents, self.weighted_by_key):
-            validate = False
-        return super()._check_and_log_replies(replies, is_train, validate)
+        """Return the replies with content and those with errors; train replies are alike, as the engine makes them."""
+        return super()._check_and_log_replies(replies, is_train, validate and not is_train)
 
     def _train_metrics(self, contents: list[RecordDict]) -> MetricRecord:
-        """Return the mean metrics, or the result of the user's aggregation function."""
-        is_default = self.train_metrics_aggr_fn is aggregate_metricrecords
-        aggregate = mean_metrics if is_default else self.train_metrics_aggr_fn
-        return aggregate(contents, self.weighted_by_key)
+        return mean_metrics(contents, self.weighted_by_key)
 
 
 class Unevaluated(flower.Strategy):
@@ -154,10 +122,6 @@ class Unevaluated(flower.Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return nothing."""
         return None
-
-
-Vector = npt.NDArray[np.float64]
-ClientModel = npt.NDArray[np.float32]
 
 
 class ServerRule(QuickMessages):
@@ -210,9 +174,9 @@ class ServerRule(QuickMessages):
             raise AggregationError("No model was sent out. Ensure that `configure_train` has been called before.")
         contents = [reply.content for reply in valid_replies]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            models = [flat(array_record(content), sent) for content in contents]
-            moved = self.aggregate_replies(flat(sent, sent).astype(np.float64), models, valid_replies)
-            arrays = shaped(moved.astype(np.float32), sent)
+            models = [flat(array_record(content)) for content in contents]
+            moved = self.aggregate_replies(flat(sent).astype(np.float64), models, valid_replies)
+            arrays = view_record({FLAT_KEY: moved.astype(np.float32)})
         return arrays, self._train_metrics(contents)
 
     def _weights(self, contents: Sequence[RecordDict]) -> Vector:
@@ -233,20 +197,6 @@ def weighted_mean(models: Sequence[ClientModel], weights: Vector) -> Vector:
     for weight, model in zip(weights.tolist(), models, strict=True):
         mean += weight * model.astype(np.float64)
     return mean
-
-
-def flat(record: ArrayRecord, like: ArrayRecord) -> ClientModel:
-    """Return a record as one read-only vector, with arrays in the order of another record."""
-    vectors = [read_array(record[name]).reshape(-1) for name in like]
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
-
-
-def shaped(vector: ClientModel, like: ArrayRecord) -> ArrayRecord:
-    """Return a vector as a record with the names and shapes of another."""
-    shapes = {name: tuple(array.shape) for name, array in like.items()}
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1]
-    pieces = zip(shapes.items(), np.split(vector, ends), strict=True)
-    return view_record({name: piece.reshape(shape) for (name, shape), piece in pieces})
 
 
 class Hosted(flower.Strategy):
@@ -313,11 +263,10 @@ class FedAvg(QuickMessages):
         """Return the mean model and the mean metrics."""
         replies = list(replies)
         contents = [reply.content for reply in replies if reply.has_content()]
-        if len(contents) != 1 or not alike(contents, self.weighted_by_key):
+        if len(contents) != 1:
             return super().aggregate_train(server_round, replies)
         self._check_and_log_replies(replies, is_train=True)
-        (arrays,) = contents[0].array_records.values()
-        return arrays, self._train_metrics(contents)
+        return array_record(contents[0]), self._train_metrics(contents)
 
 
 class FedProx(FedAvg, flower.FedProx):
@@ -338,6 +287,28 @@ class FedAdam(QuickMessages, flower.FedAdam):
 
 class FedYogi(QuickMessages, flower.FedYogi):
     """Flower's FedYogi."""
+
+
+class QFedAvg(QuickMessages, flower.QFedAvg):
+    """Flower's QFedAvg."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        """Return the q-fair aggregate, float64, and the mean metrics."""
+        valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
+        if not valid_replies or self.current_arrays is None:
+            return super().aggregate_train(server_round, valid_replies)  # nothing, or an error that says why
+        received = flat(self.current_arrays)
+        self.current_arrays.clear()
+        total: Any = 0.0  # in the precision of the changes
+        sum_h = 0.0
+        for reply in valid_replies:
+            local = flat(array_record(reply.content)).copy()  # Flower's function writes into it
+            loss = get_train_loss(reply, self.train_loss_key)
+            (delta,), h = compute_delta_and_h([received], [local], self.q, 1.0 / self.client_learning_rate, loss)
+            total, sum_h = total + delta, sum_h + h
+        arrays = view_record({FLAT_KEY: received - total / sum_h})
+        metrics = self._train_metrics([reply.content for reply in valid_replies])
+        return arrays, metrics
 
 
 DoubleArray = npt.NDArray[np.float64]

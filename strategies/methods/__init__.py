@@ -1,1 +1,1 @@
-"""Strategies, one module per family; FedProx's client algorithm and custom strategies are here as well."""
+"""Strategies, one module per family."""

@@ -22,7 +22,7 @@ FedAvg.
 The paper's client rate η_l belongs to local training here; Flower's classes only log it. Deviations of
 Flower's classes from the paper: v starts at 0, not at τ²; FedAdam corrects the bias of m and v through η.
 FedYogi's default η is 0.1 as for the others; Flower's is 0.01. The default ranges exclude values that waste a
-small budget on diverging or stalled runs: η starts at 0.01 and τ at 1e-5, with `"wide"` at 1e-3 and 1e-9.
+small budget on diverging or stalled runs: η starts at 0.01 and τ at 1e-5.
 
 **q-FedAvg** gives clients with a large loss more weight. With F_i client i's loss of x before training and
 L = 1/client_learning_rate (Li et al. 2020b, Algorithm 2):
@@ -107,9 +107,9 @@ from flwr.serverapp import strategy as flower
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.grid.selection import ChosenNodes
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.messages.contents import client_of
-from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.strategies.aggregation import robust, rules
+from fedscout.engine.messages.contents import client_of, view_record
+from fedscout.engine.messages.keys import FLAT_KEY, SIMULATED_SECONDS_KEY
+from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.rules import ClientModel, Vector
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
 
@@ -271,14 +271,11 @@ class AdaptiveSpec(FlowerSpec, MeanSpec):
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295"
     bound: ClassVar[Mapping[str, str]] = {"eta_l": "the clients' learning rate"}
 
-    eta: float = parameter(
-        0.1, "η, the server's learning rate", RealRange(1e-2, 1.0, log=True), wide=RealRange(1e-3, 1.0, log=True), gt=0
-    )
+    eta: float = parameter(0.1, "η, the server's learning rate", RealRange(1e-2, 1.0, log=True), gt=0)
     tau: float = parameter(
         1e-3,
         "τ, the degree of adaptivity: added to √v, so a small one adapts more",
         RealRange(1e-5, 1e-1, log=True),
-        wide=RealRange(1e-9, 1e-1, log=True),
         gt=0,
     )
 
@@ -320,7 +317,7 @@ class QFedAvgSpec(FlowerSpec):
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1905.10497"
 
     kind: Literal["qfedavg"] = "qfedavg"
-    flower_class = robust.QFedAvg
+    flower_class = rules.QFedAvg
     q: float = parameter(
         0.1, "q, how much fairness counts; 0 is the mean with equal weights", RealRange(0.0, 5.0), ge=0
     )
@@ -380,7 +377,7 @@ class FedExP(rules.ServerRule):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return Flower's messages with x instead of the mean of the last two iterates."""
-        sent = arrays if self.iterate is None else rules.shaped(self.iterate, arrays)
+        sent = arrays if self.iterate is None else view_record({FLAT_KEY: self.iterate})
         return super().configure_train(server_round, sent, config, grid)
 
     def aggregate_models(self, received: Vector, models: Sequence[ClientModel], weights: Vector) -> Vector:
@@ -479,8 +476,8 @@ class FedBuff(rules.QuickMessages):
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
             staleness = [self.num_models - version for _, version, _, _ in arrived]
             change = buffered_change([update[-1] for update in arrived], staleness)
-            moved = rules.flat(sent, sent) + self.server_learning_rate * change
-            arrays = rules.shaped(moved.astype(np.float32), sent)
+            moved = rules.flat(sent) + self.server_learning_rate * change
+            arrays = view_record({FLAT_KEY: moved.astype(np.float32)})
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
         end = max(self.seconds, arrived[-1][0])
         metrics[SIMULATED_SECONDS_KEY] = end - self.seconds
@@ -489,10 +486,10 @@ class FedBuff(rules.QuickMessages):
 
     def _take_in(self, replies: Sequence[Message], sent: ArrayRecord) -> None:
         """Add the updates of a round to the queue, ordered by arrival."""
-        received = rules.flat(sent, sent)
+        received = rules.flat(sent)
         for reply in replies:
             duration = rules.metric_record(reply.content).get(SIMULATED_SECONDS_KEY, 0.0)
-            change = rules.flat(rules.array_record(reply.content), sent) - received
+            change = rules.flat(rules.array_record(reply.content)) - received
             node = reply.metadata.src_node_id
             self.in_training.append([self.seconds + float(cast(float, duration)), self.num_models, node, change])
         self.in_training.sort(key=lambda one: one[:3])

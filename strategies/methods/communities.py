@@ -71,9 +71,9 @@ from fedscout.engine.messages.keys import FLAT_KEY, NUM_EXAMPLES_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.strategies.aggregation.groups import Group, GroupedRule, clusterings
-from fedscout.strategies.aggregation.robust import SLAB
 from fedscout.strategies.aggregation.rules import MeanRule, array_record
 from fedscout.strategies.methods.averaging import FedAvgSpec
+from fedscout.strategies.methods.robust import SLAB
 from fedscout.strategies.specification import StrategySpec, clients_text, parameter
 
 Matrix = npt.NDArray[np.float64]

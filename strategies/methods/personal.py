@@ -413,11 +413,7 @@ class MFedBNSpec(MeanSpec):
 
     kind: Literal["mfedbn"] = "mfedbn"
     server_learning_rate: float = parameter(
-        0.5,
-        "η, the server's step along the mean change; 1 is FedBN",
-        RealRange(1e-3, 1.0, log=True),
-        wide=RealRange(1e-5, 1.0, log=True),
-        gt=0,
+        0.5, "η, the server's step along the mean change; 1 is FedBN", RealRange(1e-3, 1.0, log=True), gt=0
     )
     batch_norm: Literal["own", "overwritten"] = parameter(
         "own", "what a client's round begins with: its own, or the global one"

@@ -82,58 +82,19 @@ from fedscout.engine.messages.calls import (
     ClientTable,
     Cohort,
     DoubleArray,
-    Losses,
     ReportRequest,
     RoundReport,
     SelectionPolicy,
 )
-from fedscout.strategies.selection.policies import SelectionSpec
+from fedscout.strategies.selection.policies import SelectionSpec, robust_loss
 
 Context = Literal["training", "validation", "duration", "reward"]
-LossName = Literal["robust", "cross_entropy", "pseudo"]
+LossName = Literal["robust", "cross_entropy"]
 Rows = Literal["training", "validation"]
+Credited = Literal["current", "previous"]
 
 VALIDATION_SHARE = 0.1
 """Share of the training rows that validation losses are measured on; the source does not say its own."""
-
-LOG_OF_ZERO = -4.0
-"""A, in place of log 0: the reverse cross-entropy of a one-hot label is −A(1 − p_y)."""
-
-LARGEST_LOSS = 1e6
-"""A larger loss tells only that the model has diverged."""
-
-
-@dataclass(frozen=True)
-class MeasuredLoss:
-    """A loss of the received model.
-
-    Attributes:
-        name: `"cross_entropy"`; `"pseudo"`, the cross-entropy with the received model's own soft outputs as labels,
-            which at the received model is its entropy; `"robust"`, CE + α pseudo + β RCE.
-        rows: Whether it is measured on training or on validation rows.
-        alpha: α >= 0.
-        beta: β >= 0.
-    """
-
-    name: LossName = "cross_entropy"
-    rows: Rows = "training"
-    alpha: float = 0.0
-    beta: float = 0.0
-
-    def of(self, report: RoundReport) -> DoubleArray:
-        """Return the loss of each client of a report; NaN if it is missing or beyond `LARGEST_LOSS`."""
-        losses = report.training if self.rows == "training" else report.validation
-        if losses is None:
-            return np.full(len(report.clients), np.nan)
-        combined = self._combined(losses)
-        return np.where(np.abs(combined) <= LARGEST_LOSS, combined, np.nan)
-
-    def _combined(self, losses: Losses) -> DoubleArray:
-        if self.name == "cross_entropy":
-            return losses.cross_entropy
-        if self.name == "pseudo":
-            return losses.entropy
-        return losses.cross_entropy + self.alpha * losses.entropy - self.beta * LOG_OF_ZERO * losses.miss
 
 
 class _FirstAndLast:
@@ -163,15 +124,17 @@ class ClientContexts:
     Attributes:
         num_clients: K, clients of the federation, numbered from 0.
         names: Names of the contexts, distinct.
-        context_loss: L of the first context.
-        reward_loss: L of the reward.
+        context_loss: (α, β) of the first context's L; (0, 0) is the cross-entropy.
+        reward_loss: (α, β) of the reward's L.
+        reward_rows: Rows on which the reward's L is measured.
         standardised: Whether each context has mean 0 and variance 1 over the clients of the table.
     """
 
     num_clients: int
     names: Sequence[Context] = ("training", "validation", "duration", "reward")
-    context_loss: MeasuredLoss = MeasuredLoss()
-    reward_loss: MeasuredLoss = MeasuredLoss()
+    context_loss: tuple[float, float] = (0.0, 0.0)
+    reward_loss: tuple[float, float] = (0.0, 0.0)
+    reward_rows: Rows = "training"
     standardised: bool = True
 
     def __post_init__(self) -> None:
@@ -186,8 +149,8 @@ class ClientContexts:
     def observes(self) -> ReportRequest:
         """Requested reports; of all clients, as contexts describe the current model on every client."""
         return ReportRequest(
-            training_losses="training" in self.names or self.reward_loss.rows == "training",
-            validation_losses="validation" in self.names or self.reward_loss.rows == "validation",
+            training_losses="training" in (*self.names, self.reward_rows),
+            validation_losses="validation" in (*self.names, self.reward_rows),
             include_idle_clients=True,
         )
 
@@ -212,14 +175,16 @@ class ClientContexts:
         Returns:
             The reward of each client, `(num_clients,)`; NaN where the change of the loss is unknown.
         """
-        losses = self.reward_loss.of(report)
+        num_clients = len(report.clients)
+        measured = report.training if self.reward_rows == "training" else report.validation
+        losses = robust_loss(measured, num_clients, *self.reward_loss)
         changes = np.abs(losses - self._rewarded.last[report.clients])
         rewards = np.full(self.num_clients, np.nan)
         rewards[report.clients] = changes / self._round_seconds
         self._rewards = np.where(np.isnan(rewards), self._rewards, rewards)
         self._rewarded.take(report.clients, losses)
-        self._training.take(report.clients, self.context_loss.of(report))
-        self._validation.take(report.clients, MeasuredLoss(rows="validation").of(report))
+        self._training.take(report.clients, robust_loss(report.training, num_clients, *self.context_loss))
+        self._validation.take(report.clients, robust_loss(report.validation, num_clients))
         self._round_seconds = report.round_seconds if report.round_seconds > 0 else 1.0
         return rewards
 
@@ -236,9 +201,6 @@ def standardised(contexts: DoubleArray) -> DoubleArray:
     spread = contexts.std(axis=0)
     varies = spread > 1e-12 * np.abs(contexts).max(axis=0, initial=0)
     return np.asarray(np.where(varies, centred / np.where(varies, spread, 1.0), 0.0))
-
-
-Credited = Literal["current", "previous"]
 
 
 class ContextualBandit(Protocol):
@@ -274,8 +236,7 @@ class ContextualSelection(SelectionPolicy):
     def __post_init__(self) -> None:
         self.observes = self.contexts.observes
         self._shown = np.zeros((self.contexts.num_clients, len(self.contexts.names)))
-        self._shown_before = self._shown
-        self._trained_before = np.zeros(self.contexts.num_clients, bool)
+        self._round_before: tuple[IntArray, DoubleArray] = np.zeros(0, np.int64), self._shown
 
     def choose(
         self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
@@ -283,7 +244,6 @@ class ContextualSelection(SelectionPolicy):
         """Return the highest-scoring clients; with `start_with_all_clients`, all of the table in round 1."""
         contexts = self.contexts.show(table)
         scores = self.bandit.scores(contexts, generator) if len(contexts) else np.zeros(0)
-        self._shown_before = self._shown
         self._shown = np.zeros_like(self._shown)
         self._shown[table.clients] = contexts
         if self.start_with_all_clients and server_round == 1:
@@ -293,12 +253,11 @@ class ContextualSelection(SelectionPolicy):
     def observe(self, report: RoundReport) -> None:
         """Credit contexts with the rewards of the round."""
         rewards = self.contexts.take(report)
-        trained = np.zeros_like(self._trained_before)
-        trained[report.clients[report.trained]] = True
-        use_current = self.credited == "current"
-        credited = (trained if use_current else self._trained_before) & np.isfinite(rewards)
-        self.bandit.update((self._shown if use_current else self._shown_before)[credited], rewards[credited])
-        self._trained_before = trained
+        this_round = report.clients[report.trained], self._shown
+        trained, shown = this_round if self.credited == "current" else self._round_before
+        self._round_before = this_round
+        credited = trained[np.isfinite(rewards[trained])]
+        self.bandit.update(shown[credited], rewards[credited])
 
 
 def highest(scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
@@ -539,12 +498,14 @@ class FlashSpec(SelectionSpec):
         return VALIDATION_SHARE if "validation" in (*self.contexts, self.reward_rows) else 0.0
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
+        weights: dict[LossName, tuple[float, float]] = {"robust": (self.alpha, self.beta), "cross_entropy": (0.0, 0.0)}
         contexts = ClientContexts(
             cohort.num_clients,
             self.contexts,
-            context_loss=MeasuredLoss(self.context_loss, "training", self.alpha, self.beta),
-            reward_loss=MeasuredLoss(self.reward_loss, self.reward_rows, self.alpha, self.beta),
-            standardised=self.standardised,
+            weights[self.context_loss],
+            weights[self.reward_loss],
+            self.reward_rows,
+            self.standardised,
         )
         return ContextualSelection(contexts, self._bandit(cohort), self.start_with_all_clients, self.credited)
 

@@ -23,13 +23,13 @@ from pydantic import ValidationError
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
 from fedscout.engine.text import did_you_mean, shown
-from fedscout.strategies import arguments
-from fedscout.strategies.selection import bandits, fedcor, oort, policies
+from fedscout.strategies.custom import UserClass, accepted, constructed, converted, imported_class, name_faults
+from fedscout.strategies.selection import bandits, oort, policies
 from fedscout.strategies.selection.policies import SelectionSpec
 from fedscout.strategies.specification import parameter_faults
 
 
-class CustomSelectionSpec(arguments.UserClass, SelectionSpec):
+class CustomSelectionSpec(UserClass, SelectionSpec):
     """A custom selection policy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
@@ -50,21 +50,21 @@ class CustomSelectionSpec(arguments.UserClass, SelectionSpec):
         faults = super().faults(cohort)
         try:
             policy_class = self._imported()
-            faults += arguments.name_faults(self.path, policy_class, {*self.values}, {"cohort"})
-            arguments.converted(self.path, policy_class, self.values)
+            faults += name_faults(self.path, policy_class, {*self.values}, {"cohort"})
+            converted(self.path, policy_class, self.values)
         except StrategyError as error:
             faults += error.faults
         return faults
 
     def _imported(self) -> type[SelectionPolicy]:
-        return arguments.imported_class(self.path, {"fedscout.engine.messages.calls.SelectionPolicy": SelectionPolicy})
+        return imported_class(self.path, {"fedscout.engine.messages.calls.SelectionPolicy": SelectionPolicy})
 
     def _construct(self, cohort: Cohort) -> SelectionPolicy:
         policy_class: Any = self._imported()
-        given = arguments.converted(self.path, policy_class, self.values)
-        if "cohort" in arguments.accepted(policy_class)[0]:
+        given = converted(self.path, policy_class, self.values)
+        if "cohort" in accepted(policy_class)[0]:
             given["cohort"] = cohort
-        policy: SelectionPolicy = arguments.constructed(self.path, policy_class, given, self.values)
+        policy: SelectionPolicy = constructed(self.path, policy_class, given, self.values)
         if not isinstance(policy.observes, ReportRequest):
             raise StrategyError.of(f"observes of {self.path}", "be a ReportRequest", shown(policy.observes))
         if policy.observes.validation_losses and not self.validation_share:
@@ -83,7 +83,7 @@ SELECTIONS: Mapping[str, type[SelectionSpec]] = {
         oort.PyramidFLSpec,
         bandits.RestlessSpec,
         bandits.NeuralSpec,
-        fedcor.FedCorSpec,
+        policies.FedCorSpec,
         policies.FeelSpec,
         bandits.FlashSpec,
         policies.PowerOfChoiceSpec,

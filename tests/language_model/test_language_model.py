@@ -19,9 +19,8 @@ from fedscout.engine.trials.record import Trial
 from fedscout.search.config import PromptFormat, RecommenderConfig, SearchConfig
 from fedscout.search.language_model import ChatReply, ChatRequest, RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext
-from fedscout.search.recommenders.language_model import LanguageModel, recommend_by_llm
 from fedscout.search.searcher import Searcher, SearchTask
-from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher
+from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher, recommend_by_llm
 from fedscout.strategies import given_values, space_of
 from tests.search.recommenders.reports import diagnosis_of
 from tests.search.searcher_conformance import some_fitness

@@ -20,12 +20,12 @@ from fedscout.strategies import (
     FedAdamSpec,
     FedAvgSpec,
     IntegerRange,
-    KrumSpec,
     RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
 )
+from fedscout.strategies.methods.robust import KrumSpec
 from fedscout.strategies.specification import CLIENT_PARAMETERS
 
 BUDGET = 8
@@ -93,7 +93,7 @@ def user_space() -> SearchSpace:
         }
     )
     others = space_of(COHORT, kinds=("multikrum",))
-    return SearchSpace(COHORT, "default", {own.label: own, **others.members})
+    return SearchSpace(COHORT, {own.label: own, **others.members})
 
 
 def client_space() -> SearchSpace:
@@ -120,7 +120,7 @@ class SearcherLaws(ABC):
 
     def odd_spaces(self) -> Sequence[SearchSpace]:
         """Spaces with all that a space may hold."""
-        return user_space(), client_space(), space_of(COHORT, ranges="wide"), space_of(COHORT, kinds=("fedprox",))
+        return user_space(), client_space(), space_of(COHORT, kinds=("fedprox",))
 
     def space_with_twins(self) -> SearchSpace:
         """Among four clients MultiKrum is Krum or the mean, a trimmed mean is the median or the mean, as Bulyan is."""

@@ -20,10 +20,10 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
+from fedscout.search.client_settings import COLUMNS, FORMAT, read_settings_table, write_settings_table
 from fedscout.search.config import ClientRanges, SearchConfig
 from fedscout.search.ledger import StudyEvents, StudyFacts, trainings_of
 from fedscout.search.objective import Objective
-from fedscout.search.settings_table_file import COLUMNS, FORMAT, read_settings_table, write_settings_table
 from fedscout.strategies import FedAvgSpec, IntegerRange, RealRange, StrategySpec, parse_strategy
 from fedscout.strategies.methods.averaging import QFedAvgSpec
 from tests.kits.refusals import refused

@@ -16,7 +16,9 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
 from fedscout.search.objective import ACCURACY, MEASURES, Objective
 from fedscout.search.searcher import Archive, ranking
-from fedscout.strategies import FedAvgMSpec, FedAvgSpec, FedMedianSpec, FedProxSpec, KrumSpec, space_of
+from fedscout.strategies import FedAvgSpec, space_of
+from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
+from fedscout.strategies.methods.robust import FedMedianSpec, KrumSpec
 from tests.kits.refusals import refused
 from tests.search.studies import by_map
 

@@ -33,8 +33,8 @@ from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.aggregation.groups import GroupedRule, sampled_of
-from fedscout.strategies.aggregation.robust import SLAB
 from fedscout.strategies.methods import communities
+from fedscout.strategies.methods.robust import SLAB
 from tests.engine.choices import rounds_of
 from tests.engine.federations import NUM_CLASSES, Noisy, dense, learnable_rows, linear, normalised, with_server_rows
 from tests.engine.trials.test_resume import assert_going_on

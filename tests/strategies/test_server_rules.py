@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.exception import AggregationError
 from scipy.optimize import minimize
 
@@ -23,14 +23,20 @@ from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedAvgSpec, FedMedianSpec, StrategySpec
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedAvgSpec, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
 from fedscout.strategies.methods.averaging import FedBuffSpec, FedExPSpec, extrapolated_change
-from fedscout.strategies.methods.robust import CenteredClippingSpec, RfaSpec, clipped_mean, geometric_median
+from fedscout.strategies.methods.robust import (
+    CenteredClippingSpec,
+    FedMedianSpec,
+    RfaSpec,
+    clipped_mean,
+    geometric_median,
+)
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_going_on, assert_same
-from tests.strategies.rounds import grid_of, models, played, reply_of
+from tests.strategies.rounds import asked, grid_of, models, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
     "rfa": RfaSpec(),
@@ -92,24 +98,16 @@ def test_the_order_of_replies_decides_rounding_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", RULES)
 def test_replies_are_left_as_they_were_and_their_metrics_averaged(kind: str) -> None:
-    """Arrays may have names and shapes; the model has them, too."""
-    named = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32([1]), "shift": np.float32(2)}
-    built = RULES[kind].build(Cohort(2, 2, 0.1))
-    received = ArrayRecord({name: Array(np.asarray(array)) for name, array in named.items()})
-    messages = list(built.configure_train(1, received, ConfigRecord(), grid_of(2)))
-    replies = []
-    for message, num_examples, loss in zip(messages, (1, 2), (2.0, 4.0), strict=True):
-        trained = {name: Array(np.asarray(array + 1)) for name, array in reversed(named.items())}
-        metrics = MetricRecord({"num-examples": num_examples, "num-clients": 1, "loss": loss})
-        content = RecordDict({"arrays": ArrayRecord(trained), "metrics": metrics})
-        replies.append(Message(content, reply_to=message))
-    before = [reply.content["arrays"]["w"].numpy().tolist() for reply in replies]
+    received, clients = np.arange(9, dtype=np.float32), Cohort(2, 2, 0.1)
+    built = RULES[kind].build(clients)
+    replies = [
+        reply_of(message, received + 1, num_examples, loss=loss)
+        for message, num_examples, loss in zip(asked(built, received, 2), (1, 2), (2.0, 4.0), strict=True)
+    ]
     arrays, mean = built.aggregate_train(1, replies)
-    assert [reply.content["arrays"]["w"].numpy().tolist() for reply in replies] == before
-    moved = {"rfa": 1.0, "centered_clipping": 0.05 / np.sqrt(8), "fedexp": 0.5}[kind]
-    assert list(arrays) == list(named)
-    for name, array in named.items():
-        np.testing.assert_allclose(arrays[name].numpy(), array + moved, rtol=1e-5)
+    assert all((reply.content["arrays"]["flat"].numpy() == received + 1).all() for reply in replies)
+    moved = {"rfa": 1.0, "centered_clipping": 0.05 / 3, "fedexp": 0.5}[kind]
+    np.testing.assert_allclose(arrays["flat"].numpy(), received + moved, rtol=1e-5)
     assert mean["loss"] == pytest.approx(10 / 3 if kind != "fedexp" else 3)
 
 

@@ -23,7 +23,8 @@ from fedscout.engine.models.layout import ModelFactory, ParameterLayout, RowLoss
 from fedscout.engine.training.algorithm_runs import BlockRun, LoopRun
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.record import TrialSettings
-from fedscout.strategies import FedAvgSpec, FedProxSpec, StrategySpec, parse_strategy
+from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
+from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.losses import FedLCSpec, MoonSpec, SymmetricLossSpec
 from tests.engine.federations import (
     QUERIES,

@@ -161,23 +161,6 @@ def test_progress_counts_the_rounds_of_rungs(tmp_path: Path) -> None:
     assert task.fields["counts"].startswith("1/2 trials, 4/12 rounds")
 
 
-def test_progress_tells_what_is_left_once_fedavg_has_levelled_off(tmp_path: Path) -> None:
-    """Until then it may be 200 rounds a trial, or 10."""
-    runner = ScriptedRunner(lambda spec: completed(0.5, num_rounds=10))
-    outcome = run_study(SearchConfig(budget=1, confirmation_seeds=0), open_ledger(tmp_path, runner))
-    progress = TrialProgress(num_trials=9, num_rounds=200, rounds_less=500, open_ended=True)
-    (task,) = progress._progress.tasks
-    progress.record(outcome.baseline, known=False)
-    progress.rounds({"b": 3})
-    assert (task.total, task.fields["counts"]) == (None, "1 trials, 13 rounds")
-    progress.rounds({"b": 0})
-    progress.display(lambda rounds: (4, rounds // 2)).early_stopping_round(20)
-    assert (task.total, task.fields["counts"]) == (80, "1/5 trials, 10/80 rounds")
-    progress.rounds({"b": 7})
-    assert task.fields["counts"] == "1/5 trials, 17/80 rounds"
-    assert task.fields["below"].startswith("about ")
-
-
 def test_progress_is_silent_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     progress = TrialProgress(num_trials=3, num_rounds=2)
     assert not progress.shown

@@ -15,7 +15,7 @@ from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.main import main
 from fedscout.experiments.client_settings import tuning
-from fedscout.search.settings_table_file import read_settings_table, write_settings_table
+from fedscout.search.client_settings import read_settings_table, write_settings_table
 from tests.experiments.client_settings.test_grid_and_proxy import OWN
 
 SMALL = (

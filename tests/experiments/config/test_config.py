@@ -231,25 +231,15 @@ def test_the_digest_is_without_machinery_and_what_the_data_tell(argument: str) -
     assert load_config([argument]).digest() == StudyConfig().digest()
 
 
-def test_automatic_rounds_are_at_most_200_until_fedavg_levels_off() -> None:
-    config = load_config(["training.num_rounds=auto"])
-    assert config == load_config(["training.num_rounds=200", "training.early_stopping=true"])
-    assert (config.training.num_rounds, config.training.early_stopping) == (200, True)
-    assert load_config(["training.num_rounds=auto", "training.num_rounds=50"]).training.early_stopping is False
-    with refused(ConfigurationError, key="training.num_rounds"):
-        load_config(["training.num_rounds=automatic"])
-
-
 @pytest.mark.parametrize(
     ("given", "beside", "key"),
     [
         ("federation.scenario=iid", "federation.partition.alpha=1", "federation.partition"),
         ("federation.dataset=cartpole", "training.precision=bfloat16", "training.precision"),
-        ("training.num_rounds=auto", "training.early_stopping=false", "training.early_stopping"),
     ],
 )
 def test_what_another_key_rules_out_is_refused(given: str, beside: str, key: str) -> None:
-    """As what a scenario fixes, terms of classes where there are none, and rounds that are left to FedAvg."""
+    """As what a scenario fixes, and terms of classes where there are none."""
     (fault,) = faults(given, beside)
     assert fault.key == key
 
@@ -281,7 +271,6 @@ def test_equal_configurations_have_equal_digests_however_they_were_given(tmp_pat
         ["federation.scenario=label_poisoning", "federation.num_clients=4"],
         ["federation.dataset=bearing", "federation.partition.kind=natural"],
         ["strategy.kind=fedadam", "strategy.eta=1e-3", "search.tuned_baseline=false", "model.hidden=[3]"],
-        ["training.num_rounds=auto"],
     ],
 )
 def test_a_configuration_survives_being_written_and_read(arguments: list[str], tmp_path: Path) -> None:

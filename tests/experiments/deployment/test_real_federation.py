@@ -34,7 +34,7 @@ from fedscout.experiments.studies.checks import client_table_of
 from fedscout.experiments.studies.result import read_study
 from fedscout.experiments.studies.runner import LocalRunner
 from fedscout.experiments.studies.workflow import measure
-from fedscout.search.settings_table_file import write_settings_table
+from fedscout.search.client_settings import write_settings_table
 from fedscout.strategies import parse_strategy
 from tests.engine.nodes.node_link import NodeLink
 from tests.kits.refusals import refused

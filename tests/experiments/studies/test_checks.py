@@ -354,7 +354,6 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "abstaining clients": ("federation.min_release=8", "federation.small_clients=abstain"),
     "auroc": ("training.metric=auroc",),
     "participation": ("training.fraction_train=0.6",),
-    "early stopping": ("training.early_stopping=true", "training.num_rounds=12"),
     "repetitions": ("training.repetitions=3",),
     "adam": ("training.optimizer=adam",),
     "bfloat16": ("training.precision=bfloat16",),

@@ -20,8 +20,8 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.checks import check_proxy_rows, searched_policies, selection_of
 from fedscout.experiments.studies.workflow import cohort_of, run_training, run_workflow
+from fedscout.search.client_settings import write_settings_table
 from fedscout.search.ledger import StudyFacts
-from fedscout.search.settings_table_file import write_settings_table
 from fedscout.search.study import planned_space
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from fedscout.strategies.selection.bandits import FlashSpec

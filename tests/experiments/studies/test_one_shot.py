@@ -16,7 +16,8 @@ from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.reports.page import write_report
 from fedscout.experiments.reports.study_console import headline
 from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
-from fedscout.strategies import FedMedianSpec, FedProxSpec
+from fedscout.strategies.methods.averaging import FedProxSpec
+from fedscout.strategies.methods.robust import FedMedianSpec
 from tests.experiments.cli.conftest import SMALL
 from tests.experiments.cli.processes import lasting
 from tests.experiments.studies.language_models import Server, no_key, server

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -13,13 +12,10 @@ from fedscout.engine.data.client import Privacy
 from fedscout.engine.errors import ConfigurationError, LogError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.config import StudyConfig, load_config, planned_trials
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.reports.console import PlainConsole
-from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.one_shot import RecommendationRequest
-from fedscout.experiments.studies.result import read_study
 from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import (
     Display,
@@ -33,7 +29,7 @@ from fedscout.experiments.studies.workflow import (
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.objective import DataOrigin
 from tests.experiments.cli.conftest import SMALL
-from tests.experiments.cli.processes import lasting, lasting_result
+from tests.experiments.cli.processes import lasting_result
 from tests.kits.refusals import refused
 
 NUM_TRIALS = 1 + 3 + 2 * 2
@@ -301,109 +297,3 @@ def test_a_built_federation_is_taken(finished: FinishedStudy, tmp_path: Path, mo
     advice = recommend(config, RecommendationRequest("rules"), None, federation=federation)
     assert advice.report is not None
     assert advice.report.without_timings() == report.without_timings()
-
-
-# A study whose rounds are left to FedAvg: what it trains, tells and exports, and going on where it stopped.
-
-
-FEW = (
-    *(one for one in SMALL if not one.startswith(("training.", "search."))),
-    *("search.strategies=[fedavg,fedadam]", "search.budget=1", "search.confirmation_seeds=1"),
-    *("search.tuning_factors=[2]", "search.tuning_seeds=1"),
-)
-LEVELLING = load_config([*FEW, "training.num_rounds=auto"])
-ROUNDS = 40
-SHORTER = [10, 20, 40]
-"""FedAvg is better after 20 rounds than after 10 there, and after 40 as good as after 20."""
-
-
-class Levelled(NamedTuple):
-    """A study, and what it told meanwhile.
-
-    Attributes:
-        study: What it found.
-        trained: Rounds.
-        told: Finished trials, and the rounds of those that follow.
-    """
-
-    study: FinishedStudy
-    trained: list[Mapping[str, int]]
-    told: list[tuple[int, int]]
-
-
-@pytest.fixture(scope="module")
-def levelled(tmp_path_factory: pytest.TempPathFactory) -> Levelled:
-    records: list[object] = []
-    trained: list[Mapping[str, int]] = []
-    told: list[tuple[int, int]] = []
-    events = StudyEvents(on_record=lambda *record: records.append(record), on_rounds=trained.append)
-    display = Display(early_stopping_round=lambda rounds: told.append((len(records), rounds)), trials=events)
-    return Levelled(run_workflow(LEVELLING, tmp_path_factory.mktemp("study"), display), trained, told)
-
-
-@pytest.mark.slow
-def test_every_other_trial_has_the_rounds_after_which_fedavg_levels_off(levelled: Levelled) -> None:
-    table = read_trials(levelled.study.folder).sort_values("trial")
-    assert list(table["num_rounds"]) == [*SHORTER, *[ROUNDS] * (len(table) - len(SHORTER))]
-    assert list(table["phase"][:5]) == [*["baseline"] * 4, "search"]
-    assert {"tuned-baseline", "confirmation"} <= {*table["phase"]}
-    assert table["key"].is_unique
-    assert not list((levelled.study.folder / "checkpoints").glob("*"))
-
-
-def test_fedavg_goes_on_from_where_it_was(levelled: Levelled) -> None:
-    """Its four trials take as many rounds as one."""
-    records = read_study(levelled.study.folder).trials
-    assert len(levelled.trained) == ROUNDS * (len(records) - len(SHORTER))
-    baseline = [record for record in records if record.phase == "baseline"]
-    assert all(baseline[-1].rounds["accuracy"][: one.num_rounds] == one.rounds["accuracy"] for one in baseline)
-
-
-def test_the_result_and_the_screen_tell_the_rounds(levelled: Levelled, capsys: pytest.CaptureFixture[str]) -> None:
-    assert levelled.study.outcome.early_stopping_round == levelled.study.document["num_rounds"] == ROUNDS
-    assert json.loads((levelled.study.folder / "result.json").read_text())["num_rounds"] == ROUNDS
-    assert levelled.study.document["trials"][0] == levelled.study.document["baseline"]
-    assert levelled.study.document["baseline"]["trial"] == len(SHORTER)
-    show_outcome(PlainConsole(width=200), levelled.study.outcome)
-    assert f"after {ROUNDS} rounds" in capsys.readouterr().out
-
-
-def test_no_more_trials_than_were_planned(levelled: Levelled) -> None:
-    """FedAvg after 10, 20, 40, 80 and 160 rounds, and 200: 1; the search's, another rate, and three on a fresh seed."""
-    num_trials, rounds_less = planned_trials(LEVELLING)
-    assert num_trials == 5 + 1 + 1 + 1 + 3
-    assert rounds_less == 5 * 200 - (10 + 20 + 40 + 80 + 160)
-    assert len(list((levelled.study.folder / "trials").iterdir())) <= num_trials
-
-
-def test_what_follows_is_planned_once_rounds_are_known(levelled: Levelled) -> None:
-    """At most: whole FedAvg, the search's trial, another rate, and three on a fresh seed, all of so many rounds."""
-    ((num_before, early_stopping_round),) = levelled.told
-    assert (num_before, early_stopping_round) == (len(SHORTER), ROUNDS)
-    planned, rounds_less = planned_trials(LEVELLING, early_stopping_round)
-    assert (planned, rounds_less) == (1 + 1 + 1 + 3, 0)
-    assert len(list((levelled.study.folder / "trials").iterdir())) - num_before <= planned
-
-
-def test_a_finished_one_is_told_without_a_trial(levelled: Levelled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LazyRunner, "started", lambda _: pytest.fail("a trial was run"))
-    assert lasting(run_workflow(LEVELLING, levelled.study.folder, Display())) == lasting(levelled.study)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("num_kept", [1, 4])
-def test_cut_off_anywhere_it_ends_with_the_same_result(levelled: Levelled, tmp_path: Path, num_kept: int) -> None:
-    files = sorted((levelled.study.folder / "trials").iterdir())
-    (tmp_path / "trials").mkdir()
-    for file in [levelled.study.folder / "config.json", levelled.study.folder / "report.json", *files[:num_kept]]:
-        (tmp_path / file.relative_to(levelled.study.folder)).write_bytes(file.read_bytes())
-    assert lasting(run_workflow(LEVELLING, tmp_path, Display())) == lasting(levelled.study)
-    assert [path.name for path in sorted((tmp_path / "trials").iterdir())] == [file.name for file in files]
-
-
-def test_where_fewer_rounds_are_allowed_than_the_first_look_needs_all_are_trained(tmp_path: Path) -> None:
-    few = [*FEW, "training.num_rounds=2", "training.early_stopping=true", "search.confirmation_seeds=0"]
-    document = run_workflow(load_config(few), tmp_path, Display(), detection=False).document
-    assert document["num_rounds"] == 2
-    assert [trial["trial"] for trial in document["trials"]] == [0, 1]

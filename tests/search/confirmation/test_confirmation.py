@@ -23,7 +23,7 @@ from fedscout.search.confirmation.confirmation import (
 from fedscout.search.confirmation.intervals import NEW_DATA, SequentialDesign, paired_difference
 from fedscout.search.confirmation.runs import num_tuning_trials, resolution, rise
 from fedscout.search.study import StudyOutcome
-from fedscout.strategies import KrumSpec
+from fedscout.strategies.methods.robust import KrumSpec
 from tests.search.studies import (
     FACTS,
     SEED,

@@ -192,8 +192,6 @@ NUM_STUDIES = 2000
         (5, 1, (2, 3, 4, 5)),
         (4, 9, (4,)),
         (1, 1, (1,)),
-        (0, 3, ()),
-        (0, None, ()),
     ],
 )
 def test_looks_come_after_each_batch_with_two_seeds_at_least_and_at_the_end(
@@ -202,9 +200,9 @@ def test_looks_come_after_each_batch_with_two_seeds_at_least_and_at_the_end(
     assert SequentialDesign(max_seeds=max_seeds, batch=batch).looks == looks
 
 
-@pytest.mark.parametrize("fault", [{"max_seeds": -1}, {"batch": 0}, {"num_challengers": 0}, {"resolution": -0.01}])
+@pytest.mark.parametrize("fault", [{"max_seeds": 0}, {"batch": 0}, {"num_challengers": 0}, {"resolution": -0.01}])
 def test_a_plan_without_sense_is_refused(fault: dict[str, float]) -> None:
-    SequentialDesign(max_seeds=0, batch=1, num_challengers=1, resolution=0.01)
+    SequentialDesign(max_seeds=1, batch=1, num_challengers=1, resolution=0.01)
     with pytest.raises(ValidationError, match=f"{next(iter(fault))}\n"):
         SequentialDesign.model_validate({"max_seeds": 4, **fault})
 
@@ -223,7 +221,7 @@ def test_the_looks_spend_five_percent_in_all_and_later_ones_more(max_seeds: int,
 @pytest.mark.parametrize(
     # Lan and DeMets' function at 5 %: 2 − 2Φ(1.95996/√t), by tables of the normal distribution.
     ("share", "expected"),
-    [(0.25, 8.9e-5), (0.5, 0.00557), (0.75, 0.02363), (1.0, 0.05), (0.0, 0.0)],
+    [(0.25, 8.9e-5), (0.5, 0.00557), (0.75, 0.02363), (1.0, 0.05)],
 )
 def test_the_spending_function(share: float, expected: float) -> None:
     assert spent_error(share) == pytest.approx(expected, abs=6e-6)

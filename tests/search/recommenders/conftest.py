@@ -15,7 +15,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext
-from fedscout.search.recommenders.language_model import LanguageModel
+from fedscout.search.searchers.llm import LanguageModel
 from fedscout.strategies import given_values, space_of
 from tests.search.recommenders.loopback import KEY, ModelServer, Script
 from tests.search.recommenders.reports import diagnosis_of

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError, RecommenderError, UnreachableModelError
 from fedscout.experiments.config import load_config
-from fedscout.search.config import EXCLUDED_FROM_IDENTITY, OPENAI_PRICES, Price, RecommenderConfig, redact
+from fedscout.search.config import EXCLUDED_FROM_IDENTITY, RecommenderConfig, redact
 from fedscout.search.language_model import (
     MAX_BYTES,
     OPENAI_URL,
@@ -73,8 +73,8 @@ def talk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Talk]]:
 TalkTo = Callable[..., Talk]
 
 
-def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens_and_cost(talk: TalkTo) -> None:
-    asking = talk([chooses("fedavg")], prices={"gpt-4.1": {"input": 3, "output": 20}})
+def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens(talk: TalkTo) -> None:
+    asking = talk([chooses("fedavg")])
     reply = asking.chat.complete(REQUEST)
 
     (asked,) = asking.asked
@@ -94,7 +94,6 @@ def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens_and_cost(
     assert json.loads(reply.text)["strategy"] == {"kind": "fedavg"}
     assert (reply.model, reply.finish_reason, reply.refusal) == ("played", "stop", None)
     assert (reply.prompt_tokens, reply.completion_tokens) == (1000, 50)
-    assert reply.cost_usd == pytest.approx((1000 * 3 + 50 * 20) / 1e6)
     (exchange,) = asking.exchanges
     assert (exchange.reply, exchange.request, exchange.statuses) == (reply, REQUEST, (200,))
     assert exchange.request_digest == REQUEST.digest()
@@ -104,11 +103,9 @@ def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens_and_cost(
 @pytest.mark.parametrize(
     "usage", [None, 7, {}, {"prompt_tokens": "many"}, {"prompt_tokens": -1}, {"prompt_tokens": True}]
 )
-def test_without_a_count_or_a_price_there_is_no_cost(talk: TalkTo, usage: Any) -> None:
+def test_a_count_that_is_none_is_not_known(talk: TalkTo, usage: Any) -> None:
     reply = talk([says("{}", usage=usage)]).chat.complete(REQUEST)
-    assert (reply.prompt_tokens, reply.cost_usd) == (None, None)
-    unpriced = talk([chooses("fedavg")]).chat.complete(REQUEST)
-    assert (unpriced.prompt_tokens, unpriced.cost_usd) == (1000, None)
+    assert reply.prompt_tokens is None
 
 
 # Servers that know less of the protocol.
@@ -376,18 +373,6 @@ def test_openai_needs_a_key_and_other_servers_need_none() -> None:
 
 def test_what_is_no_part_of_the_identity_exists() -> None:
     assert set(EXCLUDED_FROM_IDENTITY) < set(RecommenderConfig.model_fields)
-
-
-def test_prices() -> None:
-    """A thousand tokens of the prompt at 2 and 500 of the answer at 8 US dollars a million are 0.006."""
-    own = Price(input=1, output=1)
-    price = RecommenderConfig().price(is_openai=True)
-    assert price.cost_usd(1000, 500) == pytest.approx(0.006)
-    assert RecommenderConfig().price(is_openai=False) is None
-    assert RecommenderConfig(prices={"gpt-4.1": own}).price(is_openai=True) == own
-    assert RecommenderConfig(model="llama", prices={"llama": own}).price(is_openai=False) == own
-    assert own.cost_usd(None, 500) is None
-    assert all(price.output > price.input for price in OPENAI_PRICES.values())
 
 
 @pytest.mark.parametrize(

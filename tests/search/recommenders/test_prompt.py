@@ -18,16 +18,9 @@ from fedscout.search.config import PromptFormat, PromptShape
 from fedscout.search.language_model import ChatReply
 from fedscout.search.recommenders import prompt
 from fedscout.search.recommenders.diagnosis import RecommendationContext, SkewFinding, diagnose
-from fedscout.strategies import (
-    CustomSpec,
-    FedAvgSpec,
-    FedProxSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    RealRange,
-    SearchSpace,
-    space_of,
-)
+from fedscout.strategies import CustomSpec, FedAvgSpec, RealRange, SearchSpace, space_of
+from fedscout.strategies.methods.averaging import FedProxSpec
+from fedscout.strategies.methods.robust import KrumSpec, MultiKrumSpec
 from tests.search.recommenders.reports import diagnosis_of, report_of
 
 SituationOf = Callable[..., RecommendationContext]
@@ -277,7 +270,6 @@ CUSTOM = CustomSpec.model_validate(
 )
 SPACES = {
     "default": SPACE,
-    "wide": space_of(COHORT, ranges="wide"),
     "four clients": space_of(Cohort(4, 4, 0.2)),
     "with client parameters": space_of(COHORT, client_ranges={"client_learning_rate": RealRange(0.01, 1, log=True)}),
     "with a user's own": space_of(COHORT, kinds=("fedavg",), customs=[CUSTOM]),

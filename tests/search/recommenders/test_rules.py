@@ -21,16 +21,9 @@ from fedscout.search.recommenders.diagnosis import (
     SkewFinding,
     diagnose,
 )
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    ChoiceRange,
-    FedAvgSpec,
-    FedProxSpec,
-    FedTrimmedAvgSpec,
-    MultiKrumSpec,
-    RealRange,
-)
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, ChoiceRange, FedAvgSpec, RealRange
+from fedscout.strategies.methods.averaging import FedProxSpec
+from fedscout.strategies.methods.robust import FedTrimmedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
 from tests.search.recommenders.reports import diagnosis_of, report_of
 

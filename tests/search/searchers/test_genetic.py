@@ -12,29 +12,25 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, SearchConfig
-from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.search.searchers import genetic
+from fedscout.search.searchers.llm import LanguageModel
 from fedscout.search.searchers.racing import most_trials
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
 from fedscout.strategies import (
     BUILT_IN_KINDS,
-    BulyanSpec,
     ChoiceRange,
     CustomSpec,
     FedAdamSpec,
-    FedAvgMSpec,
     FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
     IntegerRange,
-    KrumSpec,
-    MultiKrumSpec,
     RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
 )
+from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
+from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, KrumSpec, MultiKrumSpec
 from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import PlayedChat
 from tests.search.searcher_conformance import (
@@ -98,7 +94,7 @@ def test_all_steps_of_an_integer_are_taken(value: int, reached: set[int]) -> Non
 def test_a_users_choice_is_drawn_anew() -> None:
     ranges = {"mode": {"choices": ["x", "y", "z"]}}
     own = CustomSpec.model_validate({"path": "a:B", "values": {"mode": "x"}, "ranges": ranges})
-    space = SearchSpace(COHORT, "default", {own.label: own})
+    space = SearchSpace(COHORT, {own.label: own})
     generator = np.random.default_rng(0)
     assert {genetic.mutate(own, space, generator).values["mode"] for _ in range(60)} == {"x", "y", "z"}
 
@@ -250,7 +246,7 @@ def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
     """Were it passed over, children would be drawn from anywhere: ten near it but once in 10^6 times."""
     ranges = {"rate": {"low": 0.0, "high": 1.0}, "fixed": {"low": 2.5, "high": 2.5}}
     own = CustomSpec.model_validate({"path": "a:B", "values": {"rate": 0.5, "fixed": 2.5}, "ranges": ranges})
-    space = SearchSpace(COHORT, "default", {own.label: own})
+    space = SearchSpace(COHORT, {own.label: own})
     children = [told((own, 0.9), space=space, seed=seed, generation_size=1).ask(1)[0] for seed in range(10)]
     assert max(abs(child.search_values()["rate"] - 0.5) for child in children) <= 0.1 + 1e-3
 
@@ -264,7 +260,7 @@ class TestGridSearcher(GenerationalLaws):
 
     def odd_spaces(self) -> list[SearchSpace]:
         """Those whose grid has twelve points or more."""
-        return [user_space(), client_space(), space_of(COHORT, ranges="wide")]
+        return [user_space(), client_space()]
 
 
 def test_points_of_a_range() -> None:
@@ -321,12 +317,12 @@ def test_seeds_see_the_same_grid_in_another_order() -> None:
 def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
     """Six parameters of five values are 15625 points, of four 4096; four of ten values are as many as there may be."""
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {f"p{i}": {"low": 0, "high": 1.5} for i in range(6)}})
-    space = SearchSpace(COHORT, "default", {own.label: own})
+    space = SearchSpace(COHORT, {own.label: own})
     with refused(ConfigurationError, key="a grid", names="search.grid_points"):
         genetic.GridSearcher(task(space, grid_points=5))
     assert genetic.GridSearcher(task(space, grid_points=4)).ask(1)
     fewer = own.model_copy(update={"ranges": {name: own.ranges[name] for name in ("p0", "p1", "p2", "p3")}})
-    assert len(genetic.grid_parts(SearchSpace(COHORT, "default", {own.label: fewer}), 10)[own.label]) == 10_000
+    assert len(genetic.grid_parts(SearchSpace(COHORT, {own.label: fewer}), 10)[own.label]) == 10_000
 
 
 def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:

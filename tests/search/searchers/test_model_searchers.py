@@ -24,10 +24,9 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, SearchConfig
 from fedscout.search.language_model import Chat, ChatReply, ChatRequest, RecordedChat, Transcript
-from fedscout.search.recommenders.language_model import LanguageModel
 from fedscout.search.searcher import Searcher
 from fedscout.search.searchers.genetic import GeneticSearcher
-from fedscout.search.searchers.llm import LLMGeneticSearcher, MultiShotLLMSearcher
+from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher
 from fedscout.search.searchers.optuna import (
     CmaEsSearcher,
     Coordinates,
@@ -43,13 +42,13 @@ from fedscout.strategies import (
     CustomSpec,
     FedAdamSpec,
     FedAvgSpec,
-    FedProxSpec,
     IntegerRange,
     RealRange,
     SearchSpace,
     StrategySpec,
     space_of,
 )
+from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import KEY, ModelServer, PlayedChat, says
 from tests.search.recommenders.reports import report_of
@@ -69,7 +68,7 @@ from tests.search.searcher_conformance import (
 from tests.search.studies import ScriptedRunner, completed, document, keep_trials, open_ledger
 
 SPACE = space_of(COHORT)
-SPACES = [SPACE, user_space(), client_space(), space_of(COHORT, ranges="wide")]
+SPACES = [SPACE, user_space(), client_space()]
 
 
 class TestTPESearcher(GenerationalLaws):
@@ -126,7 +125,7 @@ def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> Non
     assert coordinates.encode(FedAdamSpec(eta=30))["fedadam.eta"] == 1.0
     assert coordinates.encode(FedAvgSpec()) is None
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
-    users = Coordinates(SearchSpace(COHORT, "default", {own.label: own}))
+    users = Coordinates(SearchSpace(COHORT, {own.label: own}))
     assert users.encode(own.with_values({"mode": "z"})) is None
     assert users.encode(own) is None
     assert users.encode(own.with_values({"mode": "y"})) == {"strategy": "a:B", "a:B.mode": "y"}
@@ -201,14 +200,14 @@ def test_proposals_are_random_until_a_trial_goes_through(make: Callable[..., Opt
 def test_the_process_chooses_the_candidate_of_largest_expected_improvement() -> None:
     """Fitness rises along one coordinate and is flat along the other: of four corners the highest new one is chosen.
 
-    Fails where Optuna no longer asks the private step that `CandidateGPSampler` replaces, or calls it otherwise.
+    Fails where Optuna no longer asks the private step that `candidate_sampler` replaces, or calls it otherwise.
     """
-    from fedscout.search.searchers.gp_sampler import CandidateGPSampler
+    from fedscout.search.searchers.optuna import candidate_sampler
 
     corners = {f"{x} {y}": {"x": x, "y": y} for x in (0.125, 0.875) for y in (0.125, 0.875)}
     taken = {"0.875 0.125"}
     distributions = {name: FloatDistribution(0.0, 1.0) for name in ("x", "y")}
-    study = create_study(direction="maximize", sampler=CandidateGPSampler(0, lambda: corners, taken))
+    study = create_study(direction="maximize", sampler=candidate_sampler(0, lambda: corners, taken))
     for x in (0.0, 0.25, 0.5, 0.75):
         for y in (0.0, 0.5, 1.0):
             study.add_trial(create_trial(params={"x": x, "y": y}, distributions=distributions, value=x))

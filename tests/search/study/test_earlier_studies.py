@@ -25,19 +25,9 @@ from fedscout.search.objective import ACCURACY, MEASURES, DataOrigin, Measure, O
 from fedscout.search.recommenders import priors
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import is_robust, recommend_by_rules
-from fedscout.strategies import (
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedMedianSpec,
-    FedProxSpec,
-    IntegerRange,
-    KrumSpec,
-    RealRange,
-    StrategySpec,
-    given_values,
-    space_of,
-)
+from fedscout.strategies import FedAdamSpec, FedAvgSpec, IntegerRange, RealRange, StrategySpec, given_values, space_of
+from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
+from fedscout.strategies.methods.robust import FedMedianSpec, KrumSpec
 from tests.forged_trials import forge
 from tests.kits.refusals import refused
 from tests.search.earlier import FEDAVG, TRAINING, document_of, report_of, write_study

@@ -17,8 +17,8 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import confirmation_seeds
-from fedscout.search.study import StudyOutcome, early_stopping, has_converged, planned_space, run_study
-from fedscout.search.warm_start import WarmProposal, WarmStart, full_rounds
+from fedscout.search.study import StudyOutcome, planned_space, run_study
+from fedscout.search.warm_start import WarmProposal, WarmStart
 from tests.kits.refusals import refused
 from tests.search.recommenders.reports import report_of
 from tests.search.studies import (
@@ -34,7 +34,6 @@ from tests.search.studies import (
     generator_of,
     keep_trials,
     local_runner,
-    of_rounds,
     open_ledger,
     study,
     tiny_federation,
@@ -263,44 +262,6 @@ def test_the_seed_decides_the_search(tmp_path: Path) -> None:
     assert found[0]["trials"] != found[1]["trials"]
     again = document(study(tmp_path / "again", ScriptedRunner(jittered, backwards=True), SearchConfig(), seed=1))
     assert again == found[0]
-
-
-# -- How many rounds a study trains that leaves it to FedAvg -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(("level", "rounds"), [(0, 10), (5, 20), (10, 40), (20, 80), (37, 80), (38, 100), (200, 100)])
-def test_rounds_double_until_the_second_half_brings_nothing(tmp_path: Path, level: int, rounds: int) -> None:
-    """Accuracy rises by a point a round, and stays from a round on."""
-
-    def rising(spec: TrialSettings) -> Measured:
-        return of_rounds(0.3 + 0.01 * min(number, level) for number in range(1, spec.num_rounds + 1))
-
-    runner = ScriptedRunner(rising)
-    ledger = open_ledger(tmp_path, runner)
-    ledger.facts = replace(ledger.facts, num_rounds=100)
-    assert early_stopping(ledger) == rounds
-    assert ledger.facts.num_rounds == ledger.facts.cohort.num_rounds == rounds
-    assert [spec.num_rounds for spec in runner.ran] == [n for n in (10, 20, 40, 80) if n <= rounds]
-    assert {spec.full_rounds for spec in runner.ran} <= {100}
-
-
-def test_a_fedavg_that_fails_has_levelled_off(tmp_path: Path) -> None:
-    ledger = open_ledger(tmp_path, ScriptedRunner(lambda spec: failed("diverged")))
-    ledger.facts = replace(ledger.facts, num_rounds=100)
-    assert early_stopping(ledger) == 10
-
-
-def test_the_deciding_view_counts() -> None:
-    trial = Trial(
-        rounds={"accuracy": (0.5,) * 10, "clean_accuracy": tuple(0.1 * n for n in range(10))},
-    )
-    assert has_converged(trial)
-    assert not has_converged(trial, "clean")
-
-
-def test_a_later_study_knows_the_full_trainings() -> None:
-    assert full_rounds({"num_rounds": 200, "early_stopping": True}, [10, 20, 40]) == 40
-    assert full_rounds({"num_rounds": 200}, [10]) == 200
 
 
 # -- A study with a diagnosis: the rules' answer is told, and an informed search begins with what it proposes ----------

@@ -11,8 +11,8 @@ from sklearn.gaussian_process.kernels import DotProduct
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, Losses, ReportRequest, RoundReport, SelectionPolicy
-from fedscout.strategies.selection import bandits
-from fedscout.strategies.selection.fedcor import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
+from fedscout.strategies.selection import bandits, policies
+from fedscout.strategies.selection.policies import NOISE, fitted, greedy_choice, leave_one_out, principal, without_means
 from fedscout.strategies.selection.table import parse_selection
 from tests.strategies.selection import reports
 from tests.strategies.selection.reports import NUM_CHOSEN, NUM_CLIENTS, played, table
@@ -223,19 +223,44 @@ def test_the_robust_loss_by_hand() -> None:
     right = np.array([0.5, 0.25])  # p_y of one row each, and of the other class the rest
     entropy = -(right * np.log(right) + (1 - right) * np.log(1 - right))
     told = Losses(-np.log(right), np.log(right) ** 2, 1 - right, entropy)
-    nothing = np.zeros(2)
-    both = RoundReport(1, np.arange(2), nothing > 0, nothing, nothing, nothing, nothing, nothing, told)
     reverse = 4.0 * (1 - right)  # −A(1 − p_y), A = −4
     expected = -np.log(right) + 0.1 * entropy + 8.0 * reverse
-    np.testing.assert_allclose(bandits.MeasuredLoss("robust", alpha=0.1, beta=8.0).of(both), expected)
-    np.testing.assert_allclose(bandits.MeasuredLoss("pseudo").of(both), entropy)
-    np.testing.assert_allclose(bandits.MeasuredLoss().of(both), -np.log(right))
-    np.testing.assert_array_equal(bandits.MeasuredLoss(rows="validation").of(both), [NAN, NAN])
+    np.testing.assert_allclose(policies.robust_loss(told, 2, alpha=0.1, beta=8.0), expected)
+    np.testing.assert_array_equal(policies.robust_loss(told, 2), -np.log(right))
+    np.testing.assert_array_equal(policies.robust_loss(None, 2), [NAN, NAN])
+
+
+@pytest.mark.parametrize(
+    ("options", "context", "reward"),
+    [
+        ({}, [6.0 / 10.0], 4.0),
+        ({"context_loss": "cross_entropy"}, [1.0 / 2.0], 4.0),
+        ({"reward_loss": "cross_entropy"}, [6.0 / 10.0], 1.0),
+        ({"reward_loss": "cross_entropy", "reward_rows": "validation"}, [6.0 / 10.0], 2.0),
+    ],
+)
+def test_contexts_and_rewards_have_losses_of_their_own(options: dict, context: list[float], reward: float) -> None:
+    """Training: from 2 + 0.5·8 + 1·4 to 1 + 0.5·6 + 1·2; the cross-entropy of validation rows from 3 to 1."""
+    document = {"kind": "flash", "contexts": ["training"], "alpha": 0.5, "beta": 1.0, "standardised": False}
+    contexts = parse_selection({**document, **options}).build(COHORT).contexts  # type: ignore[attr-defined]
+    nothing, client = np.zeros(1), np.array([0])
+    rounds = [
+        (Losses(*map(np.array, training)), Losses(*map(np.array, validation)))
+        for training, validation in [
+            (([2.0], [0.0], [1.0], [8.0]), ([3.0], [0.0], [0.0], [0.0])),
+            (([1.0], [0.0], [0.5], [6.0]), ([1.0], [0.0], [0.0], [0.0])),
+        ]
+    ]
+    for number, losses in enumerate(rounds):
+        told = RoundReport(number + 1, client, nothing == 0, *[nothing] * 5, *losses)
+        rewards = contexts.take(told)
+    assert contexts.show(table([0])).tolist() == [context]
+    assert rewards[0] == reward
 
 
 def test_a_loss_beyond_all_bounds_is_none() -> None:
     told = report(1, [0, 1, 2, 3], [0], [math.inf, 1e7, -math.inf, 3.0])
-    np.testing.assert_array_equal(bandits.MeasuredLoss().of(told), [NAN, NAN, NAN, 3.0])
+    np.testing.assert_array_equal(policies.robust_loss(told.training, 4), [NAN, NAN, NAN, 3.0])
 
 
 def test_standardised_columns() -> None:

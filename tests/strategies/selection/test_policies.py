@@ -33,7 +33,6 @@ CHOICES: list[dict[str, Any]] = [
     {"kind": "feel"},
     {"kind": "feel", "importance_weight": 0.01},
     {"kind": "power_of_choice"},
-    {"kind": "power_of_choice", "losses": "probed"},
     {"kind": "flash", "start_with_all_clients": False},
     {"kind": "flash", "start_with_all_clients": False, "standardised": False, "reward_rows": "validation"},
     {"kind": "flash", "start_with_all_clients": False, "bandit": "neural", "credited": "previous"},

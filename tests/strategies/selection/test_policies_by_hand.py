@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import StrategyError
-from fedscout.engine.messages.calls import Assignment, ClientTable, DoubleArray, ReportRequest, SelectionPolicy
+from fedscout.engine.messages.calls import Assignment, ClientTable, DoubleArray, SelectionPolicy
 from fedscout.strategies.selection import oort, policies
 from fedscout.strategies.selection.table import parse_selection
 from tests.kits.refusals import refused
@@ -245,14 +245,6 @@ def test_the_latest_loss_is_that_of_training() -> None:
     policy.observe(report(1, [0, 1], [2.0, np.nan]))
     policy.observe(report(2, [0, 2], [3.0, 9.0], trained=[True, False]))
     assert policy.loss == {0: 3.0, 1: 0.0}
-
-
-def test_probed_losses_are_those_of_everybody() -> None:
-    policy = policies.ProbedPowerOfChoice(3)
-    policy.observe(report(1, [0, 1, 2], [2.0, 1.0, 3.0], trained=[True, False, False]))
-    assert policy.loss == {0: 2.0, 1: 1.0, 2: 3.0}
-    assert policies.ProbedPowerOfChoice.observes == ReportRequest(training_losses=True, include_idle_clients=True)
-    assert policies.PowerOfChoice.observes == ReportRequest()
 
 
 @pytest.mark.parametrize("candidates", [4, 21])

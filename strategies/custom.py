@@ -1,4 +1,4 @@
-"""User-defined strategies, named by import path, which join a search without changes to this package.
+"""Classes of a user, named by import path: strategies, which join a search without changes here, and policies.
 
 ```yaml
 kind: custom
@@ -19,34 +19,211 @@ this. The arguments for the number of training clients (`fraction_train`, `min_t
 its constructor accepts them, by name or through `**kwargs`; otherwise it samples by its own rules. Its
 clients follow the messages of Flower's own strategies and mods (`fedscout.engine.messages.contents`). The
 class is imported when it is checked against a cohort or built, never when a document is parsed.
+
+**Arguments.** JSON values are validated and converted by pydantic against the annotations of the user's constructor: a
+list becomes a tuple or a set, a value the member of an enum. An annotation that pydantic does not know accepts any
+value. YAML reads `007`, `1.10` and `yes` as a number or a boolean and loses their spelling, so text must be quoted
+(`strategy.values.mode='"007"'` in a shell).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import inspect
+import logging
+import sys
+import typing
+from collections.abc import Callable, Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from flwr.serverapp.strategy import Strategy
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    PydanticUserError,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.text import shown
-from fedscout.strategies import arguments
+from fedscout.engine.seeds import UNSEEDED, unseeded_generators
+from fedscout.engine.text import details, fault_of, shown
+from fedscout.engine.user_code import code_digests
 from fedscout.strategies.methods.averaging import ProximalTerm
 from fedscout.strategies.specification import (
     SHARED_PARAMETERS,
     ChoiceRange,
     IntegerRange,
     Range,
-    RangeWidth,
     RealRange,
     StrategySpec,
     Value,
     node_counts,
     parameter_faults,
 )
+
+logger = logging.getLogger("fedscout")
+
+
+def accepted(constructor: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
+    """Return the named arguments of a constructor, and whether it accepts any others."""
+    parameters = inspect.signature(constructor).parameters
+    by_name = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    }
+    return by_name, any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def name_faults(path: str, constructor: Callable[..., Any], given: Set[str], added: Set[str]) -> list[str]:
+    """Return the faults of argument names: names that a constructor does not accept, and missing required ones.
+
+    Args:
+        path: Import path of the class, for error messages.
+        constructor: A class or callable.
+        given: Names of the user's arguments.
+        added: Names of arguments that are passed automatically.
+    """
+    named, takes_any = accepted(constructor)
+    allowed = ", ".join(sorted(named.keys() - added)) or "none"
+    unknown = [name for name in sorted(given) if name not in named and not takes_any]
+    required = [name for name, parameter in named.items() if parameter.default is inspect.Parameter.empty]
+    return [
+        *(Fault(name, hint=f"it takes {allowed}", problem=f"is no argument of {path}") for name in unknown),
+        *(
+            Fault(f"{name} of {path}", "have a value or a range: its constructor requires it")
+            for name in required
+            if name not in given | added
+        ),
+    ]
+
+
+def converted(path: str, constructor: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments converted by the annotations of a constructor.
+
+    Args:
+        path: Import path of the class, for error messages.
+        constructor: A class or callable.
+        values: Values by parameter name.
+
+    Raises:
+        StrategyError: If a value can't be converted; contains all faults.
+    """
+    target = constructor.__init__ if isinstance(constructor, type) else constructor  # type: ignore[misc]  # as called
+    try:
+        annotations = typing.get_type_hints(target, include_extras=True)
+    except Exception:  # a name under TYPE_CHECKING, or whatever evaluating a user's text raises
+        annotations = {}
+    arguments: dict[str, Any] = {}
+    faults = []
+    for name, value in values.items():
+        try:
+            arguments[name] = TypeAdapter(annotations.get(name, Any)).validate_python(value)
+        except PydanticUserError:  # it does not know such a type
+            arguments[name] = value
+        except ValidationError as error:
+            faults.append(fault_of(f"{name} of {path}", details(error)[0]))
+    if faults:
+        raise StrategyError(faults)
+    return arguments
+
+
+def constructed(
+    path: str, constructor: Callable[..., Any], arguments: Mapping[str, Any], told: Mapping[str, Any]
+) -> Any:
+    """Return the instance that a user's constructor creates.
+
+    Args:
+        path: Import path of the class, for error messages.
+        constructor: The class.
+        arguments: All arguments, converted.
+        told: Those that the user gave.
+
+    Raises:
+        StrategyError: If the constructor raises anything.
+    """
+    try:
+        return constructor(**arguments)
+    except StrategyError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's constructor may raise anything
+        raise StrategyError.of(path, f"accept {dict(told)}", f"{type(error).__name__}: {error}") from error
+
+
+def _well_formed(path: str) -> str:
+    module, _, name = path.partition(":")
+    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ValueError(f"an import path must have the form package.module:Class, got {path!r}")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"must not name a module of Python's standard library, got {path!r}")
+    return path
+
+
+ImportPath = Annotated[str, AfterValidator(_well_formed)]
+"""A path of that form, outside Python's library."""
+
+
+class UserClass(BaseModel):
+    """What specifications of a user's class, a strategy's or a policy's, have in common."""
+
+    path: Annotated[ImportPath, Field(description="module:Class")]
+    values: Annotated[Mapping[str, JsonValue], Field(description="arguments of its constructor")] = {}
+
+    @property
+    def label(self) -> str:
+        """The import path, since several classes share the kind."""
+        return self.path
+
+    def code(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each file of the class's module and of the user modules that it imports."""
+        return code_digests(self.path)
+
+
+def imported(path: str) -> Any:
+    """Return the attribute at an import path; None if the module does not define it.
+
+    Raises:
+        StrategyError: If the module can't be imported.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        with unseeded_generators() as unseeded:
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise StrategyError.of(
+            path, "be importable from the Python path", f"{type(error).__name__}: {error}"
+        ) from error
+    if unseeded:  # at the first import alone
+        logger.warning("%s: %s", path, UNSEEDED)
+    return getattr(module, name, None)
+
+
+def imported_class(path: str, bases: Mapping[str, type]) -> type[Any]:
+    """Return the class at an import path.
+
+    Args:
+        path: `package.module:Class`.
+        bases: Allowed base classes, by their import names.
+
+    Raises:
+        StrategyError: If the module can't be imported, there is no such class, or it has abstract methods.
+    """
+    attribute = imported(path)
+    if not (isinstance(attribute, type) and issubclass(attribute, tuple(bases.values()))):
+        description = "nothing of that name" if attribute is None else repr(attribute)
+        raise StrategyError.of(path, f"be a subclass of {' or of '.join(bases)}", description)
+    if missing := sorted(getattr(attribute, "__abstractmethods__", ())):
+        raise StrategyError.of(path, f"define every abstract method, but lacks {', '.join(missing)}")
+    return attribute
 
 
 def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, Any]) -> StrategySpec:
@@ -123,7 +300,7 @@ Declared = Annotated[
 ]
 
 
-class CustomSpec(arguments.UserClass, StrategySpec):
+class CustomSpec(UserClass, StrategySpec):
     """A user-defined strategy, by import path."""
 
     paper: ClassVar[str] = "the user's own"
@@ -166,12 +343,10 @@ class CustomSpec(arguments.UserClass, StrategySpec):
         searched = {name: cast(Value, values_by_name[name]) for name in self.search_names() if name in values_by_name}
         return {**searched, **self.client_values()}
 
-    def search_range(
-        self, name: str, cohort: Cohort, chosen: Mapping[str, Value], width: RangeWidth = "default"
-    ) -> Range:
+    def search_range(self, name: str, cohort: Cohort, chosen: Mapping[str, Value]) -> Range:
         """Return the declared range of an argument."""
         spec = None if name in self.ranges else self._specification()
-        return self.ranges[name].to_range() if spec is None else spec.search_range(name, cohort, chosen, width)
+        return self.ranges[name].to_range() if spec is None else spec.search_range(name, cohort, chosen)
 
     def with_values(self, values: Mapping[str, Value]) -> Self:
         """Return the specification with other arguments or client parameters."""
@@ -179,16 +354,6 @@ class CustomSpec(arguments.UserClass, StrategySpec):
         client_values = {name: values[name] for name in values if name in SHARED_PARAMETERS and name not in searched}
         own_values = {name: value for name, value in values.items() if name not in client_values}
         return self.model_copy(update={"values": {**self.values, **own_values}, **client_values})
-
-    def document_schema(self, searched: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of each entry; arguments are under `values`."""
-        schemas = {name: schema for name, schema in searched.items() if name in self.search_names()}
-        constants = {name: {"const": value} for name, value in self.values.items() if name not in schemas}
-        by_name = {**constants, **schemas}
-        values = {"type": "object", "properties": by_name, "required": [*by_name], "additionalProperties": False}
-        fixed = {name: {"const": value} for name, value in self.parameters().items() if name not in ("path", "values")}
-        client_schemas = {name: schema for name, schema in searched.items() if name not in schemas}
-        return {"kind": {"const": self.kind}, "path": {"const": self.path}, "values": values, **fixed, **client_schemas}
 
     def faults(self, cohort: Cohort) -> list[str]:
         """Return the faults: the class can't be imported or does not accept the arguments."""
@@ -218,11 +383,11 @@ class CustomSpec(arguments.UserClass, StrategySpec):
         faults: list[str] = []
         if cohort.chosen and strategy_class.start is not Strategy.start:
             faults.append(Fault(self.path, problem="overrides `start`, so no selection policy can choose its clients"))
-        faults += arguments.name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
+        faults += name_faults(self.path, strategy_class, {*self.values, *self.ranges}, {*node_counts(cohort)})
         declared = [(name, entry) for name, entry in self.ranges.items() if isinstance(entry, Choices)]
         for values in (self.values, *({name: choice} for name, entry in declared for choice in entry.choices)):
             try:
-                arguments.converted(self.path, strategy_class, values)
+                converted(self.path, strategy_class, values)
             except StrategyError as error:
                 faults += error.faults
         return faults
@@ -259,10 +424,10 @@ class CustomSpec(arguments.UserClass, StrategySpec):
 
     def _imported(self) -> type[Strategy | StrategySpec]:
         bases = {"flwr.serverapp.strategy.Strategy": Strategy, "fedscout.strategies.StrategySpec": StrategySpec}
-        return arguments.imported_class(self.path, bases)
+        return imported_class(self.path, bases)
 
     def _arguments(self, cohort: Cohort) -> dict[str, Any]:
-        named, takes_any = arguments.accepted(self._imported())
+        named, takes_any = accepted(self._imported())
         counts = {name: count for name, count in node_counts(cohort).items() if takes_any or name in named}
         return {**counts, **self.values}
 
@@ -270,8 +435,8 @@ class CustomSpec(arguments.UserClass, StrategySpec):
         if (spec := self._specification()) is not None:
             return spec.build(cohort)
         strategy_class = cast(type[Strategy], self._imported())
-        given = arguments.converted(self.path, strategy_class, self._arguments(cohort))
-        return cast(Strategy, arguments.constructed(self.path, strategy_class, given, self.values))
+        given = converted(self.path, strategy_class, self._arguments(cohort))
+        return cast(Strategy, constructed(self.path, strategy_class, given, self.values))
 
     def _identity(self) -> Mapping[str, Any]:
         """Return the fields that determine the model, without the declared ranges."""
