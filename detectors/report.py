@@ -34,9 +34,6 @@ class DetectionConfig(BaseModel):
     feature_threshold: float = Field(
         default=0.25, gt=0, le=100, description="distance of centroids over the square root of the total variance"
     )
-    feature_scale: Literal["standardised", "raw"] = Field(
-        default="standardised", description="whether features are divided by their global standard deviation"
-    )
     max_features: int = Field(
         default=4096,
         ge=1,
@@ -302,24 +299,6 @@ class ClientFacts(_ReportPart):
     heterogeneity_index: float
 
 
-class FeatureDensity(_ReportPart):
-    """Histogram of each client's values of the feature of largest variance.
-
-    It is taken from the histograms for the mean distances, whose values are means of at least `min_release` rows.
-
-    Attributes:
-        feature: Index of the feature.
-        start: Lower edge of the first bin.
-        width: Bin width.
-        counts: Rows in each bin, by client.
-    """
-
-    feature: int
-    start: float
-    width: float
-    counts: dict[int, tuple[int, ...]]
-
-
 class ReportedMetrics(_ReportPart):
     """Metrics reported in addition to the detectors' findings; None if they could not be measured.
 
@@ -392,7 +371,6 @@ class HeterogeneityReport(_ReportPart):
             shared by all clients (`fedscout.detectors.calibrated_feature_skew`). Empty if clients were not compared
             or add noise.
         centroids: Clients' means on the two principal axes of the published feature skew; empty if not measured.
-        density: Histograms of the feature of largest variance; None if not measured.
         speed_skew: Differences in speed; None if no client takes any time.
         notes: Caveats on the measurement: samples, projections, missing answers.
         names: Names of clients, classes and features, as far as known to the server; used in sentences.
@@ -414,7 +392,6 @@ class HeterogeneityReport(_ReportPart):
     metrics: ReportedMetrics
     feature_shifts: dict[int, tuple[float, ...]] = Field(default_factory=dict, exclude_if=lambda found: not found)
     centroids: dict[int, tuple[float, float]] = Field(default_factory=dict, exclude_if=lambda found: not found)
-    density: FeatureDensity | None = Field(default=None, exclude_if=lambda found: found is None)
     speed_skew: SpeedSkew | None = Field(default=None, exclude_if=lambda found: found is None)
     notes: tuple[str, ...] = ()
     names: Names = UNNAMED

@@ -251,27 +251,6 @@ def positions(places: pd.DataFrame, axes: tuple[str, str]) -> alt.TopLevelMixin:
     return _of_height(chart, 240)
 
 
-def density(bins: pd.DataFrame, title: str) -> alt.TopLevelMixin:
-    """Return a chart of the distribution of one feature for each client.
-
-    Args:
-        bins: One row per client and bin with `client`, `value` (center of the bin), `share` of the client's rows, and
-            `flagged`.
-        title: The feature.
-    """
-    chart = _drawn_by(
-        "line",
-        bins,
-        {"interpolate": "monotone", "opacity": 0.75},
-        x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=6)),
-        y=alt.Y("share:Q", title="share of the client's rows", axis=alt.Axis(format="%")),
-        detail="client:N",
-        color=_flagged(GREY),
-        tooltip=tooltips(client="client", flagged="decision"),
-    )
-    return _of_height(chart, 200)
-
-
 MAX_ROWS = 40
 MOST_DIFFERENT = 20
 NUM_DECILES = 10

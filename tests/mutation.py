@@ -74,6 +74,7 @@ def is_noticed(copy: Path, tests: list[str], seconds: int) -> bool:
     if child := os.fork():
         return os.waitpid(child, 0)[1] != 0
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    sys.dont_write_bytecode = False  # tests are compiled once
     os.chdir(copy)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "fedscout")]:

@@ -15,7 +15,6 @@ from fedscout.detectors.report import (
     TITLES,
     CalibratedFinding,
     DetectorName,
-    FeatureDensity,
     Finding,
     Verdict,
     verdicts,
@@ -206,7 +205,7 @@ SHIFTS = (
 def _feature_pictures(
     report: HeterogeneityReport, names: Names, decided: Finding | CalibratedFinding
 ) -> Iterator[Picture]:
-    """Yield charts of clients by their centroids, the distribution of a feature, and class-conditional shifts."""
+    """Yield charts of clients by their centroids and by class-conditional shifts."""
     shifts = {client: shift for client, shift in report.feature_shifts.items() if len(shift) > 1}
     sizes = {facts.client: facts.num_rows for facts in report.clients}
 
@@ -217,32 +216,10 @@ def _feature_pictures(
     if report.centroids:
         axes = ("first principal axis", "second principal axis")
         yield Picture("feature-centroids", CENTROIDS, charts.positions(places(report.centroids), axes))
-    if report.density is not None:
-        yield _density(report.density, names, decided)
     if shifts:
         yield Picture(
             "feature-shifts", SHIFTS, charts.positions(places(shifts), ("first shared axis", "second shared axis"))
         )
-
-
-def _density(histogram: FeatureDensity, names: Names, decided: Finding | CalibratedFinding) -> Picture:
-    filled = [bin_index for counts in histogram.counts.values() for bin_index, count in enumerate(counts) if count]
-    displayed_bins = range(min(filled, default=0) - 1, max(filled, default=0) + 2)
-    rows = [
-        {
-            "client": names.client(client),
-            "value": histogram.start + (bin_index + 0.5) * histogram.width,
-            "share": count / max(sum(counts), 1),
-            "flagged": _flag(client, decided),
-        }
-        for client, counts in list(histogram.counts.items())[: charts.MOST_CLIENTS]
-        for bin_index, count in enumerate(counts)
-        if bin_index in displayed_bins
-    ]
-    caption = (
-        f"Distribution of the feature with the largest variance, for each of the first {charts.MOST_CLIENTS} clients."
-    )
-    return Picture("feature-density", caption, charts.density(pd.DataFrame(rows), f"feature {histogram.feature}"))
 
 
 def _flag(client: int, decided: Finding | CalibratedFinding) -> str:

@@ -13,15 +13,8 @@ from scipy.stats import kstest
 from fedscout.detectors import DetectionConfig, outliers
 from fedscout.detectors import near_copies as calculated
 from fedscout.detectors.calibrated_feature_skew import label_adjusted_shifts, per_deviation, within_covariance
-from fedscout.detectors.feature_skew import (
-    ROW_NORMS,
-    ClassMoments,
-    MomentSums,
-    class_sums,
-    excess_variance,
-    feature_moments,
-)
-from fedscout.detectors.label_agreement import LABEL_AGREEMENT, Agreement, count_test, discriminant, score_test
+from fedscout.detectors.feature_skew import ClassMoments, MomentSums, class_sums, excess_variance, feature_moments
+from fedscout.detectors.label_agreement import Agreement, count_test, discriminant, score_test
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated, label_counts, label_p_values
 from fedscout.detectors.near_copies import LEAPS, NearCopies, columns_together, count_near_copies, near_copies
 from fedscout.detectors.outliers import Comparison, mean_distances, model_test
@@ -353,12 +346,6 @@ def dealt(generator: np.random.Generator, clients: int, rows: int, skewed: bool)
     return federation
 
 
-def smallest_label_p(federation: list[Rows], generator: np.random.Generator) -> float:
-    """Label skew."""
-    counts = np.stack([np.bincount(labels, minlength=NUM_CLASSES) for _, labels in federation])
-    return float(label_p_values(counts, RATE, generator)[0].min())
-
-
 def smallest_row_ps(federation: list[Rows], min_release: int = MIN_RELEASE) -> tuple[float, float, float]:
     """Feature skew, and the two tests of how labels agree; 1 where a test can't be made."""
     sums, classes = MomentSums(), ClassMoments.empty_moments(NUM_CLASSES, NUM_FEATURES)
@@ -377,9 +364,9 @@ def smallest_row_ps(federation: list[Rows], min_release: int = MIN_RELEASE) -> t
     for client, (features, labels) in enumerate(federation):
         data = samples(features, labels)
         terms = inputs(data, NUM_CLASSES, {"per_deviation": per_deviation(within)}, {"by_class": True}, min_release)
-        norms.append(let_out(CLIENT_QUERIES[ROW_NORMS](terms), min_release)["norms"].astype(float))
+        norms.append(let_out(CLIENT_QUERIES["row_norms"](terms), min_release)["norms"].astype(float))
         own = inputs(data, NUM_CLASSES, comparison.arrays(), {"shifted": False}, min_release)
-        answers[client] = Agreement.read(let_out(CLIENT_QUERIES[LABEL_AGREEMENT](own), min_release))
+        answers[client] = Agreement.read(let_out(CLIENT_QUERIES["label_agreement"](own), min_release))
     features_p = float(holm(shifts.p_values(excess_variance(norms))).min())
     tests = (count_test(answers), score_test(answers, comparison))
     counts_p, scores_p = (1.0 if test is None else min(test.p_values.values()) for test in tests)
@@ -423,12 +410,6 @@ ROWS = [
     pytest.param(100, 60, 200, marks=pytest.mark.stress),
     pytest.param(1000, 60, 200, marks=pytest.mark.stress),
 ]
-
-
-@pytest.mark.parametrize(("clients", "rows", "federations"), SIZES)
-def test_label_skew(clients: int, rows: int, federations: int) -> None:
-    generator = np.random.default_rng(clients)
-    is_not_too_small([smallest_label_p(dealt(generator, clients, rows, False), generator) for _ in range(federations)])
 
 
 @pytest.mark.sampled(2)
