@@ -117,6 +117,10 @@ def test_many_clients_are_compared_in_projection() -> None:
     vectors = generator.normal(size=(12, 4000)).astype(np.float32)
     vectors[7] += 2
     exact = compare(vectors)
+    assert list(exact.distances.values()) == pytest.approx(outliers.mean_distances(vectors), rel=1e-9)
+    for clients, size in ((12, 256), (10, 4000)):
+        whole = compare(vectors, DetectionConfig(max_pairwise_clients=clients, projection_size=size))
+        assert told(whole) == told(exact)
     projected = compare(vectors, DetectionConfig(max_pairwise_clients=10, projection_size=256))
     assert projected.distances != exact.distances
     assert projected.distances == pytest.approx(exact.distances, rel=5 * np.sqrt(2 / 256))
@@ -405,6 +409,13 @@ def test_two_whose_labels_are_contradicted_are_outliers_of_six_and_leave_no_majo
     test = ClientTest(p_values | {1: 0.001, 3: 0.001}, effects | {1: 0.9, 3: 0.9}, {}, source, source)
     found = decide(None, test) if source == "labels" else decide(test)
     assert (found.measured, found.flagged_clients) == (measured, (1, 3) if measured else ())
+
+
+@pytest.mark.parametrize(("effect", "told"), [(0.0, None), (0.3, "30%"), (1.7, "100%")])
+def test_the_share_of_random_labels_is_told_where_there_is_one(effect: float, told: str | None) -> None:
+    labels = ClientTest({0: 0.001, 1: 1.0, 2: 1.0}, dict.fromkeys(range(3), effect), {}, "labels", "labels")
+    sentence = decide(None, labels).sentence
+    assert told in sentence if told else "%" not in sentence
 
 
 def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:

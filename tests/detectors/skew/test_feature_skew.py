@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from fedscout.detectors import feature_skew as calculated
 from fedscout.detectors.report import Finding, HeterogeneityReport
 from fedscout.detectors.statistics import NotFiniteError
 from fedscout.engine.data.client import CHUNK_ROWS, WithheldError
+from fedscout.engine.data.federation import Names
 from tests.detectors.federations import federation, gaussian_clients, inputs, let_out, most_alarms, report_of, samples
 
 
@@ -157,9 +159,21 @@ def test_two_groups_have_their_median_between_them() -> None:
     assert finding.flagged_clients == (0, 1, 2, 3)
 
 
+def test_one_far_client_is_flagged_and_the_farthest_pair_named() -> None:
+    """The median is at (0.05, 0.05); nobody else is farther from it than the threshold of 1."""
+    places = {0: (0, 0), 1: (0.1, 0), 2: (-0.1, 0.1), 3: (5, 0.1), 4: (0.1, 0.1)}
+    centroids = {k: np.array(place) for k, place in places.items()}
+    finding = feature_skew.decide_feature_skew(centroids, 4.0, 0.5, Names(clients=tuple("PQRST")))
+    assert finding.flagged_clients == (3,)
+    assert finding.value == pytest.approx(5.1)
+    assert re.findall("[P-T]", finding.sentence.split("threshold")[0].split("(")[1]) == ["R", "S"]
+
+
 def test_too_many_features_send_no_triangle() -> None:
-    answer = feature_skew.feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": 4}))
-    assert set(answer) == {"sum"}
+    for most, told in ((4, {"sum"}), (5, {"sum", "scatter"})):
+        assert (
+            set(feature_skew.feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": most}))) == told
+        )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -302,6 +316,8 @@ def test_pooled_sums_are_those_of_the_pooled_rows() -> None:
         np.testing.assert_allclose(moments.variances[label], rows[labels == label].var(axis=0, ddof=1), rtol=1e-9)
     np.testing.assert_allclose(moments.totals[1], rows[len(clients[0][1]) :][:60].sum(axis=0), rtol=1e-12)
     assert (moments.means[3] == 0).all()
+    few = moments_of([(np.array([[1.0], [3.0], [9.0]]), np.array([0, 0, 1]))], num_classes=2, min_release=1)
+    assert few.variances.tolist() == [[2], [0]]  # of two rows, and of one
 
 
 def test_withheld_classes_are_zero() -> None:
@@ -333,7 +349,8 @@ def test_a_client_of_wider_rows_has_its_ratio_of_variances_by_hand() -> None:
     generator = np.random.default_rng(0)
     labels = np.repeat([0, 1], [6, 9])
     clients = [(generator.normal(scale=scale, size=(15, 2)), labels) for scale in (1.0, 3.0)]
-    moments = moments_of(clients, num_classes=3)
+    of_another_class = (generator.normal(size=(9, 2)), np.full(9, 2))
+    moments = moments_of([*clients, of_another_class], num_classes=3)
     own = np.array([clients[1][0][labels == label].astype(np.float32).var(axis=0, ddof=1) for label in (0, 1)])
     pooled = [np.concatenate([rows[labels == label] for rows, _ in clients]) for label in (0, 1)]
     everyone = np.array([rows.var(axis=0, ddof=1) for rows in pooled])
@@ -438,8 +455,9 @@ def test_traces_are_about_unbiased_out_of_few_rows(correlation: float) -> None:
 
 
 def test_too_many_numbers_are_not_kept() -> None:
-    assert feature_skew.ClassCovariances.fit(10, 300)
-    assert not feature_skew.ClassCovariances.fit(10, 4096)
+    """Six of each class, and of what is withheld: six times 349,525 are two less than 2^21."""
+    assert feature_skew.ClassCovariances.fit(349_524, 3)
+    assert not feature_skew.ClassCovariances.fit(349_525, 3)
 
 
 # -- Feature skew of rows that belong together: design effects, and few false alarms -----------------------------------
@@ -472,6 +490,14 @@ def test_the_design_effect_by_hand() -> None:
     rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
     found = feature_skew.FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
     assert found.effects[0].tolist() == [1.25]
+
+
+def test_groups_go_on_from_chunk_to_chunk() -> None:
+    """Rows of 1 in groups of three, but for the last of one: sums of 3, whose squares are 9."""
+    whole = CHUNK_ROWS // 3 + 1
+    answer = told(np.ones((3 * whole + 1, 1)), np.arange(3 * whole + 1) // 3)
+    assert answer["norms"].tolist() == [3 * whole + 1, whole + 1, 9 * whole + 1, 9 * whole + 1, 81 * whole + 1]
+    assert feature_skew.FeatureGroups.read({}) is None
 
 
 QUICK = {"outlier_repetitions": 1, "outlier_min_flags": 1}

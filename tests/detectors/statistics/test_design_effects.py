@@ -100,9 +100,10 @@ def test_groups_that_count_as_few_rows_are_compared_by_drawn_tables(monkeypatch:
         groups = np.repeat(np.arange(num_groups), 5)
         counts, sums = sums_of([(groups % 2, groups), (groups // 2 % 2, groups)], 2)
         assert method in label_p_values(counts, RATE, generator, groups=sums)[1]
-    monkeypatch.setattr("fedscout.detectors.label_skew.MAX_DRAWN_CELLS", 0)
     counts, sums = sums_of([(np.zeros(20, int), np.arange(20)), (np.ones(20, int), np.arange(20))], 2)
-    assert label_p_values(counts, RATE, generator, groups=sums)[0].tolist() == [1, 1]
+    for cells, p_value in ((4 * 999, 0.001), (4 * 999 - 1, 1)):  # room for as many tables as are needed, or for fewer
+        monkeypatch.setattr("fedscout.detectors.label_skew.MAX_DRAWN_CELLS", cells)
+        assert label_p_values(counts, RATE, generator, groups=sums)[0].tolist() == [p_value] * 2
 
 
 @pytest.mark.parametrize("alike", [0.3, 0.7, 1.0])
