@@ -446,12 +446,16 @@ def test_a_class_of_which_nobody_knows_a_covariance_has_that_of_all() -> None:
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_traces_are_about_unbiased_out_of_few_rows(correlation: float) -> None:
-    """tr R² = d + d (d − 1) ρ²; what 60 rows of 20 features add to it by chance, 6 on average, is taken off."""
+    """tr R² = d + d (d − 1) ρ², and tr R³ by the eigenvalues 1 + (d − 1) ρ and 1 − ρ.
+
+    What 60 rows of 20 features add to tr R² by chance, 6 on average, is taken off, and so are 20 of tr R³.
+    """
     traces = []
     for seed in range(40):
         found = measured(drawn(np.random.default_rng(seed), [[60]], 20, (correlation,)), 1)
-        traces.append(found.traces(np.array([60.0]), np.arange(20), (0.0, 0.0))[0] * 80 / 60)
-    assert np.mean(traces) == pytest.approx(20 + 20 * 19 * correlation**2, rel=0.1)
+        traces.append(np.array(found.traces(np.array([60.0]), np.arange(20), (0.0, 0.0))) * 80 / 60)
+    expected = [20 + 20 * 19 * correlation**2, (1 + 19 * correlation) ** 3 + 19 * (1 - correlation) ** 3]
+    assert np.mean(traces, axis=0) == pytest.approx(expected, rel=0.1)
 
 
 def test_too_many_numbers_are_not_kept() -> None:
