@@ -41,7 +41,7 @@ def faults(tree: ast.Module) -> Iterator[tuple[int, str, Callable[[], None]]]:
             for place, value in enumerate(values if isinstance(values, list) else [values]):
                 put = partial(values.__setitem__, place) if isinstance(values, list) else partial(setattr, node, field)
                 for words, new in _replacements(node, value):
-                    yield getattr(node, "lineno", 0), words, partial(put, new)
+                    yield getattr(value, "lineno", getattr(node, "lineno", 0)), words, partial(put, new)
 
 
 def _replacements(node: ast.AST, value: object) -> Iterator[tuple[str, object]]:
@@ -57,7 +57,7 @@ def _replacements(node: ast.AST, value: object) -> Iterator[tuple[str, object]]:
             yield f"{value} -> {not value}", not value
         case int() | float() if isinstance(node, ast.Constant):
             yield from ((f"{value} -> {new}", new) for new in (value + 1, value - 1))
-        case ast.AST() if isinstance(node, ast.Return):
+        case ast.AST() if isinstance(node, ast.Return) and ast.unparse(value) != "None":
             yield "return None", None
 
 
