@@ -293,7 +293,7 @@ def test_lengths_are_about_the_class_and_of_released_classes_alone() -> None:
     """Classes far apart add nothing; three rows of a third class, and the first of the others with them, are out."""
     features = np.array([[100.0], [102.0]] * 5 + [[0.0], [2.0]] * 10 + [[7.0]] * 3)
     labels = np.array([0] * 10 + [1] * 20 + [2] * 3)
-    asked = inputs(samples(features, labels), 3, {"per_deviation": np.array([0.5])}, {"by_class": True})
+    asked = inputs(samples(features, labels), 4, {"per_deviation": np.array([0.5])}, {"by_class": True})  # one absent
     np.testing.assert_allclose(row_norms(asked)["norms"].values, [20, 20 * 0.25, 20 * 0.0625])
 
 

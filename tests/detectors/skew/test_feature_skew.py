@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedscout.detectors import DetectionConfig, feature_skew
 from fedscout.detectors import feature_skew as calculated
 from fedscout.detectors.report import Finding, HeterogeneityReport
 from fedscout.detectors.statistics import NotFiniteError
-from fedscout.engine.data.client import CHUNK_ROWS, WithheldError
+from fedscout.engine.data.client import CHUNK_ROWS, Answer, QueryInputs, WithheldError
 from fedscout.engine.data.federation import Names
 from tests.detectors.federations import federation, gaussian_clients, inputs, let_out, most_alarms, report_of, samples
 
@@ -176,12 +176,14 @@ def test_too_many_features_send_no_triangle() -> None:
         )
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_must_be_finite(value: float) -> None:
+@pytest.mark.parametrize("query", [feature_skew.feature_moments, feature_skew.feature_histogram])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_must_be_finite(value: float, query: Callable[[QueryInputs], Answer]) -> None:
     features = np.zeros((6, 2))
     features[3, 1] = value
+    arrays = {"start": np.zeros(2), "width": np.ones(2)}
     with pytest.raises(NotFiniteError, match="features") as caught:
-        feature_skew.feature_moments(inputs(samples(features), config={"max_features": 4}))
+        query(inputs(samples(features), arrays=arrays, config={"max_features": 4, "bins": 4}))
     assert not any(character.isdigit() for character in str(caught.value))  # it leaves the client
 
 
@@ -442,6 +444,10 @@ def test_a_class_of_which_nobody_knows_a_covariance_has_that_of_all() -> None:
     found = measured(clients, 2, min_release=1)
     assert found.correlation(np.array([1.0, 1.0]), np.arange(3)) is None
     assert found.traces(np.array([1.0, 1.0]), np.arange(3), (4.0, 6.0)) == (4.0, 6.0)
+    two_rows = feature_skew.ClassCovariances(1, 1)  # 1 and 2 have one degree of freedom, and a scatter of 0.5
+    two_rows.add(2, np.array([3.0]), np.array([0.5]), np.array([2]), np.array([[3.0]]))
+    correlation, rows = two_rows.correlation(np.ones(1), np.arange(1))
+    assert (correlation.item(), rows) == pytest.approx((1, 0.5))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
@@ -454,6 +460,8 @@ def test_traces_are_about_unbiased_out_of_few_rows(correlation: float) -> None:
     for seed in range(40):
         found = measured(drawn(np.random.default_rng(seed), [[60]], 20, (correlation,)), 1)
         traces.append(np.array(found.traces(np.array([60.0]), np.arange(20), (0.0, 0.0))) * 80 / 60)
+    pooled, alone = (found.traces(np.array([60.0]), np.arange(20), of_all) for of_all in ((8.0, 6.0), (0.0, 0.0)))
+    assert np.subtract(pooled, alone) == pytest.approx(np.array([8.0, 6.0]) * 20 / (20 + 59**2 / 60))
     expected = [20 + 20 * 19 * correlation**2, (1 + 19 * correlation) ** 3 + 19 * (1 - correlation) ** 3]
     assert np.mean(traces, axis=0) == pytest.approx(expected, rel=0.1)
 
