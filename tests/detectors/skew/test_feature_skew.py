@@ -475,8 +475,9 @@ def test_too_many_numbers_are_not_kept() -> None:
 # -- Feature skew of rows that belong together: design effects, and few false alarms -----------------------------------
 
 
-def told(rows: np.ndarray, groups: np.ndarray) -> dict[str, np.ndarray]:
-    arrays = {"per_deviation": np.ones(rows.shape[1]), "means": np.zeros((1, rows.shape[1]))}
+def told(rows: np.ndarray, groups: np.ndarray, mean: float = 0.0, deviation: float = 1.0) -> dict[str, np.ndarray]:
+    shape = rows.shape[1]
+    arrays = {"per_deviation": np.full(shape, 1 / deviation), "means": np.full((1, shape), mean)}
     asked = inputs(samples(rows), arrays=arrays, config={"by_class": False}, min_release=1)
     return dict(let_out(feature_skew.group_norms(replace(asked, groups=groups)), 1))
 
@@ -486,7 +487,12 @@ def test_sums_over_groups_and_their_spread_by_hand() -> None:
 
     |y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1.
     """
-    answer = told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))
+    rows, groups = np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9])
+    answer, elsewhere = told(rows, groups), told(5 + 2 * rows, groups, mean=5.0, deviation=2.0)
+    assert {name: values.tolist() for name, values in elsewhere.items()} == {
+        "squares": [10],
+        "norms": [3, 2, 5, 10, 82],
+    }
     assert answer["squares"].tolist() == [10]
     assert answer["norms"].tolist() == [3, 2, 5, 10, 82]
     found = feature_skew.FeatureGroups.read({0: answer})
