@@ -101,8 +101,8 @@ class Shifts:
         statistics: Q, shape `(clients,)`.
         largest: Largest standardised shift of a feature, shape `(clients,)`.
         freedom: Its degrees of freedom, at least 1, shape `(clients,)`.
-        mean: Mean of Q under the null hypothesis.
-        variance, third: Further central moments of Q under the null hypothesis, shape `(clients,)`.
+        variance, third: Central moments of Q under the null hypothesis, whose mean is the number of features, shape
+            `(clients,)`.
         offsets: Shift from the pooled mean in standard deviations within a class, shape `(clients, features)`.
         features: The features behind the columns of `offsets`: those that vary within a class.
         by_chance: Expected mean square of a client's offsets under the null hypothesis, shape `(clients,)`.
@@ -114,7 +114,6 @@ class Shifts:
     statistics: Values
     largest: Values
     freedom: Values
-    mean: float
     variance: Values
     third: Values
     offsets: Values
@@ -129,15 +128,10 @@ class Shifts:
             excess: Squared coefficient of variation of the squared lengths of rows, or of sums over groups, see
                 `fedscout.detectors.feature_skew`.
         """
-        adjusted = self.variance * (1 - 1 / self.units) + excess * self.mean**2 / self.units
+        adjusted = self.variance * (1 - 1 / self.units) + excess * len(self.features) ** 2 / self.units
         variances = np.maximum(adjusted, self.variance)
         thirds = self.third * (variances / self.variance) ** 2
-        return np.array(
-            [
-                float(moment_matched_tail(np.array(value), self.mean, variance, third))
-                for value, variance, third in zip(self.statistics, variances, thirds, strict=True)
-            ]
-        )
+        return moment_matched_tail(self.statistics, len(self.features), variances, thirds)
 
     def one_feature_p_values(self) -> Values:
         """Return the p-value of each client's most shifted feature, corrected over features but not over clients."""
@@ -229,7 +223,6 @@ def label_adjusted_shifts(
         statistics=np.array(statistics),
         largest=np.sqrt(largest_squares),
         freedom=np.maximum(units - present, 1.0),
-        mean=float(len(features)),
         variance=2 * np.array(moments)[:, 0],
         third=8 * np.array(moments)[:, 1],
         offsets=np.stack(offsets),

@@ -32,20 +32,10 @@ from typing import Any, Final
 import numpy as np
 from flwr.serverapp import Grid
 
-from fedscout.detectors import outliers, privacy
+from fedscout.detectors import feature_skew, label_skew, outliers, privacy, statistics
 from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
-from fedscout.detectors.feature_skew import NAME as FEATURE_SKEW
-from fedscout.detectors.label_skew import NAME as LABEL_SKEW
-from fedscout.detectors.label_skew import (
-    NOTHING_RELEASED,
-    ReleasedCounts,
-    decide_label_skew,
-    decide_label_skew_calibrated,
-    pearson,
-)
-from fedscout.detectors.near_copies import NEAR_COPIES, NearCopies
-from fedscout.detectors.queries import INPUT_CURVATURE, MEAN_OUTPUT
+from fedscout.detectors.near_copies import NearCopies
 from fedscout.detectors.report import (
     ROWS_BELONG_TOGETHER,
     TENTHS,
@@ -55,15 +45,6 @@ from fedscout.detectors.report import (
     Finding,
     HeterogeneityReport,
     ReportedMetrics,
-)
-from fedscout.detectors.statistics import (
-    GROUP_LABELS,
-    Values,
-    count_metrics,
-    heterogeneity_index,
-    output_divergence,
-    paired_clients,
-    speed_skew,
 )
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
@@ -86,8 +67,8 @@ class LabelMeasurement:
         notes: Caveats on the findings.
     """
 
-    released: ReleasedCounts
-    counts: Mapping[int, Values]
+    released: label_skew.ReleasedCounts
+    counts: Mapping[int, statistics.Values]
     withheld: Mapping[int, str]
     finding: Finding
     calibrated: CalibratedFinding
@@ -109,11 +90,9 @@ def measure_labels(
         DataError: If no client answers.
     """
     private = settings.epsilon is not None
-    query = (
-        Query(privacy.PRIVATE_COUNTS, config=privacy.noise_terms(settings, seed)) if private else Query(LABEL_COUNTS)
-    )
+    query = Query("private_counts", config=privacy.noise_terms(settings, seed)) if private else Query(LABEL_COUNTS)
     queries_groups = grouped and not private
-    (answers, *group_answers), _ = yield [query, *([Query(GROUP_LABELS)] if queries_groups else [])], []
+    (answers, *group_answers), _ = yield [query, *([Query("group_labels")] if queries_groups else [])], []
     groups = group_answers[0].arrays if queries_groups else None
     if not answers.arrays:
         reasons = sorted(set(answers.refused.values())) or ["there are no clients"]
@@ -122,19 +101,21 @@ def measure_labels(
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])
     if private:
-        released = ReleasedCounts.whole(dict(zip(clients, privacy.plausible_counts(reported, sizes), strict=True)))
+        released = label_skew.ReleasedCounts.whole(
+            dict(zip(clients, privacy.plausible_counts(reported, sizes), strict=True))
+        )
     else:
         min_release = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
-        released = ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
+        released = label_skew.ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
     counts = dict(zip(clients, released.completed(), strict=True))
     rate = settings.detector_rate
     if released.share_released == 0:
-        finding = Finding.unmeasured(LABEL_SKEW, settings.label_threshold, NOTHING_RELEASED)
-        calibrated = CalibratedFinding.unmeasured(LABEL_SKEW, rate, NOTHING_RELEASED)
+        finding = Finding.unmeasured(label_skew.NAME, settings.label_threshold, label_skew.NOTHING_RELEASED)
+        calibrated = CalibratedFinding.unmeasured(label_skew.NAME, rate, label_skew.NOTHING_RELEASED)
     else:
         noise_scale = privacy.counts_scale(settings.epsilon) if settings.epsilon is not None else 0.0
-        finding = decide_label_skew(released, settings.label_threshold, names)
-        calibrated = decide_label_skew_calibrated(
+        finding = label_skew.decide_label_skew(released, settings.label_threshold, names)
+        calibrated = label_skew.decide_label_skew_calibrated(
             released, rate, settings.label_effect, seed, noise_scale, groups, names
         )
     note = (
@@ -212,9 +193,9 @@ def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conv
         clients: Clients to query.
         model: The model that all of them evaluate, shape `(params,)`.
     """
-    (answers,), _ = yield [Query(MEAN_OUTPUT, {"model": model}, clients=clients)], []
+    (answers,), _ = yield [Query("mean_output", {"model": model}, clients=clients)], []
     means = [arrays["mean"] for arrays in answers.arrays.values() if np.isfinite(arrays["mean"]).all()]
-    return output_divergence(np.stack(means)) if len(means) > 1 else None
+    return statistics.output_divergence(np.stack(means)) if len(means) > 1 else None
 
 
 COPIES: Final = "near copies"
@@ -262,7 +243,9 @@ def detect(
 
     timings: dict[str, float] = {}
     seconds = expected_seconds or {}
-    speeds = speed_skew({client: seconds.get(client, 0.0) for client in map(client_of, grid.get_node_ids())}, names)
+    speeds = statistics.speed_skew(
+        {client: seconds.get(client, 0.0) for client in map(client_of, grid.get_node_ids())}, names
+    )
     if not holds_rows:
         report = _detect_by_models(grid, initial_vectors, training, settings, seed, names)
         return report.model_copy(update={"speed_skew": speeds})
@@ -270,15 +253,15 @@ def detect(
     if private:
         privacy.check_library()
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
-        results = run_lockstep(grid, {LABEL_SKEW: measure_labels(settings, seed, grouped, names)}, timings)
-        labels: LabelMeasurement = results[LABEL_SKEW]
+        results = run_lockstep(grid, {label_skew.NAME: measure_labels(settings, seed, grouped, names)}, timings)
+        labels: LabelMeasurement = results[label_skew.NAME]
         clients = tuple(labels.counts)
-        paired = paired_clients(clients, settings.max_pairwise_clients, seed)
+        paired = statistics.paired_clients(clients, settings.max_pairwise_clients, seed)
         similar = clients_with_similar_labels(labels)
         sizes = labels.released.num_rows.tolist()
         parts = () if private or labels.calibrated.detected else outliers.row_parts(sizes, seed)
         conversations: dict[str, Conversation[Any]] = {
-            FEATURE_SKEW: measure_private_features(clients, settings, seed, similar, names)
+            feature_skew.NAME: measure_private_features(clients, settings, seed, similar, names)
             if private
             else measure_features(clients, paired, settings, similar, grouped, names),
             outliers.NAME: measure_models(
@@ -291,7 +274,7 @@ def detect(
             conversations[COPIES] = _measure_copies(clients)
         results = run_lockstep(grid, conversations, timings)
         copies: NearCopies | None = results.get(COPIES)
-        features: FeatureMeasurement = results[FEATURE_SKEW]
+        features: FeatureMeasurement = results[feature_skew.NAME]
         models: ModelMeasurement = results[outliers.NAME]
         with timed(timings, outliers.NAME):
             skews = tuple(
@@ -310,7 +293,7 @@ def detect(
                 np.stack([labels.counts[client] for client in compared]) for compared in (clients, paired)
             )
             reported = ReportedMetrics(
-                **count_metrics(matrix, paired_counts, ordered),
+                **statistics.count_metrics(matrix, paired_counts, ordered),
                 **features.distances,
                 **models.metrics(),
                 input_curvature=results.get(CURVATURE),
@@ -362,20 +345,20 @@ def clients_with_similar_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     return tuple(
         client
         for client, own in zip(labels.released.clients, table, strict=True)
-        if chdtrc(len(pooled) - 1, pearson(np.stack([own, pooled - own]))[0]) >= SUSPECT_LABELS
+        if chdtrc(len(pooled) - 1, label_skew.pearson(np.stack([own, pooled - own]))[0]) >= SUSPECT_LABELS
     )
 
 
 def _measure_curvature(clients: Sequence[int]) -> Conversation[float | None]:
     """Query the clients' input curvatures; return their median, None if none answers with a number."""
-    (answers,), _ = yield [Query(INPUT_CURVATURE, clients=clients)], []
+    (answers,), _ = yield [Query("input_curvature", clients=clients)], []
     values = [float(arrays["curvature"][0]) for arrays in answers.arrays.values()]
     usable = [value for value in values if np.isfinite(value) and value > 0]
     return float(np.median(usable)) if usable else None
 
 
 def _measure_copies(clients: Sequence[int]) -> Conversation[NearCopies]:
-    (answers,), _ = yield [Query(NEAR_COPIES, clients=clients)], []
+    (answers,), _ = yield [Query("near_copies", clients=clients)], []
     return NearCopies.pooled(answers.arrays.values())
 
 
@@ -439,8 +422,8 @@ def _detect_by_models(
         num_classes=0,
         num_features=None,
         clients=(),
-        label_skew=Finding.unmeasured(LABEL_SKEW, settings.label_threshold, reason),
-        feature_skew=Finding.unmeasured(FEATURE_SKEW, settings.feature_threshold, reason),
+        label_skew=Finding.unmeasured(label_skew.NAME, settings.label_threshold, reason),
+        feature_skew=Finding.unmeasured(feature_skew.NAME, settings.feature_threshold, reason),
         outliers=models.finding,
         calibrated=(outliers.decide_outliers_calibrated((), distance_test, None, settings, names=names),),
         metrics=ReportedMetrics(**models.metrics()),
@@ -450,7 +433,7 @@ def _detect_by_models(
     )
 
 
-def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
+def _client_facts(released: label_skew.ReleasedCounts) -> tuple[ClientFacts, ...]:
     low, high = released.limits()
     withheld = released.num_rows - low.sum(axis=1)
     present = np.count_nonzero(low, axis=1) + np.minimum(np.count_nonzero((low == 0) & (high > 0), axis=1), withheld)
@@ -460,7 +443,7 @@ def _client_facts(released: ReleasedCounts) -> tuple[ClientFacts, ...]:
             num_rows=int(released.num_rows[index]),
             label_counts=tuple(low[index].tolist()),
             min_release=int(released.min_release[index]),
-            heterogeneity_index=heterogeneity_index(int(present[index]), low.shape[1]),
+            heterogeneity_index=statistics.heterogeneity_index(int(present[index]), low.shape[1]),
         )
         for index, client in enumerate(released.clients)
     )

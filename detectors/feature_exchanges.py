@@ -26,7 +26,7 @@ import numpy as np
 
 from fedscout.detectors import calibrated_feature_skew, feature_skew, label_agreement
 from fedscout.detectors.conversation import Conversation
-from fedscout.detectors.privacy import PRIVATE_SUMS, noise_terms, sums_deviation
+from fedscout.detectors.privacy import noise_terms, sums_deviation
 from fedscout.detectors.report import CalibratedFinding, DetectionConfig, Finding
 from fedscout.detectors.statistics import ClientTest, Values
 from fedscout.engine.data.federation import UNNAMED, Names
@@ -113,7 +113,7 @@ def measure_features(
         finding = Finding.unmeasured(feature_skew.NAME, 0.0, reason)
         calibrated = CalibratedFinding.unmeasured(feature_skew.NAME, rate, reason)
         return FeatureMeasurement(finding, calibrated, moments.num_features, notes=moments.notes)
-    axes, total_variance = feature_skew.principal_axes(pooled, settings.feature_scale)
+    axes, total_variance = feature_skew.principal_axes(pooled)
     bins = feature_skew.Bins.around(pooled.mean, pooled.variance, settings.histogram_bins, settings.histogram_reach)
     within = calibrated_feature_skew.within_covariance(pooled, classes)
     by_class = bool(classes.pooled_counts.sum() / pooled.num_rows >= calibrated_feature_skew.ENOUGH_RELEASED)
@@ -137,23 +137,23 @@ def measure_features(
     comparison = label_agreement.discriminant(classes, within, pooled.num_rows, strange=decide(shifts).flagged_clients)
     scale = {"per_deviation": calibrated_feature_skew.per_deviation(spread)}
     queries = [
-        Query(feature_skew.FEATURE_CENTROID, {"mean": pooled.mean, "axes": axes}, clients=answered),
+        Query("feature_centroid", {"mean": pooled.mean, "axes": axes}, clients=answered),
         Query(
-            feature_skew.FEATURE_HISTOGRAM,
+            "feature_histogram",
             {"start": bins.start, "width": bins.width},
             {"bins": bins.bins},
             [client for client in paired if client in moments.totals],
         ),
-        Query(feature_skew.ROW_NORMS, scale, {"by_class": by_class}, answered),
+        Query("row_norms", scale, {"by_class": by_class}, answered),
     ]
     if grouped:
         arrays = {**scale, "means": compared.means}
-        queries.append(Query(feature_skew.GROUP_NORMS, arrays, {"by_class": by_class}, answered))
+        queries.append(Query("group_norms", arrays, {"by_class": by_class}, answered))
     if comparison is not None:
         compared_arrays = comparison.arrays()
         for is_shifted in (False, True):  # clients with feature skew subtract their shift
             if asked := [client for client in answered if (client in comparison.shifted) == is_shifted]:
-                queries.append(Query(label_agreement.LABEL_AGREEMENT, compared_arrays, {"shifted": is_shifted}, asked))
+                queries.append(Query("label_agreement", compared_arrays, {"shifted": is_shifted}, asked))
     (answers, histograms, norms, *others), _ = yield queries, []
     groups = feature_skew.FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others
@@ -165,9 +165,7 @@ def measure_features(
         client: label_agreement.Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()
     }
     return FeatureMeasurement(
-        feature_skew.decide_feature_skew(
-            centroids, total_variance, settings.feature_threshold, settings.feature_scale, names
-        ),
+        feature_skew.decide_feature_skew(centroids, total_variance, settings.feature_threshold, names),
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
         () if comparison is None else label_agreement.label_tests(agreed, comparison),
@@ -196,10 +194,7 @@ def ask_moments(clients: Sequence[int], max_features: int, names: Names = UNNAME
     config = {"max_features": max_features}
     while position < len(clients):
         block = clients[position : position + size]
-        queries = [
-            Query(name, config=config, clients=block)
-            for name in (feature_skew.FEATURE_MOMENTS, feature_skew.CLASS_SUMS)
-        ]
+        queries = [Query(name, config=config, clients=block) for name in ("feature_moments", "class_sums")]
         (answers, by_class), _ = yield queries, []
         notes += refusal_notes("feature sums", answers, names)
         num_classes = 0
@@ -251,7 +246,7 @@ def measure_private_features(
         alike: Subset of the clients whose rows may be compared regardless of class.
         names: Display names of clients and features.
     """
-    (answers,), _ = yield [Query(PRIVATE_SUMS, config=noise_terms(settings, seed), clients=clients)], []
+    (answers,), _ = yield [Query("private_sums", config=noise_terms(settings, seed), clients=clients)], []
     sums, squares = (
         {client: arrays[name].astype(np.float64) for client, arrays in answers.arrays.items()}
         for name in ("sum", "squares")

@@ -5,7 +5,8 @@ component analysis in two exchanges:
 
 1. Client k sends its row count n_k, its per-feature sums and the upper triangle of its cross-products. The server forms
    the mean μ = Σ s_k / N and the covariance C = (Σ X_kᵀX_k − N μμᵀ) / (N − 1), the one that PCA of the pooled data
-   would use, and takes the two leading eigenvectors U of C (raw) or of its correlation matrix (standardised).
+   would use, takes the two leading eigenvectors of its correlation matrix, and divides them by the features' standard
+   deviations, which gives U.
 2. The server sends μ and U; client k sends its centroid c_k, the mean of (x − μ)ᵀU over its rows.
 
 The value is the largest distance ‖c_i − c_j‖₂. (The server could derive the centroids from the sums of the first
@@ -17,8 +18,8 @@ exchange; the second one is part of the published protocol.) Choices and deviati
   algorithm for computing sample variances. 1979). Unlike the literal formula this avoids cancellation if means are
   large relative to deviations. All sums are float64.
 - The published threshold is lost. Distances grow with the number of features, so the threshold here is relative to the
-  square root of the total variance trace(C), which is √d for d standardised features: the federation has feature skew
-  if the distance exceeds 0.25 √trace(C), a shift of a quarter of a standard deviation in every feature at once.
+  square root of the total variance, which is √d for d standardised features: the federation has feature skew if the
+  distance exceeds 0.25 √d, a shift of a quarter of a standard deviation in every feature at once.
   Published rows for 254 features over √254: IID 0.036, one corrupted client 0.466, feature skew 0.945. The same
   scenarios on 244 standardised vibration features, four clients, federation seeds 0 to 3: IID 0.09 to 0.13, label skew
   0.62 to 0.68, corrupted client 0.91, feature skew 0.94 to 1.00. The sampling error of the distance is roughly up to
@@ -92,7 +93,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -113,8 +114,6 @@ from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.seeds import stream
 
 NAME: Final = "feature_skew"
-FEATURE_MOMENTS = "feature_moments"
-FEATURE_CENTROID = "feature_centroid"
 
 NUM_AXES = 2
 DIRECT_SOLVER_FEATURES = 1024
@@ -122,9 +121,6 @@ DIRECT_SOLVER_FEATURES = 1024
 
 TIE = 1e-9
 """Distances within this share of each other are equal up to rounding."""
-
-FeatureScale = Literal["standardised", "raw"]
-
 
 # -- client halves ---------------------------------------------------------------------------------------------------
 
@@ -231,19 +227,15 @@ class MomentSums:
         return PooledMoments(num_rows=sum(counts), mean=mean, covariance=scatter / max(sizes.sum() - 1, 1.0))
 
 
-def principal_axes(pooled: PooledMoments, scale: FeatureScale) -> tuple[Values, float]:
+def principal_axes(pooled: PooledMoments) -> tuple[Values, float]:
     """Return the two leading principal axes, on which clients are compared, and the total variance.
 
-    The axes, shape `(d, 2)`, project a centred row: eigenvectors, divided by the features' standard deviations if
-    standardised. Each has its component of largest size positive; a missing second axis is 0. The total variance is the
-    trace of the matrix whose eigenvectors they are; if standardised, the number of features that vary.
+    The axes, shape `(d, 2)`, project a centred row: eigenvectors of the correlation matrix, divided by the features'
+    standard deviations. Each has its component of largest size positive; a missing second axis is 0. The total variance
+    is the trace of that matrix, the number of features that vary.
     """
     variance = pooled.variance
-    varies = variance > 0
-    if scale == "standardised":
-        weights = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=varies)
-    else:
-        weights = varies.astype(np.float64)
+    weights = np.divide(1.0, np.sqrt(variance), out=np.zeros_like(variance), where=variance > 0)
     matrix = pooled.covariance * np.outer(weights, weights)
     total = float(np.trace(matrix))
     axes = np.zeros((len(variance), NUM_AXES))
@@ -274,7 +266,6 @@ def decide_feature_skew(
     centroids: Mapping[int, npt.NDArray[np.floating]],
     total_variance: float,
     relative_threshold: float,
-    scale: FeatureScale,
     names: Names = UNNAMED,
 ) -> Finding:
     """Decide on feature skew by the centroids of the second exchange.
@@ -283,7 +274,6 @@ def decide_feature_skew(
         centroids: Centroid of each client that answered, shape `(2,)`.
         total_variance: See `principal_axes`.
         relative_threshold: Distance over √total_variance above which the federation has feature skew.
-        scale: Feature scale, for the sentence.
         names: Display names of clients.
     """
     threshold = relative_threshold * float(np.sqrt(total_variance))
@@ -297,7 +287,7 @@ def decide_feature_skew(
     limit = min(threshold, (1 - TIE) * max(values.values()))
     flagged = tuple(client for client in clients if value > threshold and values[client] > limit)
     description = (
-        f"On the two principal axes of the {scale} features the largest distance between two clients' centroids is "
+        "On the two principal axes of the standardised features the largest distance between two clients' centroids is "
         f"{value:.3g} ({names.some_clients([clients[first], clients[second]])}), threshold {threshold:.3g} "
         f"({relative_threshold:g} times the root of the total variance)"
     )
@@ -315,7 +305,6 @@ def _farthest_pair(points: Values) -> tuple[float, int, int]:
     return best
 
 
-FEATURE_HISTOGRAM = "feature_histogram"
 MAX_BINS = 1024
 BLOCK_NUMBERS = 2**22
 """Number of values that are sorted at a time."""
@@ -413,9 +402,6 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
     return {"feature_hellinger": float(hellinger.mean()), "feature_wasserstein": float(wasserstein.mean())}
 
 
-GROUP_NORMS: Final = "group_norms"
-
-
 def group_norms(inputs: QueryInputs) -> Answer:
     """Client half: return `squares` Σ y_gj², shape `(d,)`, and `norms`, shape `(5,)`.
 
@@ -488,9 +474,6 @@ class FeatureGroups:
         fewest = min(self.num_groups.values())
         return np.array([self.num_groups.get(client, fewest) for client in clients])
 
-
-CLASS_SUMS = "class_sums"
-ROW_NORMS: Final = "row_norms"
 
 KEPT_BYTES = 2**28
 

@@ -111,7 +111,6 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, released_cells
 from fedscout.engine.data.federation import UNNAMED, Names
 
-LABEL_AGREEMENT: Final = "label_agreement"
 SMALLEST_SHARE: Final = 1e-6
 """Axes that separate classes by less than this share of what the first one does are left out."""
 

@@ -131,9 +131,9 @@ class ReleasedCounts:
 
     @classmethod
     def whole(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
-        """Return the counts of clients that withhold nothing, each of shape `(classes,)`."""
+        """Return the counts of clients that withhold nothing, at least one, each of shape `(classes,)`."""
         clients = tuple(sorted(counts))
-        told = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
+        told = np.stack([counts[client] for client in clients])
         return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
 
     def of(self, positions: IntArray) -> ReleasedCounts:
@@ -299,17 +299,19 @@ def label_p_values(
     """
     if against_others is None:
         against_others = np.stack([counts, counts.sum(axis=0) - counts], axis=1)
-    if groups is not None:
-        return _grouped_p_values(counts, rate, generator, groups, against_others)
-    table = counts[:, counts.sum(axis=0) > 0]
+    present = counts.sum(axis=0) > 0
+    table = counts[:, present]
     if table.shape[1] < 2 or len(table) < 2:
         return np.ones(len(table)), "one class only"
     statistics = pearson(against_others)[:, 0]
+    if groups is not None:
+        return _grouped_p_values(table, design_effects(counts, groups)[:, present], statistics, rate, generator)
     smallest_expected = float(table.sum(axis=1).min()) * float(table.sum(axis=0).min()) / float(table.sum())
     if noise_scale > 0 or smallest_expected < least_expected(len(table), rate):
         draws = number_of_draws(rate)
         if draws * table.size <= MAX_DRAWN_CELLS:
-            rows, columns = _margins(table)
+            rows = np.rint(table.sum(axis=1)).astype(np.int64)  # of a completed table they are real numbers
+            columns = plausible_counts(table.sum(axis=0), rows.sum())
             drawn = _drawn_p_values(rows, columns, statistics, draws, rate, generator, noise_scale)
             return drawn, f"up to {draws} tables with the same margins{' and noise' if noise_scale > 0 else ''}"
         if noise_scale > 0:
@@ -327,12 +329,6 @@ def least_expected(num_clients: int, rate: float) -> float:
     return float(chdtri(1, rate / num_clients) ** 3 / (72 * TAIL_ERROR))
 
 
-def _margins(table: IntArray | Values) -> tuple[IntArray, IntArray]:
-    """Return integer row and column sums; those of a completed table are real."""
-    rows = np.rint(table.sum(axis=1)).astype(np.int64)
-    return rows, plausible_counts(table.sum(axis=0), rows.sum())
-
-
 def _class_p_values(against_others: Values) -> Values:
     """Return each client's smallest p-value, corrected over classes; counts are rounded towards the expected ones."""
     from scipy.stats import hypergeom
@@ -346,23 +342,15 @@ def _class_p_values(against_others: Values) -> Values:
 
 
 def _grouped_p_values(
-    counts: IntArray | Values, rate: float, generator: np.random.Generator, groups: GroupSums, against_others: Values
+    table: IntArray | Values, effects: Values, statistics: Values, rate: float, generator: np.random.Generator
 ) -> tuple[Values, str]:
-    present = counts.sum(axis=0) > 0
-    table, effects = counts[:, present], design_effects(counts, groups)[:, present]
-    if table.shape[1] < 2 or len(table) < 2:
-        return np.ones(len(table)), "one class only"
     shares = table.sum(axis=0) / table.sum()
     mean, variance, third = pearson_moments(shares, effects)
     per_freedom = mean / (table.shape[1] - 1)
     words = f"design effect {per_freedom.min():.2g} to {per_freedom.max():.2g}, as rows belong together"
-    statistics = pearson(against_others)[:, 0]
     if ((table.sum(axis=1) / per_freedom).min() * shares).min() >= least_expected(len(table), rate):
-        tails = [
-            float(moment_matched_tail(np.array(value), *moments))
-            for value, *moments in zip(statistics, mean, variance, third, strict=True)
-        ]
-        return holm(np.array(tails)), f"χ² test of each client against the others, {words}"
+        tails = moment_matched_tail(statistics, mean, variance, third)
+        return holm(tails), f"χ² test of each client against the others, {words}"
     rows = np.maximum(1, np.rint(table.sum(axis=1) / per_freedom)).astype(np.int64)
     columns = plausible_counts(np.maximum(shares * rows.sum(), 1.0), rows.sum())
     draws = min(number_of_draws(rate), MAX_DRAWN_CELLS // table.size)

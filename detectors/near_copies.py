@@ -45,7 +45,6 @@ from fedscout.detectors.statistics import Values, flat_features
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate
 
-NEAR_COPIES: Final = "near_copies"
 NUM_EXAMINED: Final = 100
 
 LEAPS: Final = np.array([0.5, 0.6, 0.7, 0.8])

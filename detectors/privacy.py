@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import importlib.util
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +35,6 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, NoisyAggregate, Privacy, QueryInputs
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import integer, stream
-
-PRIVATE_COUNTS: Final = "private_counts"
-PRIVATE_SUMS: Final = "private_sums"
-COUNTS_SENSITIVITY: Final = 2
 
 
 def noise_terms(settings: DetectionConfig, seed: int) -> dict[str, int | float | str | bool]:
@@ -89,7 +85,7 @@ def _gaussian(deviation: float) -> Any:
 @lru_cache(maxsize=16)
 def counts_scale(epsilon: float) -> float:
     """Return the scale of the integer Laplace noise on label counts, for half of ε."""
-    return float(_opendp().binary_search_param(_laplace, d_in=COUNTS_SENSITIVITY, d_out=epsilon / 2))
+    return float(_opendp().binary_search_param(_laplace, d_in=2, d_out=epsilon / 2))
 
 
 @lru_cache(maxsize=16)
@@ -112,7 +108,7 @@ def private_counts(inputs: QueryInputs) -> Answer:
     if privacy.secure:
         noisy = np.array(_laplace(scale)(counts.tolist()), dtype=np.int64)
     else:
-        noisy = counts + integer_laplace(scale, counts.shape, _generator(inputs, PRIVATE_COUNTS))
+        noisy = counts + integer_laplace(scale, counts.shape, _generator(inputs, "private_counts"))
     return {"counts": NoisyAggregate(noisy, privacy)}
 
 
@@ -136,7 +132,7 @@ def private_sums(inputs: QueryInputs) -> Answer:
     if privacy.secure:
         noisy = np.array(_gaussian(deviation)(totals.reshape(-1).tolist())).reshape(totals.shape)
     else:
-        noisy = totals + deviation * _generator(inputs, PRIVATE_SUMS).standard_normal(totals.shape)
+        noisy = totals + deviation * _generator(inputs, "private_sums").standard_normal(totals.shape)
     return {"sum": NoisyAggregate(noisy[0] * 2 * clip, privacy), "squares": NoisyAggregate(noisy[1] * clip**2, privacy)}
 
 

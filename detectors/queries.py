@@ -24,8 +24,6 @@ from fedscout.detectors.statistics import Values, flat_features, group_labels
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Answer, QueryInputs, QueryTable, RowAggregate
 
-MEAN_OUTPUT = "mean_output"
-
 
 def mean_output(inputs: QueryInputs) -> Answer:
     """Client half: return `mean`, the mean softmax output of the message's `model`, shape `(num_classes,)`."""
@@ -36,7 +34,6 @@ def mean_output(inputs: QueryInputs) -> Answer:
     return {"mean": RowAggregate(total / len(inputs.data), len(inputs.data))}
 
 
-INPUT_CURVATURE = "input_curvature"
 POWER_STEPS = 30
 POWER_TOLERANCE = 1e-3
 

@@ -34,9 +34,6 @@ class DetectionConfig(BaseModel):
     feature_threshold: float = Field(
         default=0.25, gt=0, le=100, description="distance of centroids over the square root of the total variance"
     )
-    feature_scale: Literal["standardised", "raw"] = Field(
-        default="standardised", description="whether features are divided by their global standard deviation"
-    )
     max_features: int = Field(
         default=4096,
         ge=1,

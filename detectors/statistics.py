@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -220,8 +220,10 @@ def holm(p_values: Values) -> Values:
     return corrected
 
 
-def moment_matched_tail(values: Values, mean: float, variance: float, third: float) -> Values:
-    """Return P(Q >= value) of a positive quadratic form Q by a shifted, scaled χ² with the same three moments.
+def moment_matched_tail(
+    values: Values, mean: Values | float, variance: Values | float, third: Values | float
+) -> Values:
+    """Return P(Q >= value) of positive quadratic forms Q by shifted, scaled χ² with the same three moments.
 
     The approximation of E. S. Pearson. Note on an approximation to the distribution of non-central χ². Biometrika
     46(3/4), 1959, applied to quadratic forms: a + c χ²_f, c = κ₃/(4 κ₂), f = κ₂/(2 c²), a = κ₁ − c f.
@@ -368,9 +370,6 @@ def check_finite(values: npt.NDArray[np.floating]) -> None:
         raise NotFiniteError("features must be finite; some are NaN or infinite")
 
 
-GROUP_LABELS: Final = "group_labels"
-
-
 def group_labels(inputs: QueryInputs) -> Answer:
     """Client half: return `squares` Σ x_gc² and `with_sizes` Σ n_g x_gc, `(num_classes,)`, and `groups`, `(2,)`.
 
@@ -422,12 +421,7 @@ class GroupSums:
         )
         same = counts * (groups[:, :1] / np.maximum(counts.sum(axis=1, keepdims=True), 1))
         hidden = squares == 0
-        return cls(
-            np.where(hidden, same, squares),
-            np.where(hidden, same, with_sizes),
-            groups[:, 0],
-            groups[:, 1],
-        )
+        return cls(np.where(hidden, same, squares), np.where(hidden, same, with_sizes), groups[:, 0], groups[:, 1])
 
 
 def correlations(counts: IntArray | Values, sums: GroupSums) -> Values:

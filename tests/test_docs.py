@@ -60,8 +60,9 @@ def test_log_document_names_every_column() -> None:
     assert missing == []
 
 
-def test_strategies_document_names_every_strategy_and_the_parameters_of_the_further_ones() -> None:
-    from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, parse_strategy
+def test_strategies_document_names_every_strategy_and_the_parameters_and_ranges_of_the_further_ones() -> None:
+    from fedscout.engine.messages.calls import Cohort
+    from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, parse_strategy, space_of
 
     text = (DOCS / "strategies.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", text, re.MULTILINE))
@@ -70,6 +71,11 @@ def test_strategies_document_names_every_strategy_and_the_parameters_of_the_furt
         spec = parse_strategy(kind)
         assert all(f"`{name}`" in row for name in spec.parameters()), kind
         assert spec.paper in row
+        space = space_of(Cohort(10, 10, 0.1, server_rows=None, server_labels=True), kinds=[kind])
+        for name, found in space.parameters_of(kind).items():
+            default, low, high = re.search(rf"`{name}`(?: [^\d\s]+)? (\S+), (\S+) … ([^\s;]+)", row).groups()
+            assert (float(default), float(low)) == (spec.parameters()[name], found.low), name
+            assert high == "n" or float(high) == found.high, name
     assert all(f"`{kind}`" in text for kind in BUILT_IN_KINDS)
 
 

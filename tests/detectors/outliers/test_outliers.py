@@ -117,6 +117,10 @@ def test_many_clients_are_compared_in_projection() -> None:
     vectors = generator.normal(size=(12, 4000)).astype(np.float32)
     vectors[7] += 2
     exact = compare(vectors)
+    assert list(exact.distances.values()) == pytest.approx(outliers.mean_distances(vectors), rel=1e-9)
+    for clients, size in ((12, 256), (10, 4000)):
+        whole = compare(vectors, DetectionConfig(max_pairwise_clients=clients, projection_size=size))
+        assert told(whole) == told(exact)
     projected = compare(vectors, DetectionConfig(max_pairwise_clients=10, projection_size=256))
     assert projected.distances != exact.distances
     assert projected.distances == pytest.approx(exact.distances, rel=5 * np.sqrt(2 / 256))
@@ -200,24 +204,17 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(
 # -- Output divergence: what a client returns, and its value where it can be derived -----------------------------------
 
 
-def test_mean_output_averages_over_rows_not_chunks() -> None:
-    chunks = [np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], np.float32), np.array([[0.0, 1.0]], np.float32)]
-    data = samples(np.zeros((4, 3)))
-    inputs = QueryInputs(data, 2, {"model": np.zeros(1, np.float32)}, {}, lambda vector: iter(chunks))
-    np.testing.assert_array_equal(mean_output(inputs)["mean"].values, [0.5, 0.5])
-
-
-def test_the_mean_is_of_float64_and_the_model_is_run_in_float32() -> None:
-    outputs = np.tile(np.array([0.1, 0.9], np.float32), (1000, 1))
-    run: list[np.ndarray] = []
+def test_the_mean_output_is_of_rows_and_float64_and_the_model_is_run_in_float32() -> None:
+    """Chunks of 3,000 and of 1,000 rows; a sum in float32 would lose digits."""
+    parts, run = np.array([[1.0, 0.0], [0.1, 0.9]], np.float32), []
 
     def outputs_of(vector: np.ndarray) -> Iterator[np.ndarray]:
         run.append(vector)
-        yield outputs
+        yield from (np.tile(part, (rows, 1)) for part, rows in zip(parts, (3000, 1000), strict=True))
 
-    inputs = QueryInputs(samples(np.zeros((1000, 1))), 2, {"model": np.arange(2.0)}, {}, outputs_of)
-    mean = mean_output(inputs)["mean"].values
-    np.testing.assert_allclose(mean, outputs[0].astype(np.float64), rtol=1e-14)
+    inputs = QueryInputs(samples(np.zeros((4000, 1))), 2, {"model": np.arange(2.0)}, {}, outputs_of)
+    expected = [0.75, 0.25] @ parts.astype(np.float64)
+    np.testing.assert_allclose(mean_output(inputs)["mean"].values, expected, rtol=1e-14)
     assert run[0].dtype == np.float32
 
 
@@ -387,13 +384,6 @@ def test_effects_are_relative_to_the_median_client_over_all_repetitions() -> Non
     assert found.effects == pytest.approx({0: -0.75, 1: 0.0, 2: 0.0})
 
 
-def test_models_do_not_decide_where_clients_are_unlike() -> None:
-    found = of_parts([compared(*[1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99, 1.0, 3.0])] * 5)
-    finding = decide(found, explained="there is label skew")
-    assert not finding.measured
-    assert "there is label skew" in finding.sentence
-
-
 def test_tests_share_the_rate() -> None:
     """A p-value of 0.04 alone is an alarm at 0.05; as one of two tests it counts double, as one of three triple."""
     labels = ClientTest({0: 0.04, 1: 1.0, 2: 1.0}, {0: 0.5, 1: 0.0, 2: 0.0}, {0: (1,)}, "labels", "labels")
@@ -419,6 +409,13 @@ def test_two_whose_labels_are_contradicted_are_outliers_of_six_and_leave_no_majo
     test = ClientTest(p_values | {1: 0.001, 3: 0.001}, effects | {1: 0.9, 3: 0.9}, {}, source, source)
     found = decide(None, test) if source == "labels" else decide(test)
     assert (found.measured, found.flagged_clients) == (measured, (1, 3) if measured else ())
+
+
+@pytest.mark.parametrize(("effect", "told"), [(0.0, None), (0.3, "30%"), (1.7, "100%")])
+def test_the_share_of_random_labels_is_told_where_there_is_one(effect: float, told: str | None) -> None:
+    labels = ClientTest({0: 0.001, 1: 1.0, 2: 1.0}, dict.fromkeys(range(3), effect), {}, "labels", "labels")
+    sentence = decide(None, labels).sentence
+    assert told in sentence if told else "%" not in sentence
 
 
 def test_labels_and_models_have_effects_of_their_own_to_reach() -> None:

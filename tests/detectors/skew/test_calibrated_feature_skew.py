@@ -20,13 +20,7 @@ from fedscout.detectors.calibrated_feature_skew import (
     varying,
     within_covariance,
 )
-from fedscout.detectors.feature_skew import (
-    ClassMoments,
-    ClientTotals,
-    PooledMoments,
-    excess_variance,
-    row_norms,
-)
+from fedscout.detectors.feature_skew import ClassMoments, ClientTotals, PooledMoments, excess_variance, row_norms
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import holm, moment_matched_tail
 from fedscout.engine.data.federation import Names
@@ -87,7 +81,7 @@ def test_a_shift_in_closed_form() -> None:
     """
     shifts = two_clients(apart=0.5)
     np.testing.assert_allclose(shifts.statistics, 625 * 199 / (50 * 212.5))
-    np.testing.assert_allclose([shifts.mean, *shifts.variance, *shifts.third], [1, 2, 2, 8, 8])
+    np.testing.assert_allclose([*shifts.variance, *shifts.third], [2, 2, 8, 8])
     np.testing.assert_allclose(shifts.offsets, np.array([[-0.25], [0.25]]) / np.sqrt(212.5 / 199))
     np.testing.assert_allclose(shifts.p_values(), chi2.sf(625 * 199 / (50 * 212.5), 1))
 
@@ -299,7 +293,7 @@ def test_lengths_are_about_the_class_and_of_released_classes_alone() -> None:
     """Classes far apart add nothing; three rows of a third class, and the first of the others with them, are out."""
     features = np.array([[100.0], [102.0]] * 5 + [[0.0], [2.0]] * 10 + [[7.0]] * 3)
     labels = np.array([0] * 10 + [1] * 20 + [2] * 3)
-    asked = inputs(samples(features, labels), 3, {"per_deviation": np.array([0.5])}, {"by_class": True})
+    asked = inputs(samples(features, labels), 4, {"per_deviation": np.array([0.5])}, {"by_class": True})  # one absent
     np.testing.assert_allclose(row_norms(asked)["norms"].values, [20, 20 * 0.25, 20 * 0.0625])
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import chi2_contingency, chisquare, fisher_exact, random_table
+from scipy.stats import chi2_contingency, chisquare, fisher_exact, norm, random_table
 
 from fedscout.detectors import label_skew
 from fedscout.detectors.report import CalibratedFinding, Finding
@@ -131,6 +131,8 @@ def test_few_rows_are_compared_by_drawn_tables() -> None:
     assert "χ²" in label_skew.label_p_values(many, RATE, generator)[1]
     assert "noise" in label_skew.label_p_values(many, RATE, generator, noise_scale=0.5)[1]
     assert few[:, 2].sum() * few[0].sum() / few.sum() < label_skew.least_expected(4, RATE)
+    assert norm.isf(RATE / 4 / 2) ** 6 / (72 * label_skew.least_expected(4, RATE)) == pytest.approx(0.2)
+    assert [label_skew.number_of_draws(rate) for rate in (0.05, 1e-3, 1e-9)] == [999, 19_999, 100_000]
 
 
 def test_drawn_tables_have_the_law_of_independent_labels() -> None:
@@ -156,9 +158,12 @@ def test_drawn_tables_agree_with_the_exact_test(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_no_drawn_table_reaches_has_the_smallest_p_value() -> None:
-    """1 of 1,000: the table itself and 999 drawn ones, of which a client has one class alone in one of 80,000."""
-    p_values, _ = label_skew.label_p_values(8 * np.eye(3, dtype=int), RATE, np.random.default_rng(0))
-    assert p_values.tolist() == [0.001] * 3
+    """1 of 1,000: the table itself and 999 drawn ones, of which a client has one class alone in one of 80,000.
+
+    What all reach has the p-value 1.
+    """
+    for counts, p_value in ((8 * np.eye(3, dtype=int), 0.001), (np.full((3, 3), 8), 1)):
+        assert label_skew.label_p_values(counts, RATE, np.random.default_rng(0))[0].tolist() == [p_value] * 3
 
 
 def test_draws_that_end_early_decide_as_all_draws_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +202,7 @@ def test_many_that_differ_are_taken_out_in_few_comparisons(monkeypatch: pytest.M
     assert len(asked) <= 9
 
 
-@pytest.mark.parametrize("noise_scale", [0.0, 3.0])
+@pytest.mark.parametrize("noise_scale", [0.0, 6.0])
 def test_what_chance_makes_of_the_distance_is_taken_off(noise_scale: float) -> None:
     """Its mean over simulated clients of 500 rows that are like the reference, by counts with noise or without."""
     generator, rows = np.random.default_rng(0), 500
@@ -237,7 +242,7 @@ def test_the_reference_is_what_most_clients_share() -> None:
 
 
 def test_one_class_or_one_client_is_no_skew() -> None:
-    assert not decide(np.array([[10, 0], [20, 0]])).detected
+    assert decide(np.array([[10, 0], [20, 0]])).p_value == decide(np.array([[1000, 0], [2000, 0]])).p_value == 1
     assert not decide(np.array([[10, 5]])).measured
     assert decide(np.array([[10, 5], [5, 10]])).measured
     _, method = label_skew.label_p_values(np.array([[5, 1], [5, 0], [5, 0]]), RATE, np.random.default_rng(0))

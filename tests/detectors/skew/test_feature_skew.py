@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,8 @@ from fedscout.detectors import DetectionConfig, feature_skew
 from fedscout.detectors import feature_skew as calculated
 from fedscout.detectors.report import Finding, HeterogeneityReport
 from fedscout.detectors.statistics import NotFiniteError
-from fedscout.engine.data.client import CHUNK_ROWS, WithheldError
+from fedscout.engine.data.client import CHUNK_ROWS, Answer, QueryInputs, WithheldError
+from fedscout.engine.data.federation import Names
 from tests.detectors.federations import federation, gaussian_clients, inputs, let_out, most_alarms, report_of, samples
 
 
@@ -28,13 +30,13 @@ def pool(clients: Sequence[np.ndarray]) -> feature_skew.PooledMoments:
     return sums.pooled()
 
 
-def find(clients: Sequence[np.ndarray], scale: str = "standardised", threshold: float = 0.25) -> Finding:
+def find(clients: Sequence[np.ndarray]) -> Finding:
     pooled = pool(clients)
-    axes, total_variance = feature_skew.principal_axes(pooled, scale)
+    axes, total_variance = feature_skew.principal_axes(pooled)
     arrays = {"mean": pooled.mean, "axes": axes}
     asked = [inputs(samples(x), arrays=arrays) for x in clients]
     centroids = {k: feature_skew.feature_centroid(own)["centroid"].values for k, own in enumerate(asked)}
-    return feature_skew.decide_feature_skew(centroids, total_variance, threshold, scale)
+    return feature_skew.decide_feature_skew(centroids, total_variance, 0.25)
 
 
 def uneven_clients(num_features: int = 7) -> list[np.ndarray]:
@@ -72,17 +74,15 @@ def test_large_means_do_not_cancel() -> None:
     assert np.abs(literal - expected).max() > 1e-6
 
 
-@pytest.mark.parametrize("scale", ["standardised", "raw"])
-def test_centroids_are_those_of_pooled_pca(scale: str) -> None:
+def test_centroids_are_those_of_pooled_pca() -> None:
     clients = uneven_clients()
     rows = np.concatenate(clients).astype(np.float64)
-    deviations = rows.std(axis=0, ddof=1) if scale == "standardised" else np.ones(rows.shape[1])
-    scaled = (rows - rows.mean(axis=0)) / deviations
+    scaled = (rows - rows.mean(axis=0)) / rows.std(axis=0, ddof=1)
     axes = np.linalg.svd(scaled, full_matrices=False)[2][:2].T
     bounds = np.cumsum([len(x) for x in clients])[:-1]
     centroids = [part.mean(axis=0) for part in np.split(scaled @ axes, bounds)]
     largest = max(float(np.linalg.norm(a - b)) for a in centroids for b in centroids)
-    assert find(clients, scale).value == pytest.approx(largest, rel=1e-9)
+    assert find(clients).value == pytest.approx(largest, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,27 @@ def test_centroids_are_those_of_pooled_pca(scale: str) -> None:
 def test_either_solver_finds_the_leading_axes(
     num_features: int, is_iterative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three well separated eigenvalues leave no choice, to the direct solver nor, for many features, the iterative."""
+    """NumPy's; two well separated eigenvalues leave no choice. Each has its component of largest size positive."""
     solved = []
     monkeypatch.setattr("scipy.sparse.linalg.eigsh", lambda *a, **k: solved.append(1) or eigsh(*a, **k))
     generator = np.random.default_rng(3)
     basis = np.linalg.qr(generator.normal(size=(num_features, 3)))[0]
     covariance = basis @ np.diag([50.0, 20.0, 5.0]) @ basis.T + np.eye(num_features)
-    axes = feature_skew.principal_axes(feature_skew.PooledMoments(1000, np.zeros(num_features), covariance), "raw")[0]
-    np.testing.assert_allclose(np.abs(axes.T @ basis), np.eye(2, 3), atol=1e-10)
+    pooled = feature_skew.PooledMoments(1000, np.zeros(num_features), covariance)
+    axes = feature_skew.principal_axes(pooled)[0]
+    deviations = np.sqrt(np.diag(covariance))
+    expected = np.linalg.eigh(covariance / np.outer(deviations, deviations))[1][:, [-1, -2]]
+    expected *= np.sign(expected[np.abs(expected).argmax(axis=0), [0, 1]])
+    np.testing.assert_allclose(axes * deviations[:, None], expected, atol=1e-9)
     assert bool(solved) == is_iterative
-    again = feature_skew.principal_axes(feature_skew.PooledMoments(1000, np.zeros(num_features), covariance), "raw")[0]
-    assert again.tobytes() == axes.tobytes()
+    assert feature_skew.principal_axes(pooled)[0].tobytes() == axes.tobytes()
 
 
-def test_axes_have_a_fixed_sign_and_do_not_depend_on_the_order_of_clients() -> None:
-    clients = uneven_clients()
-    axes = feature_skew.principal_axes(pool(clients), "raw")[0]
-    assert np.all(axes[np.abs(axes).argmax(axis=0), [0, 1]] > 0)
-    np.testing.assert_allclose(feature_skew.principal_axes(pool(clients[::-1]), "raw")[0], axes, atol=1e-9)
+def test_axes_do_not_depend_on_the_order_of_clients() -> None:
+    axes, reordered = (
+        feature_skew.principal_axes(pool(some))[0] for some in (uneven_clients(), uneven_clients()[::-1])
+    )
+    np.testing.assert_allclose(reordered, axes, rtol=1e-7)
 
 
 def test_two_points_in_closed_form() -> None:
@@ -140,7 +143,7 @@ def test_constant_features_and_a_single_feature() -> None:
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=12))
 def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, float]]) -> None:
-    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5, "raw")
+    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5)
     largest = max(np.hypot(a - c, b - d) for a, b in points for c, d in points)
     assert finding.value == pytest.approx(largest)
     assert finding.detected == (finding.value > 1.0)
@@ -150,29 +153,43 @@ def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, f
 def test_two_groups_have_their_median_between_them() -> None:
     """Nobody is farther than the threshold of 1 from the median at 0, but the farthest are told."""
     groups = {0: (-0.7, 0), 1: (-0.7, 0), 2: (0.7, 0), 3: (0.7, 0)}
-    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in groups.items()}, 4.0, 0.5, "raw")
+    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in groups.items()}, 4.0, 0.5)
     assert finding.value == pytest.approx(1.4)
     assert finding.client_values == pytest.approx(dict.fromkeys(range(4), 0.7))
     assert finding.flagged_clients == (0, 1, 2, 3)
 
 
+def test_one_far_client_is_flagged_and_the_farthest_pair_named() -> None:
+    """The median is at (0.05, 0.05); nobody else is farther from it than the threshold of 1."""
+    places = {0: (0, 0), 1: (0.1, 0), 2: (-0.1, 0.1), 3: (5, 0.1), 4: (0.1, 0.1)}
+    centroids = {k: np.array(place) for k, place in places.items()}
+    finding = feature_skew.decide_feature_skew(centroids, 4.0, 0.5, Names(clients=tuple("PQRST")))
+    assert finding.flagged_clients == (3,)
+    assert finding.value == pytest.approx(5.1)
+    assert re.findall("[P-T]", finding.sentence.split("threshold")[0].split("(")[1]) == ["R", "S"]
+
+
 def test_too_many_features_send_no_triangle() -> None:
-    answer = feature_skew.feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": 4}))
-    assert set(answer) == {"sum"}
+    for most, told in ((4, {"sum"}), (5, {"sum", "scatter"})):
+        assert (
+            set(feature_skew.feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": most}))) == told
+        )
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_features_must_be_finite(value: float) -> None:
+@pytest.mark.parametrize("query", [feature_skew.feature_moments, feature_skew.feature_histogram])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_must_be_finite(value: float, query: Callable[[QueryInputs], Answer]) -> None:
     features = np.zeros((6, 2))
     features[3, 1] = value
+    arrays = {"start": np.zeros(2), "width": np.ones(2)}
     with pytest.raises(NotFiniteError, match="features") as caught:
-        feature_skew.feature_moments(inputs(samples(features), config={"max_features": 4}))
+        query(inputs(samples(features), arrays=arrays, config={"max_features": 4, "bins": 4}))
     assert not any(character.isdigit() for character in str(caught.value))  # it leaves the client
 
 
 def test_no_client_no_moments_and_one_client_no_comparison() -> None:
     assert feature_skew.MomentSums().pooled() is None
-    finding = feature_skew.decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25, "raw")
+    finding = feature_skew.decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25)
     assert (finding.measured, finding.detected) == (False, False)
 
 
@@ -301,6 +318,8 @@ def test_pooled_sums_are_those_of_the_pooled_rows() -> None:
         np.testing.assert_allclose(moments.variances[label], rows[labels == label].var(axis=0, ddof=1), rtol=1e-9)
     np.testing.assert_allclose(moments.totals[1], rows[len(clients[0][1]) :][:60].sum(axis=0), rtol=1e-12)
     assert (moments.means[3] == 0).all()
+    few = moments_of([(np.array([[1.0], [3.0], [9.0]]), np.array([0, 0, 1]))], num_classes=2, min_release=1)
+    assert few.variances.tolist() == [[2], [0]]  # of two rows, and of one
 
 
 def test_withheld_classes_are_zero() -> None:
@@ -332,7 +351,8 @@ def test_a_client_of_wider_rows_has_its_ratio_of_variances_by_hand() -> None:
     generator = np.random.default_rng(0)
     labels = np.repeat([0, 1], [6, 9])
     clients = [(generator.normal(scale=scale, size=(15, 2)), labels) for scale in (1.0, 3.0)]
-    moments = moments_of(clients, num_classes=3)
+    of_another_class = (generator.normal(size=(9, 2)), np.full(9, 2))
+    moments = moments_of([*clients, of_another_class], num_classes=3)
     own = np.array([clients[1][0][labels == label].astype(np.float32).var(axis=0, ddof=1) for label in (0, 1)])
     pooled = [np.concatenate([rows[labels == label] for rows, _ in clients]) for label in (0, 1)]
     everyone = np.array([rows.var(axis=0, ddof=1) for rows in pooled])
@@ -424,28 +444,40 @@ def test_a_class_of_which_nobody_knows_a_covariance_has_that_of_all() -> None:
     found = measured(clients, 2, min_release=1)
     assert found.correlation(np.array([1.0, 1.0]), np.arange(3)) is None
     assert found.traces(np.array([1.0, 1.0]), np.arange(3), (4.0, 6.0)) == (4.0, 6.0)
+    two_rows = feature_skew.ClassCovariances(1, 1)  # 1 and 2 have one degree of freedom, and a scatter of 0.5
+    two_rows.add(2, np.array([3.0]), np.array([0.5]), np.array([2]), np.array([[3.0]]))
+    correlation, rows = two_rows.correlation(np.ones(1), np.arange(1))
+    assert (correlation.item(), rows) == pytest.approx((1, 0.5))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_traces_are_about_unbiased_out_of_few_rows(correlation: float) -> None:
-    """tr R² = d + d (d − 1) ρ²; what 60 rows of 20 features add to it by chance, 6 on average, is taken off."""
+    """tr R² = d + d (d − 1) ρ², and tr R³ by the eigenvalues 1 + (d − 1) ρ and 1 − ρ.
+
+    What 60 rows of 20 features add to tr R² by chance, 6 on average, is taken off, and so are 20 of tr R³.
+    """
     traces = []
     for seed in range(40):
         found = measured(drawn(np.random.default_rng(seed), [[60]], 20, (correlation,)), 1)
-        traces.append(found.traces(np.array([60.0]), np.arange(20), (0.0, 0.0))[0] * 80 / 60)
-    assert np.mean(traces) == pytest.approx(20 + 20 * 19 * correlation**2, rel=0.1)
+        traces.append(np.array(found.traces(np.array([60.0]), np.arange(20), (0.0, 0.0))) * 80 / 60)
+    pooled, alone = (found.traces(np.array([60.0]), np.arange(20), of_all) for of_all in ((8.0, 6.0), (0.0, 0.0)))
+    assert np.subtract(pooled, alone) == pytest.approx(np.array([8.0, 6.0]) * 20 / (20 + 59**2 / 60))
+    expected = [20 + 20 * 19 * correlation**2, (1 + 19 * correlation) ** 3 + 19 * (1 - correlation) ** 3]
+    assert np.mean(traces, axis=0) == pytest.approx(expected, rel=0.1)
 
 
 def test_too_many_numbers_are_not_kept() -> None:
-    assert feature_skew.ClassCovariances.fit(10, 300)
-    assert not feature_skew.ClassCovariances.fit(10, 4096)
+    """Six of each class, and of what is withheld: six times 349,525 are two less than 2^21."""
+    assert feature_skew.ClassCovariances.fit(349_524, 3)
+    assert not feature_skew.ClassCovariances.fit(349_525, 3)
 
 
 # -- Feature skew of rows that belong together: design effects, and few false alarms -----------------------------------
 
 
-def told(rows: np.ndarray, groups: np.ndarray) -> dict[str, np.ndarray]:
-    arrays = {"per_deviation": np.ones(rows.shape[1]), "means": np.zeros((1, rows.shape[1]))}
+def told(rows: np.ndarray, groups: np.ndarray, mean: float = 0.0, deviation: float = 1.0) -> dict[str, np.ndarray]:
+    shape = rows.shape[1]
+    arrays = {"per_deviation": np.full(shape, 1 / deviation), "means": np.full((1, shape), mean)}
     asked = inputs(samples(rows), arrays=arrays, config={"by_class": False}, min_release=1)
     return dict(let_out(feature_skew.group_norms(replace(asked, groups=groups)), 1))
 
@@ -455,7 +487,12 @@ def test_sums_over_groups_and_their_spread_by_hand() -> None:
 
     |y|² of the groups are 9 and 1: mean 5, mean of squares 41, so the squared coefficient is 41/25 - 1.
     """
-    answer = told(np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9]))
+    rows, groups = np.array([[1.0], [2.0], [-1.0]]), np.array([4, 4, 9])
+    answer, elsewhere = told(rows, groups), told(5 + 2 * rows, groups, mean=5.0, deviation=2.0)
+    assert {name: values.tolist() for name, values in elsewhere.items()} == {
+        "squares": [10],
+        "norms": [3, 2, 5, 10, 82],
+    }
     assert answer["squares"].tolist() == [10]
     assert answer["norms"].tolist() == [3, 2, 5, 10, 82]
     found = feature_skew.FeatureGroups.read({0: answer})
@@ -471,6 +508,14 @@ def test_the_design_effect_by_hand() -> None:
     rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
     found = feature_skew.FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
     assert found.effects[0].tolist() == [1.25]
+
+
+def test_groups_go_on_from_chunk_to_chunk() -> None:
+    """Rows of 1 in groups of three, but for the last of one: sums of 3, whose squares are 9."""
+    whole = CHUNK_ROWS // 3 + 1
+    answer = told(np.ones((3 * whole + 1, 1)), np.arange(3 * whole + 1) // 3)
+    assert answer["norms"].tolist() == [3 * whole + 1, whole + 1, 9 * whole + 1, 9 * whole + 1, 81 * whole + 1]
+    assert feature_skew.FeatureGroups.read({}) is None
 
 
 QUICK = {"outlier_repetitions": 1, "outlier_min_flags": 1}

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedscout.detectors.feature_skew import FEATURE_MOMENTS
-from fedscout.detectors.queries import CLIENT_QUERIES, MEAN_OUTPUT
+from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import Embedding, ServerModel, products_on
@@ -171,7 +170,7 @@ IN_LANES = HostDevice("cpu", in_lanes=True)
 
 def asked(federation: Federation, device: HostDevice, name: str) -> QueryResults:
     host = ClientHost(federation, CLIENT_QUERIES, device)
-    arrays = {"model": host.initial_vector(3)} if name == MEAN_OUTPUT else {}
+    arrays = {"model": host.initial_vector(3)} if name == "mean_output" else {}
     clients = tuple(range(federation.num_clients))
     return host.query(HostCall(clients, Session(), {FUNCTION_KEY: name, "max_features": 1000}, arrays=arrays))
 
@@ -182,7 +181,7 @@ def embedded() -> Federation:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [FEATURE_MOMENTS, MEAN_OUTPUT])
+@pytest.mark.parametrize("name", ["feature_moments", "mean_output"])
 @pytest.mark.parametrize("make", [uneven_federation, images, embedded])
 def test_answers_are_those_of_a_core(make: Callable[[], Federation], name: str) -> None:
     there, here = (asked(make(), device, name) for device in (IN_LANES, HostDevice()))

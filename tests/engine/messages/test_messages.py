@@ -396,13 +396,14 @@ def test_the_range_of_one_begins_at_one() -> None:
     assert one.per_raised.tolist() == [before.per_unit / 2]
 
 
-def test_sums_that_float64_can_not_hold_are_exact() -> None:
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_that_float64_can_not_hold_are_exact(sign: int) -> None:
     """(2^24 − 1)(2^29 − 1) + (2^24 − 1)(2^29 − 2) is odd and nearly 2^54."""
     scale = scale_for(2**30)
     value = np.float32((2**24 - 1) / 2**15)
     assert scale.per_unit == 2**15
-    total = scale.total(np.full((2, 1), value), [2**29 - 1, 2**29 - 2])
-    assert total.tolist() == [(2**24 - 1) * (2**30 - 3)]
+    total = scale.total(np.full((2, 1), sign * value), [2**29 - 1, 2**29 - 2])
+    assert total.tolist() == [sign * (2**24 - 1) * (2**30 - 3)]
 
 
 @pytest.mark.parametrize("elements", [1, 2, 7, 12])

@@ -121,7 +121,7 @@ def test_the_best_of_equal_candidates_is_wrongly_better_as_often_as_is_said(
 def test_more_candidates_ask_for_more_and_for_no_more_than_bonferroni(error: float, count: int) -> None:
     found = [critical_value(count, error, 0.25, num_tried) for num_tried in (1, 2, 8, 100)]
     assert found == sorted(found)
-    assert found[0] == critical_value(count, error)
+    assert found[0] == critical_value(count, error) == critical_value(count, error, 0.25)
     assert found[3] <= -stats.t.ppf(error / 200, count - 1) * (1 + 1e-6)
     assert critical_value(count, error, 0.0, 8) == critical_value(count, error)  # seeds that share no rows
 
@@ -147,6 +147,17 @@ def test_the_scale_s_uncertainty_is_a_floor_and_no_addition() -> None:
     assert paired_difference(ours, baseline, resolution=0.01) == paired_difference(ours, baseline)
     coarse = paired_difference(ours, baseline, resolution=0.5)
     assert (coarse.low or 0) < (paired_difference(ours, baseline).low or 0)
+
+
+@pytest.mark.parametrize("resolution", [0.0, 0.01, 0.5])
+def test_the_ends_of_as_many_seeds_are_as_far_from_the_mean_as_of_these(resolution: float) -> None:
+    """Where the scale is coarse, and where it is not."""
+    ours, nothing, ratio = [0.1, 0.2, 0.25], [0.0] * 3, 0.25
+    found = paired_difference(ours, nothing, 0.05, resolution, ratio, num_tried=4)
+    below, above = (intervals.half_width(ours, 3, 0.05, resolution, ratio, num_tried) for num_tried in (4, 1))
+    assert (found.low, found.high) == pytest.approx((found.mean - below, found.mean + above))
+    equal = paired_difference([0.2] * 3, nothing, 0.05, 0.01)  # the uncertainty of the scale alone
+    assert (equal.high or 0) - 0.2 == pytest.approx(intervals.half_width([0.2] * 3, 3, 0.05, 0.01, 0.0, 1))
 
 
 def test_where_no_error_is_allowed_there_is_no_interval() -> None:
@@ -313,6 +324,7 @@ def test_it_is_hopeless_where_the_best_mean_that_is_left_would_not_do() -> None:
     assert design.is_futile([score - 0.009 for score in some], nothing)
     assert not design.is_futile(some[:2], nothing)
     assert not design.is_futile(some * 5, nothing * 5)
+    assert not design.is_futile([0.01, -0.01] * 50, nothing * 5)  # the last look has been
 
 
 def test_the_last_look_of_many_challengers_asks_for_more_and_three_differences_are_too_few_to_give_up() -> None:
