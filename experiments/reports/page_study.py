@@ -105,7 +105,7 @@ def _chosen(trial: Trial, names: Names) -> Iterator[str]:
     rounds = trial.clients.get("rounds")
     if trial.selection is None or not rounds:
         return
-    idle = [client for client, count in zip(trial.clients["id"], rounds, strict=False) if not count]
+    idle = [int(client) for client, count in zip(trial.clients["id"], rounds, strict=False) if not count]
     text = f"{trial.selection} selected the clients: each trained in {min(rounds)} to {max(rounds)} of "
     text += f"{trial.num_rounds} rounds"
     yield text + (f"; {names.some_clients(idle)} never trained." if idle else ".")

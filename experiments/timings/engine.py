@@ -263,7 +263,7 @@ def time_engine(
             ends.append(time.perf_counter())
             times[f"fedscout, {strategy}"] = RoundTimes(
                 round_seconds=whole_rounds(ends, task.rounds),
-                accuracy=result.round_accuracy[-1],
+                accuracy=result.rounds["accuracy"][-1],
                 phases={phase: spent / task.rounds for phase, spent in result.seconds.items() if phase != "total"},
             )
         return runner.num_hosts, times

@@ -339,7 +339,7 @@ def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -
 
 
 def _deciding_rows(trial: Trial, measure: Measure) -> int:
-    counts = [count for count in trial.clients["num_examples"] if count]
+    counts = [int(count) for count in trial.clients["num_examples"] if count]
     if measure.of == "worst":
         return min(counts, default=0) * -(-len(counts) // WORST_OF)
     return sum(counts)
