@@ -164,6 +164,11 @@ def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
     return len(words & sent) > QUOTED_SHARE * len(words)
 
 
+def opening_messages(situation: RecommendationContext, settings: RecommenderConfig) -> list[Message]:
+    """Return the messages of a first request for one answer."""
+    return [system_message(situation, settings.prompt), user_message(situation, settings.format)]
+
+
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:
     """Return a language model's recommendation.
 
@@ -176,8 +181,7 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
         NoValidAnswerError: If there is no valid answer.
     """
     settings = model.settings
-    messages = [system_message(situation, settings.prompt), user_message(situation, settings.format)]
-    conversation = converse(model, messages, situation.space)
+    conversation = converse(model, opening_messages(situation, settings), situation.space)
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))
     answer, replies = conversation.answer, conversation.replies
