@@ -335,6 +335,7 @@ Who = Annotated[
 Replay = Annotated[
     Path | None, typer.Option("--replay", help="Recorded exchanges (llm.jsonl) to replay without a network.")
 ]
+Prompt = Annotated[bool, typer.Option("--prompt", help="Print what a language model would receive; nothing is sent.")]
 
 
 def recommend(
@@ -344,6 +345,7 @@ def recommend(
     report: Report = None,
     source: Who = None,
     replay: Replay = None,
+    prompt: Prompt = False,
     out: Out = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -367,8 +369,17 @@ def recommend(
         recommender_config.text if text is None else text,
         report,
     )
-    folder = default_folder(config) if out is None and asks_model(config, request.source) else out
     progress = TrialProgress()
+    if prompt:
+        with progress.live():
+            messages = workflow.prompt(config, request, progress.display(), verbose)
+        if as_json:
+            show_json({"messages": [message.model_dump() for message in messages]})
+        else:
+            for message in messages:
+                out_console().print(f"{message.role}:\n{message.content}\n", soft_wrap=True)
+        return
+    folder = default_folder(config) if out is None and asks_model(config, request.source) else out
     with progress.live():
         recommended = workflow.recommend(config, request, folder, progress.display(), verbose)
     if as_json:

@@ -123,8 +123,7 @@ def choose(
     """
     fallback_reason = None
     if asks_model(config, wanted.source):
-        text_suffices = wanted.text is not None and wanted.report is None
-        context = asked if text_suffices else replace(asked, diagnosis=diagnosis())
+        context = told_to_model(wanted, asked, diagnosis)
         try:
             with language_model(config, folder) as model:
                 return recommend_by_llm(context, model), context
@@ -141,6 +140,14 @@ def choose(
     recommendation = recommend_by_rules(context)
     notes = () if fallback_reason is None else (fallback_reason,)
     return replace(recommendation, notes=(*notes, *recommendation.notes), instead_of_model=fallback_reason), context
+
+
+def told_to_model(
+    wanted: RecommendationRequest, asked: RecommendationContext, diagnosis: Callable[[], Diagnosis]
+) -> RecommendationContext:
+    """Return what a language model receives: a description alone, or the context with a diagnosis."""
+    text_suffices = wanted.text is not None and wanted.report is None
+    return asked if text_suffices else replace(asked, diagnosis=diagnosis())
 
 
 NAME = "one_shot.json"

@@ -46,9 +46,11 @@ from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
 from fedscout.search.config import ONE_SHOT
+from fedscout.search.language_model import Message
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
+from fedscout.search.searchers.llm import opening_messages
 from fedscout.search.study import (
     ASKS_A_LANGUAGE_MODEL,
     StudyOutcome,
@@ -261,8 +263,46 @@ def recommend(
         UserError: If the request can't be fulfilled.
     """
     one_shot.check_wanted(config, wanted)
+    with _asking(config, wanted, out, Pipeline(config, display, verbose, built=federation)) as asking:
+        folder, place = asking.folder, None if asking.folder is None else asking.folder.path
+        recommendation, context = one_shot.choose(asking.config, wanted, asking.context, asking.diagnosis, place)
+        recommended = one_shot.Recommended(recommendation, context, asking.report)
+        if folder is not None:
+            folder.write_json(RECOMMENDATION_FILE, recommended.document(asking.config))
+        return recommended
+
+
+def prompt(
+    config: StudyConfig, wanted: one_shot.RecommendationRequest, display: Display = SILENT, verbose: bool = False
+) -> list[Message]:
+    """Return the messages that `recommend` would send to a language model; nothing is sent.
+
+    Raises:
+        UserError: If the request can't be fulfilled.
+    """
+    wanted = replace(wanted, source="llm")
+    with _asking(config, wanted, None, Pipeline(config, display, verbose)) as asking:
+        context = one_shot.told_to_model(wanted, asking.context, asking.diagnosis)
+        return opening_messages(context, config.recommender)
+
+
+@dataclass
+class _Asking:
+    """What a recommendation is made from; the federation is measured when a diagnosis is needed."""
+
+    config: StudyConfig
+    context: RecommendationContext
+    diagnosis: Callable[[], Diagnosis]
+    folder: RunFolder | None
+    report: HeterogeneityReport | None
+
+
+@contextmanager
+def _asking(
+    config: StudyConfig, wanted: one_shot.RecommendationRequest, out: Path | None, pipeline: Pipeline
+) -> Iterator[_Asking]:
+    """Open the folder of a recommendation, if one is given, and yield what it is made from."""
     report = None if wanted.report is None else read_report(wanted.report)
-    pipeline = Pipeline(config, display, verbose, built=federation)
     by_words = wanted.text is not None and one_shot.asks_model(config, wanted.source)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
     if report is not None:
@@ -282,25 +322,19 @@ def recommend(
     )
 
     def diagnosis() -> Diagnosis:
-        nonlocal report
-        if report is None:
+        if asking.report is None:
             checks.check_precision(config.training.local(), pipeline.federation)
             if folder is not None:
                 run_folder.bind(folder, config, pipeline.digest)
             with pipeline.place(config.detection.num_rounds) as runner:
-                report = pipeline.detect(runner, folder)
-        return diagnose(report, pipeline.federation.feature_names if wanted.report is None else ())
+                asking.report = pipeline.detect(runner, folder)
+        return diagnose(asking.report, pipeline.federation.feature_names if wanted.report is None else ())
 
     digest = pipeline.digest if pipeline.built is not None and out is not None else None
     opened = _NO_FOLDER if out is None else run_folder.open_run_folder(out, config, digest)
     with opened as folder:
-        recommendation, context = one_shot.choose(
-            config, wanted, request_context, diagnosis, None if folder is None else folder.path
-        )
-        recommended = one_shot.Recommended(recommendation, context, report)
-        if folder is not None:
-            folder.write_json(RECOMMENDATION_FILE, recommended.document(config))
-        return recommended
+        asking = _Asking(config, request_context, diagnosis, folder, report)
+        yield asking
 
 
 def run_training(

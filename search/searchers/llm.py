@@ -3,7 +3,8 @@
 **One answer**, from a diagnosis or a description by a person. The answer is validated against the search space of the
 federation. An invalid one is returned to the model with its faults, up to three times; then the recommendation fails,
 with the last answer and its faults. Constrained decoding does not enforce a number's range, and at temperature 0 a
-small model repeats its wrong answer: from the second correction on the temperature is raised.
+small model repeats its wrong answer: from the second correction on the temperature is raised. A reason that repeats the
+correction is not the model's own and is discarded.
 
 **Multi-shot.** The model receives the diagnosis, if there is one, all earlier trials with their fitness, best first,
 then the question; it is instructed to balance exploration and exploitation and never to repeat. So its trials run
@@ -26,6 +27,7 @@ as its reference, there are no further proposals.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -63,6 +65,8 @@ LONGEST_RETURNED = 2000
 """Characters of an invalid answer that go back to the model."""
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 """Minimum temperature of a request, by the number of invalid and refused answers in the conversation."""
+QUOTED_SHARE = 0.5
+"""A reason is a quotation if more than this share of its words stand in a correction: small models paraphrase it."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +146,27 @@ def converse(
             conversation.faults = error.faults
         else:
             if (refusal := refuse(answer)) is None:
-                conversation.answer, conversation.faults = answer, ()
+                reason = "" if _quotes(answer.reason, corrections) else answer.reason
+                conversation.answer, conversation.faults = replace(answer, reason=reason), ()
                 break
             conversation.faults, tried = (refusal,), already_tried
             conversation.num_refused += 1
         corrections += correction(conversation.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED], tried)
     return conversation
+
+
+def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
+    """Return whether most words of a reason are from the corrections, other than from the answers returned in them."""
+    corrections_text = " ".join(message.content for message in corrections if message.role == "user")
+    words, sent = (
+        {word for word in re.findall(r"\w+", text.lower()) if not word.isdigit()} for text in (reason, corrections_text)
+    )
+    return len(words & sent) > QUOTED_SHARE * len(words)
+
+
+def opening_messages(situation: RecommendationContext, settings: RecommenderConfig) -> list[Message]:
+    """Return the messages of a first request for one answer."""
+    return [system_message(situation, settings.prompt), user_message(situation, settings.format)]
 
 
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:
@@ -162,8 +181,7 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
         NoValidAnswerError: If there is no valid answer.
     """
     settings = model.settings
-    messages = [system_message(situation, settings.prompt), user_message(situation, settings.format)]
-    conversation = converse(model, messages, situation.space)
+    conversation = converse(model, opening_messages(situation, settings), situation.space)
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))
     answer, replies = conversation.answer, conversation.replies

@@ -121,6 +121,34 @@ def test_corrections_after_the_first_are_asked_with_temperature_and_the_studys_s
     assert [(asked.body["temperature"], asked.body["seed"]) for asked in at.asked] == [(0.0, 5), (0.0, 5), (0.7, 5)]
 
 
+@pytest.mark.parametrize(
+    ("reason", "is_own"),
+    [
+        ("answer with one valid JSON object alone", False),
+        ("I ANSWER with one valid JSON object, as told", False),
+        ("proximal_mu of fedprox must be in [0.0001, 1] (log), got 1000.0", False),
+        ("fedprox", False),
+        ("a proximal_mu of 0.1 limits drift", True),
+        ("clients drift", True),
+        ("", True),
+    ],
+)
+def test_the_words_of_a_correction_are_no_reason(asking: Asking, reason: str, is_own: bool) -> None:
+    found, _ = asking([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
+    unexplained, _ = asking([chooses("fedprox", reason="", proximal_mu=0.1)])
+    assert found.spec == PROX
+    (reason_of_program,) = unexplained.reasons
+    explanation = reason if reason and is_own else reason_of_program.explanation
+    assert found.reasons == (replace(reason_of_program, explanation=explanation),)
+
+
+def test_what_a_model_says_twice_is_its_own_reason(asking: Asking) -> None:
+    """Its first answer stands in the conversation, too."""
+    reason = "the labels of the clients differ a lot, so they drift"
+    found, _ = asking([chooses("fedprox", reason, proximal_mu=7), chooses("fedprox", reason, proximal_mu=0.1)])
+    assert found.reasons[0].explanation == reason
+
+
 def test_tokens_of_all_answers_are_added_and_not_known_where_one_answer_did_not_count(asking: Asking) -> None:
     """Two answers of 1000 and 50 tokens."""
     uncounted, _ = asking([says("hm", usage=None), GOOD])
