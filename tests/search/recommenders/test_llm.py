@@ -324,7 +324,7 @@ def test_unusual_line_breaks_in_a_text_do_not_break_the_record(model_at: ModelAt
     assert exchange.reply.text == text
 
 
-DAMAGED = (WHOLE := gzip.compress(b'{"version": 1}\n'))[:12] + bytes([WHOLE[12] ^ 0xFF]) + WHOLE[13:]
+DAMAGED = (WHOLE := gzip.compress(b'{"version": 1}\n', mtime=0))[:12] + bytes([WHOLE[12] ^ 0xFF]) + WHOLE[13:]
 
 
 @pytest.mark.parametrize(
