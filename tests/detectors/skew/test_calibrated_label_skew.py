@@ -237,7 +237,7 @@ def test_the_reference_is_what_most_clients_share() -> None:
     uneven = np.array([[0.6, 0.3, 0.1], [0.5, 0.2, 0.3], [0.1, 0.3, 0.6]])  # medians 0.5, 0.3 and 0.3
     np.testing.assert_allclose(label_skew.reference_shares(uneven, np.ones(3) / 3), np.array([5, 3, 3]) / 11)
     # Clients of one class each have no median in common; all their rows together have a quarter of each class.
-    effects = [evidence.effect for evidence in decide(100_000 * np.eye(4, dtype=int)).clients.values()]
+    effects = [evidence.effect for evidence in decide(100_000 * np.eye(4, 5, dtype=int)).clients.values()]
     assert effects == pytest.approx([0.75] * 4, abs=1e-3)
 
 
