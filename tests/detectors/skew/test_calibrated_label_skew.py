@@ -89,6 +89,8 @@ def test_where_all_differ_all_are_flagged() -> None:
     counts = np.array([[900, 100], [700, 300], [500, 500], [100, 900]])
     assert decide(counts, min_effect=0.05).detected
     assert {0, 3} <= set(decide(counts, min_effect=0.05).flagged_clients)
+    twelve = np.stack([np.linspace(50, 950, 12), np.linspace(950, 50, 12)], axis=1).astype(int)
+    assert len(decide(twelve).flagged_clients) > 6
 
 
 def test_a_certain_but_small_difference_is_not_called_skew() -> None:
