@@ -87,7 +87,7 @@ def test_where_an_epoch_is_one_batch_the_bare_loop_gives_our_model(name: WorkNam
     theirs = grid.facts.layout.join({key: value.numpy() for key, value in net.state_dict().items()})
     assert not np.allclose(theirs, grid.initial_vector(seed=0), rtol=0, atol=1e-4), "nothing was trained"
     np.testing.assert_allclose(result.vector, theirs, rtol=0, atol=1e-6)
-    assert list(result.round_accuracy) == pytest.approx(accuracies)
+    assert list(result.rounds["accuracy"]) == pytest.approx(accuracies)
 
 
 @pytest.mark.stress
