@@ -131,9 +131,9 @@ class ReleasedCounts:
 
     @classmethod
     def whole(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
-        """Return the counts of clients that withhold nothing, at least one, each of shape `(classes,)`."""
+        """Return the counts of clients that withhold nothing, each of shape `(classes,)`."""
         clients = tuple(sorted(counts))
-        told = np.stack([counts[client] for client in clients])
+        told = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
         return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
 
     def of(self, positions: IntArray) -> ReleasedCounts:
