@@ -107,10 +107,8 @@ FEWEST_ROWS: Final = 1e-6
 
 def label_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, the rows of each class, shape `(num_classes,)`, and `min_release`, shape `(1,)`."""
-    return {
-        "counts": CountAggregate(own_counts(inputs)),
-        "min_release": RowAggregate(np.array([inputs.min_release]), 0),
-    }
+    min_release = RowAggregate(np.array([inputs.min_release]), 0)
+    return {"counts": CountAggregate(own_counts(inputs)), "min_release": min_release}
 
 
 @dataclass(frozen=True)

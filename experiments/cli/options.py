@@ -38,9 +38,9 @@ Settings = Annotated[
 
 def out_folder(place: str | Path) -> Path:
     """Return a path unchanged; for a URI, a local folder whose files are synchronized while the command runs."""
-    from fedscout.engine.runtime.files import is_address, mounted, storage_at
+    from fedscout.engine.runtime.files import mounted, storage_at
 
-    if isinstance(place, Path) or not is_address(place):  # a default is a path
+    if isinstance(place, Path) or "://" not in place:  # a default is a path
         return Path(place)
     storage = storage_at(place)
     if isinstance(storage, Path):
