@@ -73,13 +73,8 @@ INVALID: dict[str, Play] = {
     "withheld": says("", finish_reason="content_filter"),
     "refusal": says(None, refusal="I'm sorry, I can't assist with that."),
     "out of range": chooses("fedprox", proximal_mu=1000.0),
-    "unknown strategy": chooses("fedbest"),
-    "missing parameter": chooses("fedprox"),
-    "foreign parameter": chooses("fedavg", learning_rate=0.1),
-    "does not fit the clients": chooses("krum", num_malicious_nodes=9),
     "huge": says('{"kind": "fedprox", "proximal_mu": 0.1, "x": "' + "y" * 100_000 + '"}'),
     "code": chooses("custom", path="os:system", values={"command": "touch owned"}),
-    "several": says('{"kind": "fedavg"} {"kind": "fedmedian"}'),
 }
 
 
