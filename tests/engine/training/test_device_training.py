@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -331,11 +332,8 @@ def test_where_memory_runs_out_half_as_many_go_on_and_it_is_told_once(scarce: li
     assert notes.count(one.memory_note) == 1
 
 
-def test_memory_for_nobody_is_the_client_s_failure(scarce: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> Tensor:
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(ClientLanes, "_make_steps", none)
+def test_memory_for_nobody_is_the_client_s_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClientLanes, "_make_steps", Mock(side_effect=torch.OutOfMemoryError("no room")))
     results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), ABLE, TRAININGS["plain"])
     assert sorted(results.failures) == list(ABLE)
     assert "memory" in results.failures[0]
