@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import LostStatesError
 from fedscout.engine.grid.host_grid import HostGrid
@@ -31,16 +29,11 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, INDIVIDUAL, Variates, rounds_of, spec_of
-from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, uneven_federation
+from tests.engine.federations import huge, uneven_federation
 from tests.faults.mortal import Counted, MortalCount
 from tests.faults.raylets import NODE, agent_of, cluster_of, kill_node, num_alive, raylet_of, wait_for_nodes
 
 NUM_ROUNDS = 4
-
-
-def wide() -> nn.Module:
-    """A dense net of 300,003 parameters: 1.2 MB an answer, too large to come straight back: its node keeps it."""
-    return nn.Sequential(nn.Linear(NUM_FEATURES, 30_000), nn.ReLU(), nn.Linear(30_000, NUM_CLASSES))
 
 
 def told(result: Trial, grid: HostGrid[Any]) -> dict[str, Any]:
@@ -93,7 +86,7 @@ def lost_answers(cluster: Any) -> tuple[dict[str, str], dict[str, str]]:
     import ray
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    federation = uneven_federation(model=wide)
+    federation = uneven_federation(model=huge)
     session = Session(seed=3, needs=INDIVIDUAL)
     local = LocalGrid(ClientHost(federation, {}), session=session)
     node = cluster.add_node(**NODE)
@@ -117,7 +110,7 @@ def lost_answers(cluster: Any) -> tuple[dict[str, str], dict[str, str]]:
 
 def lost_states(cluster: Any, folder: Path) -> dict[str, Any]:
     """Kill the node where a third of the clients' large states lie, after round 3; go on from round 2."""
-    federation = uneven_federation(model=wide)
+    federation = uneven_federation(model=huge)
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
     expected = run_trial(spec, LocalGrid(ClientHost(federation, {}), session=spec.session))
     node = cluster.add_node(**NODE)

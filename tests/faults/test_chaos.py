@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fedscout.experiments.cli.main import main
 from tests.faults.chaos import NUM_TRIALS, STUDY, ChaosError, chaos, plan, refuse_differences
+from tests.forged_trials import forge
 
 
 def test_a_plan_is_that_of_its_seed_and_spends_all_its_kills_before_the_study_ends() -> None:
@@ -38,20 +38,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def changed(path: Path, column: str, value: object) -> None:
-    table = pq.ParquetFile(path).read()
-    place = table.schema.get_field_index(column)
-    field = table.schema.field(place)
-    pq.write_table(table.set_column(place, field, pa.array([value], field.type)), path)
-
-
 @pytest.mark.stress
 def test_timings_are_no_difference(finished: Path, tmp_path: Path) -> None:
     other = shutil.copytree(finished, tmp_path / "other")
     document = json.loads((other / "result.json").read_text())
     (other / "result.json").write_text(json.dumps({**document, "timings": {"seconds": {}}}))
     for path in other.glob("trials/*"):
-        changed(path, "seconds", [("total", 1.0)])
+        forge(path, seconds=[("total", 1.0)])
 
     refuse_differences(finished, other)
 
@@ -61,7 +54,7 @@ def test_any_other_difference_is_noticed(finished: Path, tmp_path: Path, change:
     other = shutil.copytree(finished, tmp_path / "other")
     first = min(other.glob("trials/*"))
     if change == "a bit":
-        changed(first, "fitness", np.nextafter(pq.read_table(first)["fitness"][0].as_py(), 2))
+        forge(first, fitness=float(np.nextafter(pq.read_table(first)["fitness"][0].as_py(), 2)))
     elif change == "a row":
         shutil.copy(first, first.with_name("00099-again.parquet"))
     elif change == "the result":

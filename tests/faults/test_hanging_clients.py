@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.contents import send_query
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
@@ -23,6 +23,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, QUERIES, uneven_federation
+from tests.engine.results import started_hosts
 from tests.engine.trials.test_resume import assert_same
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -68,9 +69,8 @@ def marked_federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def hosts(ray_session: None) -> Iterator[RayHosts]:
-    started = start_hosts(marked_federation(), QUERIES, 2)
-    yield started
-    started.stop()
+    with started_hosts(marked_federation(), 2) as started:
+        yield started
 
 
 def without_the_client(num_rounds: int, seed: int) -> Trial:

@@ -13,7 +13,7 @@ import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner
@@ -22,6 +22,7 @@ from fedscout.engine.trials.trial import run_trial
 from tests.commands import output_of
 from tests.engine.choices import FEDADAM, FEDAVG, Choice, spec_of
 from tests.engine.federations import ABLE, uneven_federation
+from tests.engine.results import started_hosts
 from tests.engine.trials.test_resume import assert_same
 from tests.faults.mortal import Counted, DiesAggregating, Moment, MortalCount, deaths
 
@@ -38,9 +39,8 @@ def _identity() -> None:
 
 @pytest.fixture(scope="module")
 def hosts(ray_session: None) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(), {}, 2)
-    yield started
-    started.stop()
+    with started_hosts(uneven_federation(), 2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import EngineError
-from fedscout.engine.grid.ray_grid import RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayHosts
 from fedscout.engine.trials import ray_runner
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import read_trials
@@ -22,6 +22,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.runner import LocalRunner
 from tests.engine.choices import Choice, rounds_of, spec_of
 from tests.engine.federations import uneven_federation
+from tests.engine.results import started_hosts
 from tests.experiments.cli.conftest import Cli
 from tests.faults.conftest import line_of, trial_files
 from tests.faults.faulty_strategies import PRINTED, Faulty
@@ -137,9 +138,8 @@ def test_the_study_goes_on_and_its_other_trials_are_the_same(cli: Cli, tmp_path:
 
 @pytest.fixture(scope="module")
 def hosts(ray_session: None) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(), {}, 1)
-    yield started
-    started.stop()
+    with started_hosts(uneven_federation(), 1) as started:
+        yield started
 
 
 def results(hosts: RayHosts, *faults: str, limits: Mapping[str, float] | None = None) -> list[Trial]:

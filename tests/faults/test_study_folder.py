@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -244,14 +243,6 @@ def other_study(path: Path) -> None:
     assert log.append(replace(record, config_hash="another", fitness=1.0)) == path
 
 
-def edited(path: Path, keeps_metadata: bool) -> None:
-    """The best of all, with the metadata as they were, or without them and thus without the digest."""
-    table = pq.ParquetFile(path).read()
-    place = table.schema.get_field_index("fitness")
-    table = table.set_column(place, table.schema.field(place), pa.array([0.99]))
-    pq.write_table(table if keeps_metadata else table.replace_schema_metadata(), path)
-
-
 BROKEN: dict[str, Callable[[Path], object]] = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "empty": lambda path: path.write_bytes(b""),
@@ -261,14 +252,11 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 }
 DAMAGE: dict[str, Callable[[Path], object]] = {
     **{name: BROKEN[name] for name in ("truncated", "empty", "text", "a pipe")},
-    "another table": lambda path: pq.write_table(pa.table({"a": [1, 2]}), path),
     "no rows": lambda path: pq.write_table(pq.ParquetFile(path).read().slice(0, 0), path),
     "another study": other_study,
     "no number": lambda path: forge(path, fitness=math.nan),
     "no status": lambda path: forge(path, status="won"),
     "no parameters": lambda path: forge(path, parameters="[1]"),
-    "edited": lambda path: edited(path, keeps_metadata=True),
-    "edited without the digest": lambda path: edited(path, keeps_metadata=False),
     "a folder": lambda path: (path.unlink(), path.mkdir(), (path / "content").write_text("mine")),
     "a loop": lambda path: (path.unlink(), path.symlink_to(path.name)),
     "unreadable": lambda path: path.chmod(0),

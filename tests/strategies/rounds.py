@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import claim_task_identity
+from fedscout.engine.trials.state import cheap_collections
 from fedscout.strategies import StrategySpec, parse_strategy
 
 NUM_PARAMETERS = 7
@@ -56,16 +55,6 @@ def invented_reply(message: Message, server_round: int, vector: npt.NDArray[np.f
     trained = vector + generator.normal(size=vector.shape)
     num_examples = int(generator.integers(10, 200))
     return reply_of(message, trained, num_examples, train_loss=float(generator.uniform(0.1, 3)))
-
-
-@contextmanager
-def cheap_collection() -> Iterator[None]:
-    """Flower's QFedAvg and Bulyan collect garbage once per reply; what exists already need not be looked at."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def reply_of(
@@ -115,7 +104,7 @@ def models(strategy: Strategy, num_clients: int, num_rounds: int = 3) -> Iterato
         random.seed(server_round)
         messages = asked(strategy, vector, num_clients, server_round)
         replies = [invented_reply(message, server_round, vector) for message in messages]
-        with cheap_collection():
+        with cheap_collections():  # Flower's QFedAvg and Bulyan collect garbage once per reply
             arrays, _ = strategy.aggregate_train(server_round, replies)
         aggregate = arrays["flat"].numpy()
         yield aggregate

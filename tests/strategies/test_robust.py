@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.messages.contents import claim_task_identity, view_record
+from fedscout.engine.messages.contents import view_record
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
 from fedscout.strategies.aggregation import rules
@@ -301,7 +301,6 @@ def aggregates(strategy: Any, case: tuple[str, int], ours: bool) -> list[tuple[d
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("name", ROBUST)
 def test_aggregates_and_metrics_are_flowers(name: str, case: tuple[str, int]) -> None:
-    claim_task_identity()
     built = ROBUST[name].build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.25))
     expected = aggregates(flowers_own(built), case, ours=False)
     for (arrays, metrics), (own_arrays, own_metrics) in zip(aggregates(built, case, ours=True), expected, strict=True):
@@ -323,16 +322,7 @@ QUICK = {
         *(robust.FedMedian, robust.FedTrimmedAvg, robust.Krum, robust.MultiKrum, robust.Bulyan, rules.QFedAvg),
     )
 }
-# -- Messages made as copies and metrics averaged at once are what Flower makes of them
-
-
-A, B = Array(np.ones(1)), Array(np.full((1, 2), 2.0))
 ARRAYS = ArrayRecord({"flat": Array(np.zeros(3, np.float32))})
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    claim_task_identity()
 
 
 def messages_of(strategy: flower.FedAvg, num_clients: int, phase: str = "train") -> list[Message]:
@@ -464,11 +454,9 @@ def test_exactly_the_sampled_number_of_clients_trains() -> None:
 
 @pytest.mark.parametrize(("num_clients", "num_sampled"), [(1, 1), (49, 1), (10, 3), (7, 7)])
 def test_configure_addresses_the_cohort(num_clients: int, num_sampled: int) -> None:
-    claim_task_identity()
     built = made("fedavg").build(Cohort(num_clients, num_sampled, 0.1))
-    arrays = ArrayRecord({"flat": Array(np.zeros(2, np.float32))})
-    assert len(list(built.configure_train(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_sampled
-    assert len(list(built.configure_evaluate(1, arrays, ConfigRecord(), grid_of(num_clients)))) == num_clients
+    assert len(messages_of(built, num_clients)) == num_sampled
+    assert len(messages_of(built, num_clients, "evaluate")) == num_clients
 
 
 def test_needs_follow_from_what_a_strategy_reads() -> None:

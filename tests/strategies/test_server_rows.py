@@ -39,6 +39,7 @@ from tests.engine.federations import (
     uneven_federation,
     with_server_rows,
 )
+from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, Hand, host_of, result_of, spec_of
 from tests.strategies.rounds import played
@@ -354,19 +355,6 @@ def test_projected_weights_are_weights_however_long_the_step(large: float) -> No
     np.testing.assert_array_equal(server_rows.on_simplex(np.array([large, large])), [0.5, 0.5])
 
 
-class KeptMessages(LocalGrid):
-    """Remembers what each training sent: who trains, the model and u."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.sent: list[tuple[tuple[int, ...], Any, Any]] = []
-
-    def _start(self, host: int, method: str, call: Any) -> Any:
-        if method == "train":
-            self.sent.append((call.clients, call.vector, call.auxiliary.get("direction")))
-        return super()._start(host, method, call)
-
-
 def derivatives(vector: Any, features: torch.Tensor, labels: torch.Tensor, direction: Any) -> tuple[Any, Any]:
     """Return the gradient of softmax regression's loss and its Hessian times a direction, in float64 by autograd."""
     flat = torch.tensor(vector, requires_grad=True)
@@ -381,15 +369,17 @@ def test_rounds_are_the_algorithm_by_hand() -> None:
     federation = with_server_rows(uneven_federation(linear, SIZES), labelled=True)
     server, hand, weights = federation.server, Hand(federation, model=linear), {}
     spec, host = spec_of(FAST, num_rounds=6), host_of(linear)
-    grid = KeptMessages(host, session=spec.session)
+    grid = WatchedGrid(host, session=spec.session)
     result = run_trial(spec, grid)
     assert result.error is None
     vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
     direction = np.zeros(21)
-    for server_round, (clients, received, sent) in enumerate(grid.sent, start=1):
-        np.testing.assert_allclose(received, vector, rtol=0, atol=2e-5)
+    trainings = [call for method, call in grid.calls_made if method == "train"]
+    for server_round, call in enumerate(trainings, start=1):
+        clients = call.clients
+        np.testing.assert_allclose(call.vector, vector, rtol=0, atol=2e-5)
         if server_round > 1:
-            np.testing.assert_allclose(sent, direction, rtol=0, atol=2e-5)
+            np.testing.assert_allclose(call.auxiliary["direction"], direction, rtol=0, atol=2e-5)
         known = np.array([weights.get(client, hand.num_rows(client)) for client in clients], np.float64)
         shares = known / known.sum()
         found = [derivatives(vector, *hand._rows(client), direction) for client in clients]

@@ -19,7 +19,6 @@ from fedscout.engine.data.federation import Device, Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
@@ -45,11 +44,6 @@ RULES: dict[str, StrategySpec] = {
 }
 COHORT = Cohort(5, 5, 0.1)
 MODELS = list(np.random.default_rng(2).normal(size=(5, 4)))
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    claim_task_identity()
 
 
 def test_every_rule_is_tested() -> None:
@@ -319,7 +313,6 @@ def events(
     spec: FedBuffSpec, seconds: Mapping[int, float], changes: Mapping[int, float], num_rounds: int
 ) -> list[tuple[list[int], float, float]]:
     """Play rounds of three clients of one parameter; return who was asked, how long each took, and its model."""
-    claim_task_identity()
     strategy, model = spec.build(Cohort(3, 3, 0.1)), np.zeros(1, np.float32)
     played = []
     for server_round in range(1, num_rounds + 1):

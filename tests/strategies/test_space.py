@@ -151,8 +151,6 @@ def test_others_join_only_if_they_are_named() -> None:
     assert space(10, kinds=("rfa", "fedavg")).kinds == ("fedavg", "rfa")
     everything = space(20, kinds=(*CHOSEN_BY_NAME_KINDS, *BUILT_IN_KINDS))
     assert everything.kinds == (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS)
-    with refused(StrategyError, key="kinds", given="'rfb'"):
-        space(10, kinds=("rfb",))
 
 
 @pytest.mark.parametrize("num_sampled", [1, 2, 3, 4, 7, 20])
@@ -233,8 +231,6 @@ def test_the_study_s_own_values_are_the_same_as_none() -> None:
 
 def test_the_nearest_of_a_space_is_inside_it_and_moves_no_further_than_it_must() -> None:
     found = space_of_clients()
-    inside = found.random(np.random.default_rng(1))
-    assert found.nearest(inside) == inside
     far = made("fedadam", eta=30, tau=1e-12, beta_1=0.5, client_learning_rate=5.0, client_local_epochs=9)
     near = found.nearest(far)
     assert near == made(
@@ -261,9 +257,6 @@ def test_a_name_that_a_user_s_strategy_searches_itself_is_refused() -> None:
 
 
 # -- What is accepted and fits the clients of a round, ranges of parameters, and that every fault is named at once -----
-
-
-FOUR = Cohort(num_clients=4, num_sampled=4, client_learning_rate=0.2)
 
 
 KINDS = (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS)
@@ -345,14 +338,10 @@ def fitting(spec_class: type[StrategySpec], cohort: Cohort, **others: int) -> li
     return [f for f, spec in enumerate(specs) if not spec.faults(cohort)]
 
 
-@pytest.mark.parametrize("n", [3, 4, 5, 10, 31])
-def test_krum_takes_f_up_to_n_minus_3(n: int) -> None:
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 10, 11, 31])
+def test_krum_takes_f_up_to_n_minus_3_and_bulyan_while_n_is_at_least_4f_plus_3(n: int) -> None:
     assert fitting(KrumSpec, sampled(n)) == list(range(n - 2))
     assert fitting(MultiKrumSpec, sampled(n), num_nodes_to_select=1) == list(range(n - 2))
-
-
-@pytest.mark.parametrize("n", [3, 6, 7, 10, 11, 31])
-def test_bulyan_takes_f_while_n_is_at_least_4f_plus_3(n: int) -> None:
     assert fitting(BulyanSpec, sampled(n)) == [f for f in range(n) if n >= 4 * f + 3]
 
 

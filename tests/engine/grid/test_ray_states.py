@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, LocalRun
@@ -33,7 +33,7 @@ from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, INDIVIDUAL, Choice, Participations, Variates, spec_of
-from tests.engine.federations import ABLE, NUM_CLASSES, NUM_FEATURES, SIZES, uneven_federation
+from tests.engine.federations import ABLE, SIZES, huge, uneven_federation
 from tests.engine.grid.test_cluster import stored_bytes
 from tests.engine.grid.test_local_grid import answered, failed
 from tests.engine.results import local_result, ray_result
@@ -215,11 +215,6 @@ class ByDrift(FedAvg):
         return ArrayRecord({"flat": Array(moved)}), metrics
 
 
-def wide() -> nn.Module:
-    """A dense net of 300,003 parameters: 1.2 MB, a large state."""
-    return nn.Sequential(nn.Linear(NUM_FEATURES, 30_000), nn.ReLU(), nn.Linear(30_000, NUM_CLASSES))
-
-
 WIDE_BYTES = 4 * 300_003
 
 
@@ -231,14 +226,14 @@ def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(model=wide), {}, request.param)
+    started = start_hosts(uneven_federation(model=huge), {}, request.param)
     yield started
     started.stop()
 
 
 @pytest.fixture(scope="module")
 def wide_host() -> ClientHost:
-    return ClientHost(uneven_federation(model=wide), {})
+    return ClientHost(uneven_federation(model=huge), {})
 
 
 def settled_bytes(settled: Callable[[int], bool]) -> int:

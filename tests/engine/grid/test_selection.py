@@ -6,7 +6,6 @@ import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from types import FrameType
 from typing import Any
 
@@ -33,7 +32,7 @@ from fedscout.engine.data.federation import (
 )
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds, least_seconds
+from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds
 from fedscout.engine.messages.calls import (
     Assignment,
     ClientTable,
@@ -445,15 +444,6 @@ def test_a_clock_changes_no_bit_of_the_training() -> None:
     settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS), keep_model=True)
     first, second = local_result(settings, federation).vector, local_result(settings, timed).vector
     assert first.tobytes() == second.tobytes()
-
-
-def test_what_a_driver_expects_is_ordered() -> None:
-    federation = replace(uneven_federation(), devices={2: replace(DEVICE, mean_seconds=1.0)})
-    facts, session = ClientHost(federation, QUERIES).facts(), spec_of(FEDAVG).session
-    probe, least, mean = (f(facts, session) for f in (probe_seconds, least_seconds, expected_seconds))
-    assert mean[2] == least[2] + 1.0
-    assert 0 < probe[2] < least[2] < inf
-    assert not np.delete(mean, 2).any()
 
 
 def test_what_a_policy_asks_for_is_paid_for() -> None:

@@ -137,38 +137,34 @@ def quantity_rows(num_rows: int = 60, seed: int = 0) -> tuple[Floats, Floats]:
     return (targets + 60 * generator.normal(size=num_rows))[:, None], targets
 
 
-def quantity_value(metric: Metric, outputs: Floats, targets: Floats) -> float:
-    return metric.value(metric.statistics(outputs, targets))
-
-
 @given(seed=st.integers(0, 1000), num_rows=st.integers(2, 80))
 def test_r2_is_scikit_learns(seed: int, num_rows: int) -> None:
     outputs, targets = quantity_rows(num_rows, seed)
-    assert quantity_value(R2(), outputs, targets) == pytest.approx(max(-1, r2_score(targets, outputs[:, 0])), abs=1e-9)
+    assert value(R2(), outputs, targets) == pytest.approx(max(-1, r2_score(targets, outputs[:, 0])), abs=1e-9)
 
 
 @given(seed=st.integers(0, 1000))
 def test_mae_is_by_how_much_the_error_is_below_that_of_saying_nothing_more(seed: int) -> None:
     outputs, targets = quantity_rows(seed=seed)
     gained = mean_absolute_error(targets, np.zeros(len(targets))) - mean_absolute_error(targets, outputs[:, 0])
-    assert quantity_value(Mae(), outputs, targets) == pytest.approx(gained, rel=1e-9)
+    assert value(Mae(), outputs, targets) == pytest.approx(gained, rel=1e-9)
 
 
 def test_a_constant_answer_is_worth_nothing_and_perfection_all() -> None:
     _, targets = quantity_rows()
     nothing, centred = np.zeros((len(targets), 1)), targets - targets.mean()
-    assert quantity_value(R2(), nothing, centred) == pytest.approx(0, abs=1e-12)
-    assert quantity_value(Mae(), nothing, targets) == 0
-    assert quantity_value(R2(), targets[:, None], targets) == 1
-    assert quantity_value(Mae(), targets[:, None], targets) == pytest.approx(np.abs(targets).mean())
+    assert value(R2(), nothing, centred) == pytest.approx(0, abs=1e-12)
+    assert value(Mae(), nothing, targets) == 0
+    assert value(R2(), targets[:, None], targets) == 1
+    assert value(Mae(), targets[:, None], targets) == pytest.approx(np.abs(targets).mean())
 
 
 @pytest.mark.parametrize("said", [1e35, np.inf, -np.inf, np.nan])
 def test_a_model_that_diverges_is_as_far_below_as_perfection_is_above(said: float) -> None:
     _, targets = quantity_rows()
     outputs = np.full((len(targets), 1), said)
-    assert quantity_value(R2(), outputs, targets) == -1
-    assert quantity_value(Mae(), outputs, targets) == pytest.approx(-np.abs(targets).mean())
+    assert value(R2(), outputs, targets) == -1
+    assert value(Mae(), outputs, targets) == pytest.approx(-np.abs(targets).mean())
     assert R2().statistics(outputs, targets)[-1] <= len(targets) * LARGEST_ERROR * (1 + 1e-9)
 
 
@@ -192,4 +188,4 @@ def test_sums_are_the_same_in_any_order(metric: Metric, seed: int, order: list[i
 
 
 def test_equal_targets_have_no_r2() -> None:
-    assert np.isnan(quantity_value(R2(), np.zeros((3, 1)), np.full(3, 7.0)))
+    assert np.isnan(value(R2(), np.zeros((3, 1)), np.full(3, 7.0)))

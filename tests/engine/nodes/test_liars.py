@@ -323,7 +323,6 @@ LIES: dict[str, dict[str, Any]] = {
     "a short model": {"vectors": [np.zeros(2, np.float32)]},
     "a model of doubles": {"vectors": [np.zeros(3)]},
     "a model of NaN": {"vectors": [np.full(3, np.nan, np.float32)]},
-    "auxiliary": {"auxiliary": {"x": [np.zeros(3, np.float32)]}},
     "nothing beside it": {"auxiliary": {}},
     "something else beside it": {"auxiliary": {"x": [np.zeros(3, np.float32)]}},
     **{

@@ -266,32 +266,23 @@ def test_who_misbehaves_is_left_out(federation: Federation, fault: str, caplog: 
 Nodes = tuple[NodeLink, NodeRoster, Wire]
 
 
-@pytest.fixture
-def normalised_federation() -> Federation:
-    """Four clients of some rows each."""
-    return uneven_federation(normalised, sizes=SIZES)
+NORMALISED = uneven_federation(normalised, sizes=SIZES)
 
 
-def nodes_with(normalised_federation: Federation, folder: Path | None) -> Nodes:
+def nodes_with(folder: Path | None) -> Nodes:
     """Return nodes whose owners have a folder each."""
-    link, roster, wire = linked(normalised_federation, QUERIES, ALGORITHMS)
+    link, roster, wire = linked(NORMALISED, QUERIES, ALGORITHMS)
     for client, node in enumerate([member.node for member in roster.members]):
         own = None if folder is None else folder / str(client)
         owner = OwnerPolicy(**{**TRUSTING.model_dump(), "folder": own})
-        link.connect(node or 0, normalised_federation, client, QUERIES, wire, owner)
+        link.connect(node or 0, NORMALISED, client, QUERIES, wire, owner)
     return link, roster, wire
 
 
-def run(
-    normalised_federation: Federation,
-    nodes: Nodes,
-    settings: TrialSettings,
-    store: Path | None = None,
-    stop_in: int | None = None,
-) -> Trial:
+def run(nodes: Nodes, settings: TrialSettings, store: Path | None = None, stop_in: int | None = None) -> Trial:
     """Run a trial as a driver that was just started, up to a round."""
     _, roster, wire = nodes
-    grid = node_grid(normalised_federation, roster, wire, settings.session, settings.checkpoint)
+    grid = node_grid(NORMALISED, roster, wire, settings.session, settings.checkpoint)
     stop = None if stop_in is None else interrupt_in(stop_in)
     return run_trial(settings, grid, CheckpointStore(store, every_rounds=1), stop)
 
@@ -307,34 +298,31 @@ def forget_runs(nodes: Nodes) -> None:
 @pytest.mark.parametrize(
     ("kind", "lost"), [("scaffold", "nothing"), ("fedbn", "nothing"), ("scaffold", "the run's"), ("ditto", "the run's")]
 )
-def test_a_killed_driver_has_the_same_bits(
-    kind: str, lost: str, normalised_federation: Federation, tmp_path: Path
-) -> None:
-    settings = replace(settings_of(kind, normalised_federation), num_rounds=4)
-    expected = run(normalised_federation, nodes_with(normalised_federation, None), settings)
-    nodes = nodes_with(normalised_federation, tmp_path / "owners" if lost != "nothing" else None)
+def test_a_killed_driver_has_the_same_bits(kind: str, lost: str, tmp_path: Path) -> None:
+    settings = replace(settings_of(kind, NORMALISED), num_rounds=4)
+    expected = run(nodes_with(None), settings)
+    nodes = nodes_with(tmp_path / "owners" if lost != "nothing" else None)
     with pytest.raises(Interruption):
-        run(normalised_federation, nodes, settings, tmp_path / "store", stop_in=3)
+        run(nodes, settings, tmp_path / "store", stop_in=3)
     if lost == "the run's":
         forget_runs(nodes)
-    resumed = run(normalised_federation, nodes, settings, tmp_path / "store")
+    resumed = run(nodes, settings, tmp_path / "store")
     assert np.array_equal(model_of(resumed), model_of(expected))
     assert (resumed.rounds["accuracy"], resumed.dropped_clients) == (expected.rounds["accuracy"], {})
 
 
-@pytest.mark.parametrize("kind", ["ditto"])
 def test_what_is_lost_for_good_costs_a_round_and_is_told_in_one_line(
-    kind: str, normalised_federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = replace(settings_of(kind, normalised_federation), num_rounds=5)
-    nodes = nodes_with(normalised_federation, tmp_path / "owners")
+    settings = replace(settings_of("ditto", NORMALISED), num_rounds=5)
+    nodes = nodes_with(tmp_path / "owners")
     with pytest.raises(Interruption):
-        run(normalised_federation, nodes, settings, tmp_path / "store", stop_in=2)
+        run(nodes, settings, tmp_path / "store", stop_in=2)
     _, context = nodes[0].apps[nodes[1].members[1].node or 0]
     context.state = RecordDict()
     shutil.rmtree(tmp_path / "owners" / "1")
     with caplog.at_level(logging.WARNING, "fedscout"):
-        trial = run(normalised_federation, nodes, settings, tmp_path / "store")
+        trial = run(nodes, settings, tmp_path / "store")
     assert trial.status == "completed", trial.error
     assert set(trial.dropped_clients) == {"2:1"}
     assert sum("lost its state" in record.message for record in caplog.records) == 1
@@ -360,16 +348,16 @@ def test_a_mark_that_is_none_stands_for_nothing(told: list[float]) -> None:
 
 
 @pytest.mark.slow
-def test_two_trials_in_turns_do_not_mix_their_states(normalised_federation: Federation, tmp_path: Path) -> None:
-    both = [replace(settings_of("scaffold", normalised_federation), num_rounds=4).on_seed(seed) for seed in (3, 11)]
-    alone = [run(normalised_federation, nodes_with(normalised_federation, None), settings) for settings in both]
-    nodes = nodes_with(normalised_federation, None)
+def test_two_trials_in_turns_do_not_mix_their_states(tmp_path: Path) -> None:
+    both = [replace(settings_of("scaffold", NORMALISED), num_rounds=4).on_seed(seed) for seed in (3, 11)]
+    alone = [run(nodes_with(None), settings) for settings in both]
+    nodes = nodes_with(None)
     for stop in (2, 3):
         for settings in both:
             with pytest.raises(Interruption):
-                run(normalised_federation, nodes, settings, tmp_path, stop)
+                run(nodes, settings, tmp_path, stop)
     for settings, expected in zip(both, alone, strict=True):
-        assert np.array_equal(model_of(run(normalised_federation, nodes, settings, tmp_path)), model_of(expected))
+        assert np.array_equal(model_of(run(nodes, settings, tmp_path)), model_of(expected))
 
 
 def test_an_earlier_run_of_a_trial_does_not_outlive_its_next_one(tmp_path: Path) -> None:
@@ -408,19 +396,16 @@ def test_what_is_kept_does_not_grow_without_end(tmp_path: Path) -> None:
 # -- Policies and tables of settings over nodes ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def several() -> Federation:
-    """Five clients of some rows each."""
-    return five_clients()
+SEVERAL = five_clients()
 
 
 @pytest.mark.parametrize("kind", ["oort", "flash"])
-def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, several: Federation) -> None:
-    link, roster, wire = linked(several, QUERIES)
+def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str) -> None:
+    link, roster, wire = linked(SEVERAL, QUERIES)
     join_late(link, roster, after_replies=1)
     selection = parse_selection(kind, Cohort(4, 2, 0.2, chosen=True))
-    settings = replace(settings_of("fedavg", several), selection=selection, num_sampled=2, num_rounds=4)
-    trial = over_nodes(settings, several, roster, wire)
+    settings = replace(settings_of("fedavg", SEVERAL), selection=selection, num_sampled=2, num_rounds=4)
+    trial = over_nodes(settings, SEVERAL, roster, wire)
     assert trial.status == "completed", trial.error
     assert len(trial.clients["id"]) == 5, "it is scored"
     assert trial.clients["rounds"][-1] == 0
@@ -430,15 +415,15 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str, several: Fede
 CELLS = SettingsTable((SettingsCell(0.0, 15, 0.3, 4, 3), SettingsCell(0.0, 30, 0.05, 16, 1)), threshold=0.05)
 
 
-def over_a_table(several: Federation, table: SettingsLookup) -> tuple[NodeLink, Any, Trial]:
+def over_a_table(table: SettingsLookup) -> tuple[NodeLink, Any, Trial]:
     """Train with a table of settings over nodes that do not say how many rows they hold."""
-    link, _, wire = linked(several, QUERIES)
+    link, _, wire = linked(SEVERAL, QUERIES)
     link.heard.clear()
-    roster = NodeRoster(link, wire, model_digest(server_side(several).facts()), Greeting(asks_rows=False), 5.0)
-    roster.meet(several.num_clients, patience=5.0)
+    roster = NodeRoster(link, wire, model_digest(server_side(SEVERAL).facts()), Greeting(asks_rows=False), 5.0)
+    roster.meet(SEVERAL.num_clients, patience=5.0)
     session = replace(SESSION, client_table=table)
-    settings = replace(settings_of("fedavg", several, session), num_rounds=2)
-    trial = over_nodes(settings, several, roster, wire)
+    settings = replace(settings_of("fedavg", SEVERAL, session), num_rounds=2)
+    trial = over_nodes(settings, SEVERAL, roster, wire)
     assert trial.status == "completed", trial.error
     return link, wire, trial
 
@@ -451,9 +436,9 @@ def shapes(value: Any) -> Any:
     return [shapes(item) for item in value] if isinstance(value, list) else value
 
 
-def test_no_message_tells_the_cell_of_a_table(several: Federation) -> None:
+def test_no_message_tells_the_cell_of_a_table() -> None:
     """Clients of 40 and of 17 rows take different cells; but models, losses and scores their answers are the same."""
-    link, _, _ = over_a_table(several, SettingsLookup(CELLS))
+    link, _, _ = over_a_table(SettingsLookup(CELLS))
     answers = [message for message in link.heard if message.metadata.reply_to_message_id]
     of_client: dict[int, list[Any]] = {}
     for message in answers:
@@ -467,11 +452,11 @@ def test_no_message_tells_the_cell_of_a_table(several: Federation) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once(several: Federation) -> None:
+def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once() -> None:
     table = SettingsLookup(CELLS, epsilon=0.01)
     seen = set()
     for _ in range(5):  # all alike once in a million
-        link, wire, _ = over_a_table(several, table)
+        link, wire, _ = over_a_table(table)
         opened = [told for message in link.heard for told in told_in(wire, message)]
         trained = [each for each in opened if isinstance(each, TrainResults) and each.clients]
         said = {client: {each.sums[FAR_KEY][0] for each in trained if each.clients == [client]} for client in range(5)}
@@ -482,16 +467,16 @@ def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once(several: Federa
     assert len(seen) > 1, "the session's seed does not decide"
 
 
-def test_a_table_refuses_a_metric_whose_sums_are_rows(several: Federation) -> None:
-    _, roster, wire = linked(several, QUERIES)
+def test_a_table_refuses_a_metric_whose_sums_are_rows() -> None:
+    _, roster, wire = linked(SEVERAL, QUERIES)
     session = replace(SESSION, client_table=SettingsLookup(CELLS), metric=OF_CLASSES["macro_f1"]())
     with refused(DataError, key="a table of client settings"):
-        node_grid(several, roster, wire, session)
+        node_grid(SEVERAL, roster, wire, session)
 
 
-def test_quantities_are_refused_before_anything_trains(several: Federation) -> None:
-    targets = several.labels.astype(np.float32)
-    quantities = replace(several, targets=targets, num_classes=1)
-    _, roster, wire = linked(several, QUERIES)
+def test_quantities_are_refused_before_anything_trains() -> None:
+    targets = SEVERAL.labels.astype(np.float32)
+    quantities = replace(SEVERAL, targets=targets, num_classes=1)
+    _, roster, wire = linked(SEVERAL, QUERIES)
     with refused(DataError, key="clients on their own machines"):
         NodeGrid(roster, server_side(quantities, targets=targets[:0]), wire, SESSION)

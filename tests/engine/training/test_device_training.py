@@ -332,7 +332,7 @@ def test_where_memory_runs_out_half_as_many_go_on_and_it_is_told_once(scarce: li
     assert notes.count(one.memory_note) == 1
 
 
-def test_memory_for_nobody_is_the_client_s_failure(scarce: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_nobody_is_the_client_s_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> LanePlan:
         raise torch.OutOfMemoryError("no room")
 

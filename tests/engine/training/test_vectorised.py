@@ -262,11 +262,10 @@ def test_a_client_whose_algorithm_raises_fails_alone_and_the_others_keep_their_b
 def test_a_score_does_not_depend_on_who_is_scored_with_it_and_leaves_nothing_out(name: str) -> None:
     net, every = NETS[name], works()
     vector = new_model(net, 0).vector
-    together = fastest_trainer(new_model(net, 1)).scores(vector, {work.client: work.data for work in every}, 0)
-    loops = LoopTrainer(new_model(net, 1)).scores(vector, {work.client: work.data for work in every}, 0)
-    undropped = fastest_trainer(new_model(Net(net.activation), 1)).scores(
-        vector, {work.client: work.data for work in every}, 0
-    )
+    data = {work.client: work.data for work in every}
+    together = fastest_trainer(new_model(net, 1)).scores(vector, data, 0)
+    loops = LoopTrainer(new_model(net, 1)).scores(vector, data, 0)
+    undropped = fastest_trainer(new_model(Net(net.activation), 1)).scores(vector, data, 0)
     for work in every:
         alone = fastest_trainer(new_model(net, 1)).scores(vector, {work.client: work.data}, 0)[work.client]
         ours, loop = together[work.client], loops[work.client]

@@ -381,23 +381,22 @@ def test_rungs_add_up_to_a_straight_training(host: ClientHost, tmp_path: Path, n
     assert_same(second, run(spec_of(choice, num_rounds=3, num_sampled=5), host)[0])
 
 
-@pytest.mark.parametrize("damage", ["lost", "unreadable", "too far"])
-def test_without_the_end_of_the_shorter_one_it_starts_anew(host: ClientHost, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "num_rounds"),
+    [(Path.unlink, 5), (DAMAGES["truncated"], 5), (Path.exists, 3)],
+    ids=["lost", "unreadable", "too far"],
+)
+def test_without_the_end_of_the_shorter_one_it_starts_anew(
+    host: ClientHost, tmp_path: Path, damage: Callable[[Path], object], num_rounds: int
+) -> None:
     store = CheckpointStore(tmp_path)
     run(rung(FEDADAM, 4), host, store)
-    path = store.path(whole(FEDADAM).checkpoint)
-    wanted = rung(FEDADAM, 5)
-    if damage == "lost":
-        path.unlink()
-    elif damage == "unreadable":
-        path.write_bytes(path.read_bytes()[:50])
-    else:
-        wanted = rung(FEDADAM, 3)
+    damage(store.path(whole(FEDADAM).checkpoint))
 
-    result, trained = run(wanted, host, store)
+    result, trained = run(rung(FEDADAM, num_rounds), host, store)
 
-    assert trained == list(range(1, wanted.num_rounds + 1))
-    straight, _ = run(spec_of(FEDADAM, num_rounds=wanted.num_rounds, num_sampled=5), host)
+    assert trained == list(range(1, num_rounds + 1))
+    straight, _ = run(spec_of(FEDADAM, num_rounds=num_rounds, num_sampled=5), host)
     assert rounds_of(result) == rounds_of(straight)
 
 

@@ -88,10 +88,7 @@ def configured(values: Mapping[str, Any], since: int = 1) -> Choice:
 )
 def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
     clean = tuple(accuracy / 2 for accuracy in accuracies)
-    result = Trial.of(
-        spec_of(FEDAVG),
-        rounds={"accuracy": tuple(accuracies), "clean_accuracy": clean},
-    )
+    result = Trial.of(spec_of(FEDAVG), rounds={"accuracy": tuple(accuracies), "clean_accuracy": clean})
 
     assert result.fitness == result.own_fitness == pytest.approx(fitness)
     assert result.clean_fitness == pytest.approx(fitness / 2)
@@ -200,10 +197,8 @@ def test_a_strategy_with_its_own_start_is_run_whole_however_it_tells_its_rounds(
 ) -> None:
     driven, own = (local_result(spec_of(Choice(each)), host) for each in (FedAvg, kind))
     assert np.array_equal(own.vector, driven.vector)
-    assert (list(own.rounds["accuracy"]), list(own.rounds["loss"])) == (
-        list(driven.rounds["accuracy"]),
-        list(driven.rounds["loss"]),
-    )
+    for name in ("accuracy", "loss"):
+        assert list(own.rounds[name]) == list(driven.rounds[name])
     assert own.dropped_clients == driven.dropped_clients
 
 

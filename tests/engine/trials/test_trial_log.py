@@ -165,30 +165,34 @@ def rewrite(path: Path, **values: Any) -> None:
     pq.write_table(table, path)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["truncated", "empty", "text", "another table", "another column", "no digest", "an edited value", "folder"],
-)
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": truncate,
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"hello"),
+    "another table": lambda path: pq.write_table(pa.table({"a": [1]}), path),
+    "another column": lambda path: pq.write_table(pq.read_table(path).append_column("more", pa.array([1])), path),
+    "no digest": lambda path: pq.write_table(pq.ParquetFile(path).read().replace_schema_metadata(None), path),
+    "an edited value": lambda path: rewrite(path, fitness=0.99),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+def test_a_file_that_was_only_written_again_is_read(tmp_path: Path) -> None:
+    log = TrialLog(tmp_path)
+    rewrite(log.append(RECORD), seed=RECORD.seed)
+    assert log.read() == [RECORD]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_no_trial_is_set_aside_and_told(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     log = TrialLog(tmp_path)
     log.append(FAILED)
     bad = log.append(RECORD)
-    whole = bad.read_bytes()
-    if damage == "folder":
-        bad.unlink()
-        bad.mkdir()
-    elif damage == "another table":
-        pq.write_table(pa.table({"a": [1]}), bad)
-    elif damage == "no digest":
-        pq.write_table(pq.ParquetFile(bad).read().replace_schema_metadata(None), bad)
-    elif damage == "an edited value":
-        rewrite(bad, seed=RECORD.seed)
-        assert log.read() == [FAILED, RECORD]
-        rewrite(bad, fitness=0.99)
-    elif damage == "another column":
-        pq.write_table(pq.ParquetFile(bad).read().append_column("more", pa.array([1])), bad)
-    else:
-        bad.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"hello"}[damage])
+    DAMAGES[damage](bad)
 
     with caplog.at_level(logging.WARNING, logger="fedscout"):
         records = log.read()
@@ -308,10 +312,7 @@ def give_other_parameters(part: Path) -> None:
     pq.write_table(table.set_column(place, table.schema.field(place), pa.array(["[1]"] * 4)), part)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [flip, give_other_parameters, lambda part: part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])],
-)
+@pytest.mark.parametrize("damage", [flip, give_other_parameters, truncate])
 def test_a_damaged_part_is_set_aside(tmp_path: Path, log_of_fours: TrialLog, damage: Callable[[Path], object]) -> None:
     log = filled(log_of_fours, many(6))
     part = tmp_path / "trials" / "part-00000.parquet"

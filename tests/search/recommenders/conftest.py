@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.messages.calls import Cohort
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import RecordedChat, Transcript
-from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext
+from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.searchers.llm import LanguageModel
-from fedscout.strategies import given_values, space_of
 from tests.search.recommenders.loopback import KEY, ModelServer, Script
-from tests.search.recommenders.reports import diagnosis_of
+from tests.search.recommenders.reports import diagnosis_of, situation_of
 
 OPENAI_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_LOG")
 
@@ -34,23 +31,7 @@ def _only_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def situation_of() -> Callable[..., RecommendationContext]:
-    """Return a maker of situations: ten clients that make one step a round, or what a test says."""
-
-    def make(
-        diagnosis: Diagnosis | None = None, num_clients: int = 10, num_rounds: int = 30, **fields: Any
-    ) -> RecommendationContext:
-        training = LocalTraining()
-        num_sampled = fields.pop("num_sampled", num_clients)
-        cohort = Cohort(num_clients, num_sampled, training.learning_rate, server_rows=60, server_labels=True)
-        space = space_of(cohort, fields.pop("kinds", None), given=given_values(training), **fields.pop("space", {}))
-        return RecommendationContext(space, num_rounds, diagnosis=diagnosis, **fields)
-
-    return make
-
-
-@pytest.fixture
-def situation(situation_of: Callable[..., RecommendationContext]) -> RecommendationContext:
+def situation() -> RecommendationContext:
     """Return ten clients of skewed labels."""
     return situation_of(diagnosis_of(label_skew="high"))
 

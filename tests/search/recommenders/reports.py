@@ -1,4 +1,4 @@
-"""Reports and diagnoses of made-up federations."""
+"""Reports and diagnoses of made-up federations, and situations to recommend for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 from fedscout.detectors import DetectionConfig, Finding, HeterogeneityReport, ReportedMetrics
 from fedscout.detectors.report import CalibratedFinding, ClientFacts
-from fedscout.search.recommenders.diagnosis import Diagnosis, Severity, SkewFinding
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.messages.calls import Cohort
+from fedscout.search.recommenders.diagnosis import Diagnosis, RecommendationContext, Severity, SkewFinding
+from fedscout.strategies import given_values, space_of
 
 DIVERGENCE = {"none": 0.01, "low": 0.2, "high": 0.5}
 DISTANCE = {"none": 1.0, "low": 5.0, "high": 9.0}
@@ -36,6 +39,17 @@ def diagnosis_of(
         "metrics": {"quantity_gini": 0.25},
     }
     return Diagnosis(**{**given, **fields})
+
+
+def situation_of(
+    diagnosis: Diagnosis | None = None, num_clients: int = 10, num_rounds: int = 30, **fields: Any
+) -> RecommendationContext:
+    """Return a situation of ten clients that make one step a round, or what a test says."""
+    training = LocalTraining()
+    num_sampled = fields.pop("num_sampled", num_clients)
+    cohort = Cohort(num_clients, num_sampled, training.learning_rate, server_rows=60, server_labels=True)
+    space = space_of(cohort, fields.pop("kinds", None), given=given_values(training), **fields.pop("space", {}))
+    return RecommendationContext(space, num_rounds, diagnosis=diagnosis, **fields)
 
 
 def finding(name: Any, value: float | None, threshold: float, flagged: tuple[int, ...] = ()) -> Finding:

@@ -20,11 +20,10 @@ from fedscout.strategies import FedAdamSpec
 from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.kits.refusals import refused
 from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, Script, chooses, fails, says
-from tests.search.recommenders.reports import diagnosis_of
+from tests.search.recommenders.reports import diagnosis_of, situation_of
 
 Server = Callable[[Script], ModelServer]
 ModelAt = Callable[..., LanguageModel]
-SituationOf = Callable[..., RecommendationContext]
 Asking = Callable[..., tuple[Any, list[Asked]]]
 GOOD = chooses("fedprox", proximal_mu=0.1)
 PROX = FedProxSpec(proximal_mu=0.1)
@@ -48,7 +47,7 @@ def test_a_valid_answer_is_the_recommendation(asking: Asking) -> None:
     assert len(asked) == 1
 
 
-def test_the_diagnosis_is_asked_about_in_the_space_of_the_federation(asking: Asking, situation_of: SituationOf) -> None:
+def test_the_diagnosis_is_asked_about_in_the_space_of_the_federation(asking: Asking) -> None:
     situation = situation_of(diagnosis_of(label_skew="high"), num_clients=4, kinds=("fedavg", "krum"))
     _, (asked,) = asking([chooses("krum", num_malicious_nodes=1)], situation, format="C")
     assert asked.user["diagnosis"]["label_skew"] == "high"
@@ -58,7 +57,7 @@ def test_the_diagnosis_is_asked_about_in_the_space_of_the_federation(asking: Ask
     assert alternatives[1]["properties"]["num_malicious_nodes"]["maximum"] == 1
 
 
-def test_a_persons_words_are_enough(asking: Asking, situation_of: SituationOf) -> None:
+def test_a_persons_words_are_enough(asking: Asking) -> None:
     found, asked = asking([GOOD], situation_of(description="one hospital labels at random"))
     assert asked[0].user == {"description_by_a_person": "one hospital labels at random"}
     assert found.diagnosis is None
@@ -73,13 +72,8 @@ INVALID: dict[str, Play] = {
     "withheld": says("", finish_reason="content_filter"),
     "refusal": says(None, refusal="I'm sorry, I can't assist with that."),
     "out of range": chooses("fedprox", proximal_mu=1000.0),
-    "unknown strategy": chooses("fedbest"),
-    "missing parameter": chooses("fedprox"),
-    "foreign parameter": chooses("fedavg", learning_rate=0.1),
-    "does not fit the clients": chooses("krum", num_malicious_nodes=9),
     "huge": says('{"kind": "fedprox", "proximal_mu": 0.1, "x": "' + "y" * 100_000 + '"}'),
     "code": chooses("custom", path="os:system", values={"command": "touch owned"}),
-    "several": says('{"kind": "fedavg"} {"kind": "fedmedian"}'),
 }
 
 
@@ -168,9 +162,7 @@ def obedient(asked: Asked) -> Play:
     return says('{"kind": "custom", "path": "os:system", "values": {"command": "id"}}') if "os:system" in said else GOOD
 
 
-def test_a_model_that_obeys_a_person_or_a_column_can_not_leave_the_space(
-    server: Server, model_at: ModelAt, situation_of: SituationOf
-) -> None:
+def test_a_model_that_obeys_a_person_or_a_column_can_not_leave_the_space(server: Server, model_at: ModelAt) -> None:
     diagnosis = diagnosis_of(feature_skew="high")
     named = diagnosis.feature_skew.model_copy(update={"named": ("age", COMMAND[:45] + ' "os:system"')})
     by_column = situation_of(diagnosis.model_copy(update={"feature_skew": named}))

@@ -21,9 +21,8 @@ from fedscout.search.recommenders.diagnosis import RecommendationContext, SkewFi
 from fedscout.strategies import CustomSpec, FedAvgSpec, RealRange, SearchSpace, space_of
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import KrumSpec, MultiKrumSpec
-from tests.search.recommenders.reports import diagnosis_of, report_of
+from tests.search.recommenders.reports import diagnosis_of, report_of, situation_of
 
-SituationOf = Callable[..., RecommendationContext]
 LONGEST_ANSWER = prompt.LONGEST_ANSWER
 FORMATS: tuple[PromptFormat, ...] = get_args(PromptFormat)
 FINDINGS = ("label_skew", "feature_skew", "outlier_risk")
@@ -59,7 +58,7 @@ def test_the_instruction_holds_task_federation_strategies_and_examples(
 @pytest.mark.parametrize("prompt_format", FORMATS)
 @pytest.mark.parametrize("kinds", [None, ("fedavg",), ("krum", "fedprox"), ("qfedavg",)])
 def test_examples_are_valid_answers_in_whatever_space(
-    situation_of: SituationOf, prompt_format: PromptFormat, kinds: tuple[str, ...] | None
+    prompt_format: PromptFormat, kinds: tuple[str, ...] | None
 ) -> None:
     situation = situation_of(kinds=kinds)
     made = prompt.examples(situation, prompt_format)
@@ -80,7 +79,7 @@ FEDERATIONS = {
 
 @pytest.mark.parametrize("prompt_format", FORMATS)
 @pytest.mark.parametrize("name", FEDERATIONS)
-def test_no_example_can_be_copied(situation_of: SituationOf, prompt_format: PromptFormat, name: str) -> None:
+def test_no_example_can_be_copied(prompt_format: PromptFormat, name: str) -> None:
     """They are of other numbers of classes and clients and of other heterogeneity, and no two answers are the same."""
     diagnosis = FEDERATIONS[name]
     own = prompt.render(diagnosis, prompt_format)
@@ -97,7 +96,7 @@ def test_no_example_can_be_copied(situation_of: SituationOf, prompt_format: Prom
             assert [shown[finding] for finding in FINDINGS] != [own[finding] for finding in FINDINGS]
 
 
-def test_the_order_of_examples_depends_on_the_federation_alone(situation_of: SituationOf) -> None:
+def test_the_order_of_examples_depends_on_the_federation_alone() -> None:
     def answers(z_score: float, prompt_format: PromptFormat) -> list[Any]:
         diagnosis = diagnosis_of().model_copy(update={"outlier_z_score": z_score})
         return [answer["strategy"] for _, answer in prompt.examples(situation_of(diagnosis), prompt_format)]
@@ -169,9 +168,7 @@ def test_strategies_and_examples_can_each_be_left_out(situation: RecommendationC
 
 
 @pytest.mark.parametrize("prompt_format", FORMATS)
-def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(
-    situation_of: SituationOf, prompt_format: PromptFormat
-) -> None:
+def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(prompt_format: PromptFormat) -> None:
     report = report_of(rows=(1117, 2221, 3331, 4447), outliers=(3,))
     situation = situation_of(diagnose(report), num_clients=4)
     messages = prompt.user_message(situation, prompt_format), prompt.system_message(situation, shape(prompt_format))
@@ -185,9 +182,7 @@ def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(
 
 
 @pytest.mark.parametrize("prompt_format", ["B", "C"])
-def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(
-    situation_of: SituationOf, prompt_format: PromptFormat
-) -> None:
+def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(prompt_format: PromptFormat) -> None:
     name = INJECTION[:70]
     aspect = SkewFinding(severity="high", value=9.0, threshold=4.0, clients=(1,), rule="calibrated", named=(name,))
     situation = situation_of(diagnosis_of(feature_skew="high").model_copy(update={"feature_skew": aspect}))
@@ -203,7 +198,7 @@ def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(
     assert_neutral(message)
 
 
-def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else(situation_of: SituationOf) -> None:
+def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else() -> None:
     situation = situation_of(description=INJECTION)
     message = prompt.user_message(situation, "B").content
     assert json.loads(message) == {"description_by_a_person": INJECTION}
@@ -226,7 +221,7 @@ def assert_neutral(message: str) -> None:
     assert ">" not in message
 
 
-def test_a_key_in_a_persons_words_is_taken_out(situation_of: SituationOf) -> None:
+def test_a_key_in_a_persons_words_is_taken_out() -> None:
     situation = situation_of(description="my key is sk-proj-0123456789abcdefABCDEF, labels are skewed")
     shown = json.loads(prompt.user_message(situation, "B").content)
     assert shown == {"description_by_a_person": "my key is [redacted], labels are skewed"}
@@ -455,7 +450,7 @@ def test_a_reason_can_not_command_the_terminal() -> None:
     assert read('{"reason": {"a": 1}, "strategy": {"kind": "fedavg"}}').reason == ""
 
 
-def test_measurements_are_told_of_strategies_that_can_be_chosen(situation_of: SituationOf) -> None:
+def test_measurements_are_told_of_strategies_that_can_be_chosen() -> None:
     named = ("fedavg", "fedbn", "scaffold", "moon")
     lines = [*prompt.measured_lines(situation_of(kinds=named).space)]
     assert lines

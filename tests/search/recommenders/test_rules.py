@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -25,9 +25,8 @@ from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, ChoiceRang
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import FedTrimmedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
-from tests.search.recommenders.reports import diagnosis_of, report_of
+from tests.search.recommenders.reports import diagnosis_of, report_of, situation_of
 
-SituationOf = Callable[..., RecommendationContext]
 REPOSITORY = Path(__file__).resolve().parents[3]
 SEVERITIES = (None, "none", "low", "high")
 MANY_ROWS = 2000.0
@@ -64,7 +63,7 @@ CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_rule_decides_its_case_and_says_why(situation_of: SituationOf, name: str) -> None:
+def test_each_rule_decides_its_case_and_says_why(name: str) -> None:
     diagnosis, fields, kind = CASES[name]
     found = rules.recommend_by_rules(situation_of(diagnosis, **fields))
     assert found.source == "rules"
@@ -88,7 +87,7 @@ def test_each_rule_decides_its_case_and_says_why(situation_of: SituationOf, name
     ],
 )
 def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median(
-    situation_of: SituationOf, labels: Any, features: Any, score: float | None, kind: str
+    labels: Any, features: Any, score: float | None, kind: str
 ) -> None:
     diagnosis = diagnosis_of(labels, features, outlier_z_score=score)
     situation = situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))
@@ -96,7 +95,7 @@ def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median(
 
 
 @pytest.mark.parametrize("name", ["features of their own", "concepts of their own", "labels of their own"])
-def test_what_is_of_clients_own_is_not_proposed_where_clean_data_judge(situation_of: SituationOf, name: str) -> None:
+def test_what_is_of_clients_own_is_not_proposed_where_clean_data_judge(name: str) -> None:
     diagnosis, fields, kind = CASES[name]
     assert rules.recommend_by_rules(situation_of(diagnosis, **fields, view="clean")).spec.kind != kind
 
@@ -120,7 +119,7 @@ def test_documents_list_the_rules_in_the_order_in_which_they_decide(text: str) -
     ],
 )
 def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round(
-    situation_of: SituationOf, outliers: tuple[int, ...], num_sampled: int, num_trimmed: int
+    outliers: tuple[int, ...], num_sampled: int, num_trimmed: int
 ) -> None:
     """Of ten clients, f · sampled / 10, rounded up; a middle is kept."""
     diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_classes=2)
@@ -130,7 +129,7 @@ def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round(
     assert int(spec.beta * num_sampled) == num_trimmed
 
 
-def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> None:
+def test_what_it_cuts_off_is_safe_from_rounding() -> None:
     """A 49th of 49 is less than one in floating point."""
     assert int(1 / 49 * 49) == 0
     situation = situation_of(diagnosis_of(num_clients=49), num_clients=49)
@@ -147,13 +146,13 @@ def test_what_it_cuts_off_is_safe_from_rounding(situation_of: SituationOf) -> No
         ({"num_clients": 4, "num_classes": 2, "label_skew": SURE_AND_LARGER}, "nothing to mend"),
     ],
 )
-def test_which_outliers_bring_a_robust_rule(situation_of: SituationOf, fields: dict[str, Any], rule: str) -> None:
+def test_which_outliers_bring_a_robust_rule(fields: dict[str, Any], rule: str) -> None:
     skewed = {"label_skew": fields.pop("label_skew")} if "label_skew" in fields else {}
     diagnosis = diagnosis_of(outlier="high", **fields).model_copy(update=skewed)
     assert rules.recommend_by_rules(situation_of(diagnosis, num_clients=diagnosis.num_clients)).reasons[0].rule == rule
 
 
-def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: SituationOf) -> None:
+def test_steps_are_counted_from_rows_batches_epochs_and_rounds() -> None:
     """Of 160 rows 128 train: 4 steps of 32 rows a round, so 50 rounds are 200 steps and 51 are more."""
     few, many = (situation_of(diagnosis_of(), num_rounds=rounds) for rounds in (50, 51))
     assert few.steps_a_round == 4
@@ -163,9 +162,7 @@ def test_steps_are_counted_from_rows_batches_epochs_and_rounds(situation_of: Sit
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 7, 10, 100])
 @pytest.mark.parametrize("num_classes", [0, 2, 10])
-def test_whatever_the_diagnosis_the_pick_fits_the_cohort(
-    situation_of: SituationOf, num_clients: int, num_classes: int
-) -> None:
+def test_whatever_the_diagnosis_the_pick_fits_the_cohort(num_clients: int, num_classes: int) -> None:
     for labels, features, outlier in product(SEVERITIES, repeat=3):
         diagnosis = diagnosis_of(labels, features, outlier, (0,), num_clients=num_clients, num_classes=num_classes)
         situation = situation_of(diagnosis, num_clients=num_clients)
@@ -178,7 +175,7 @@ def test_whatever_the_diagnosis_the_pick_fits_the_cohort(
 @pytest.mark.sampled(60)
 @pytest.mark.parametrize("kind", [*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS])
 @pytest.mark.parametrize("name", CASES)
-def test_a_user_who_allows_one_strategy_gets_that_one(situation_of: SituationOf, kind: str, name: str) -> None:
+def test_a_user_who_allows_one_strategy_gets_that_one(kind: str, name: str) -> None:
     diagnosis, fields, _ = CASES[name]
     situation = situation_of(diagnosis, **{**fields, "kinds": (kind,)})
     found = rules.recommend_by_rules(situation)
@@ -186,7 +183,7 @@ def test_a_user_who_allows_one_strategy_gets_that_one(situation_of: SituationOf,
     assert situation.space.contains(found.spec)
 
 
-def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationOf) -> None:
+def test_what_can_not_be_chosen_is_passed_over_and_said() -> None:
     diagnosis, _, _ = CASES["few steps"]
     found = rules.recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
     assert [(ground.rule, ground.applied) for ground in found.reasons] == [
@@ -198,7 +195,7 @@ def test_what_can_not_be_chosen_is_passed_over_and_said(situation_of: SituationO
     assert "fedadam" in found.reasons[1].explanation
 
 
-def test_parameters_are_moved_into_the_ranges_of_the_space(situation_of: SituationOf) -> None:
+def test_parameters_are_moved_into_the_ranges_of_the_space() -> None:
     """A search of the clients' step size keeps the study's where it can, and goes to the nearest end where not."""
     ranges = {"client_learning_rate": RealRange(0.5, 1.0)}
     found = rules.recommend_by_rules(situation_of(diagnosis_of(label_skew="high"), space={"client_ranges": ranges}))
@@ -250,7 +247,7 @@ def test_mu_begins_at_a_hundredth() -> None:
     assert [PROX in rules.BY_SEVERITY[severity] for severity in ("none", "low", "high")] == [False, True, True]
 
 
-def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: SituationOf) -> None:
+def test_communities_stand_beside_fedavg_where_they_can_be_chosen() -> None:
     data_origin = DataOrigin("digits", "iid")
     named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), data_origin=data_origin)
     assert [each.spec.kind for each in rules.recommend_by_rules(named).alternatives] == AVERAGE
@@ -264,9 +261,7 @@ def test_communities_stand_beside_fedavg_where_they_can_be_chosen(situation_of: 
 @pytest.mark.parametrize(
     ("ratio", "advises_policy"), [(None, False), (rules.SLOW_RATIO - 0.1, False), (rules.SLOW_RATIO, True), (9.0, True)]
 )
-def test_a_policy_is_advised_where_somebody_is_slow(
-    situation_of: SituationOf, ratio: float | None, advises_policy: bool
-) -> None:
+def test_a_policy_is_advised_where_somebody_is_slow(ratio: float | None, advises_policy: bool) -> None:
     whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
     assert [*rules.selection_notes(whole)] == []
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
@@ -387,9 +382,7 @@ POISONED = diagnosis_of(outlier="high", outliers=(2, 5))
 
 @pytest.mark.parametrize("size", [1, 2, 4, 9])
 @pytest.mark.parametrize(("label", "feature", "outlier"), list(product(("none", "high"), repeat=3)))
-def test_a_generation_is_whole_new_and_of_the_space(
-    situation_of: SituationOf, size: int, label: str, feature: str, outlier: str
-) -> None:
+def test_a_generation_is_whole_new_and_of_the_space(size: int, label: str, feature: str, outlier: str) -> None:
     situation = situation_of(diagnosis_of(label_skew=label, feature_skew=feature, outlier=outlier))
     found = proposed(situation, size)
     digests = {situation.space.digest(each.spec) for each in found}
@@ -399,13 +392,13 @@ def test_a_generation_is_whole_new_and_of_the_space(
 
 
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED, diagnosis_of(num_classes=3)])
-def test_the_rules_answer_is_the_first_or_fedavg_itself(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+def test_the_rules_answer_is_the_first_or_fedavg_itself(diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
     answer = rules.recommend_by_rules(situation).spec
     assert proposed(situation)[0].spec == answer or answer == FEDAVG
 
 
-def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> None:
+def test_policies_that_are_searched_come_in_turn() -> None:
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
     found = proposed(replace(situation, space=chosen), size=8)
@@ -419,14 +412,14 @@ def test_policies_that_are_searched_come_in_turn(situation_of: SituationOf) -> N
 
 
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(), diagnosis_of(label_skew="high", outlier="high")])
-def test_without_a_suspect_nothing_robust_is_tried(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+def test_without_a_suspect_nothing_robust_is_tried(diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
     assert rules.suspected_per_round(situation) == 0
     assert robust_in(proposed(situation, size=40)) == []
     assert robust_in(proposed(situation, size=40, priors=LIKE)) == []
 
 
-def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationOf) -> None:
+def test_robust_rules_enter_with_the_number_of_suspects() -> None:
     """Two of ten; Bulyan, proved for one of ten, with as many as it may."""
     situation = situation_of(POISONED)
     assert rules.suspected_per_round(situation) == 2
@@ -440,21 +433,19 @@ def test_robust_rules_enter_with_the_number_of_suspects(situation_of: SituationO
     assert (second.explanation, first.spec) == (LIKE[0].explanation, proposed(situation)[0].spec)
 
 
-def test_only_strategies_of_the_space_are_tried(situation_of: SituationOf) -> None:
+def test_only_strategies_of_the_space_are_tried() -> None:
     found = proposed(situation_of(POISONED, kinds=("fedavg", "fedmedian")))
     assert [each.spec.kind for each in found] == ["fedmedian"]
 
 
 @pytest.mark.parametrize(("view", "expected"), [("own", 0), ("clean", 1)])
-def test_who_has_other_inputs_is_suspected_where_clean_data_judge(
-    situation_of: SituationOf, view: str, expected: int
-) -> None:
+def test_who_has_other_inputs_is_suspected_where_clean_data_judge(view: str, expected: int) -> None:
     diagnosis = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
     assert rules.suspected_per_round(situation_of(diagnosis, view=view)) == expected
 
 
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
-def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: SituationOf, diagnosis: Diagnosis) -> None:
+def test_each_kind_has_its_turn_and_robust_ones_as_suspected(diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)
     found = rules.kinds_in_turn(situation, seed=3)
     robust = {spec.label for spec in found if isinstance(spec, rules.ROBUST)}
@@ -471,9 +462,7 @@ def test_each_kind_has_its_turn_and_robust_ones_as_suspected(situation_of: Situa
 @pytest.mark.parametrize(
     "measure", [reward("reward", 500), MEASURES["r2"], MEASURES["mae"]], ids=lambda each: each.name
 )
-def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
-    situation_of: SituationOf, measure: Measure
-) -> None:
+def test_what_was_measured_of_classes_is_not_proposed_for_another_task(measure: Measure) -> None:
     """Whatever the actions of a player, which a report may count as classes."""
     situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
     recommendation = rules.recommend_by_rules(situation)
@@ -482,7 +471,7 @@ def test_what_was_measured_of_classes_is_not_proposed_for_another_task(
 
 
 @pytest.mark.parametrize("num_clients", [4, 10])
-def test_nothing_that_is_the_same_as_another_strategy_is_proposed(situation_of: SituationOf, num_clients: int) -> None:
+def test_nothing_that_is_the_same_as_another_strategy_is_proposed(num_clients: int) -> None:
     situation = situation_of(diagnosis_of(outlier="high", num_clients=num_clients, outliers=(2,)), num_clients)
     for seed in range(5):
         assert [each for each in proposed(situation, 6, seed) if situation.space.has_equivalent(each.spec)] == []

@@ -141,11 +141,7 @@ def rounds_of(policy: SelectionPolicy) -> Iterator[list[int]]:
     """Yield who trains in each round; half of the clients have next to no loss, and one takes ten times as long."""
     losses = np.where(np.arange(NUM_CLIENTS) % 2, 2.0, 0.01) + 0.001 * np.arange(NUM_CLIENTS)
     norms = np.where(np.arange(NUM_CLIENTS) % 3, 1.0, 0.01)
-    clients = table(
-        NUM_CLIENTS,
-        rows=[5 + 3 * client for client in range(NUM_CLIENTS)],
-        seconds=[10.0, *[1.0] * 23],
-    )
+    clients = table(NUM_CLIENTS, rows=[5 + 3 * client for client in range(NUM_CLIENTS)], seconds=[10.0, *[1.0] * 23])
     for server_round in range(1, NUM_ROUNDS + 1):
         generator = np.random.default_rng([5, server_round])
         chosen = sorted(np.asarray(policy.choose(server_round, clients, NUM_SAMPLED, generator)).tolist())
