@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import (
-    AsJson,
-    ConfigFile,
-    Settings,
-    StudyFolder,
-    prepare,
-    read_settings,
-)
+from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, StudyFolder, prepare, read_settings
 from fedscout.experiments.text import show, show_json_text, tell
 
 if TYPE_CHECKING:

@@ -15,14 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import (
-    FAILED,
-    ConfigFile,
-    Settings,
-    Verbose,
-    prepare,
-    read_settings,
-)
+from fedscout.experiments.cli.options import FAILED, ConfigFile, Settings, Verbose, prepare, read_settings
 from fedscout.experiments.text import show, tell, visible
 
 

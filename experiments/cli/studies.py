@@ -21,15 +21,7 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import (
-    FAILED,
-    AsJson,
-    ConfigFile,
-    Out,
-    Settings,
-    Verbose,
-    read_settings,
-)
+from fedscout.experiments.cli.options import FAILED, AsJson, ConfigFile, Out, Settings, Verbose, read_settings
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:

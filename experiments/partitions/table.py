@@ -55,12 +55,7 @@ from fedscout.experiments.partitions.base import (
     whole_rows,
 )
 from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf, sorted_rows
-from fedscout.experiments.partitions.labels import (
-    classes_per_client,
-    dirichlet,
-    heterogeneity_index,
-    inner_dirichlet,
-)
+from fedscout.experiments.partitions.labels import classes_per_client, dirichlet, heterogeneity_index, inner_dirichlet
 
 MAX_DRAWS = 20
 

@@ -10,14 +10,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import (
-    TITLES,
-    CalibratedFinding,
-    DetectorName,
-    Finding,
-    Verdict,
-    verdicts,
-)
+from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding, Verdict, verdicts
 from fedscout.engine.data.federation import Names
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments import charts

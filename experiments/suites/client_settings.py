@@ -52,14 +52,7 @@ from fedscout.experiments.client_settings.tuning import (
 )
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
-from fedscout.experiments.grids.cells import (
-    CellContext,
-    CellValues,
-    best_round,
-    chance_level,
-    failures_of,
-    split_ratio,
-)
+from fedscout.experiments.grids.cells import CellContext, CellValues, best_round, chance_level, failures_of, split_ratio
 from fedscout.experiments.grids.experiment import Cell, Settings, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
 from fedscout.experiments.studies.workers import Display

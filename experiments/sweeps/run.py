@@ -29,14 +29,7 @@ from fedscout.experiments.studies.workers import (
     share_out,
     with_share,
 )
-from fedscout.experiments.sweeps.results import (
-    Group,
-    ended_study,
-    groups_of,
-    measure_of,
-    table_of,
-    write_table,
-)
+from fedscout.experiments.sweeps.results import Group, ended_study, groups_of, measure_of, table_of, write_table
 from fedscout.experiments.sweeps.sweep import (
     GridConfiguration,
     Sweep,
