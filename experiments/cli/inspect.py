@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedscout.engine.errors import LogError
+from fedscout.engine.runtime.files import refuse_links
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, StudyFolder, prepare, read_settings
 from fedscout.experiments.text import show, show_json_text, tell
@@ -197,8 +199,6 @@ def trials(
     as_json: AsJson = False,
 ) -> None:
     """Show the trials of a study's log."""
-    from fedscout.engine.errors import LogError
-
     folder = out / "trials"
     if not folder.is_dir() or not any(folder.glob("*.parquet")):
         raise LogError.of("the folder", "hold a study's log", f"{out} without any trials/*.parquet")
@@ -282,7 +282,6 @@ def export(
     """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
     prepare(verbose=False)
     user_folders()
-    from fedscout.engine.runtime.files import refuse_links
     from fedscout.experiments.reports import export as exports
     from fedscout.experiments.studies.result import read_study
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare
 from fedscout.experiments.text import show, tell
@@ -62,7 +63,6 @@ def sweep(
     A YAML file with `rows` is a user-defined experiment: methods × federations, all on the same seeds.
     """
     prepare(verbose)
-    from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.grids.experiment import is_experiment
     from fedscout.experiments.sweeps.sweep import read_sweep
 
@@ -262,7 +262,6 @@ def tune_table(
     from click.core import ParameterSource
 
     from fedscout.engine.contracts.client_table import METRICS
-    from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.client_settings.request import (
         HETEROGENEITIES,
         TableRequest,
@@ -301,8 +300,6 @@ def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Num
     Raises:
         ConfigurationError: If they are no numbers.
     """
-    from fedscout.engine.errors import ConfigurationError
-
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
+from fedscout.engine.runtime.files import is_address, mounted, storage_at
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ Settings = Annotated[
 
 def out_folder(place: str | Path) -> Path:
     """Return a path unchanged; for a URI, a local folder whose files are synchronized while the command runs."""
-    from fedscout.engine.runtime.files import is_address, mounted, storage_at
-
     if isinstance(place, Path) or not is_address(place):  # a default is a path
         return Path(place)
     storage = storage_at(place)
@@ -92,7 +92,6 @@ def prepare(verbose: bool) -> None:
 
 def _show_own_messages() -> None:
     """Log the package's own messages to standard error, one line each."""
-    import logging
 
     class _OneLineEach(logging.Handler):
         """Prints to the current standard error, which may have been replaced since the start."""

@@ -14,9 +14,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.runtime.files import write_atomically
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import FAILED, ConfigFile, Settings, Verbose, prepare, read_settings
-from fedscout.experiments.text import show, tell, visible
+from fedscout.experiments.text import extra_module, show, tell, visible
 
 
 def app(
@@ -37,7 +39,6 @@ def app(
     """Write a Flower app that trains a study's winner or strategy.kind on real clients, or chooses a strategy there."""
     prepare(verbose)
     user_folders()
-    from fedscout.engine.errors import ConfigurationError
     from fedscout.engine.models.flat import new_model
     from fedscout.experiments.deployment.app import FEWEST_CLIENTS, Program, check_new, write_app
     from fedscout.experiments.deployment.client import Agreement
@@ -79,9 +80,6 @@ def mcp(
 ) -> None:
     """Serve describe, detect, recommend and studies to an agent over the Model Context Protocol (stdio)."""
     prepare(verbose=False)
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.text import extra_module
-
     if not root.is_dir():
         raise ConfigurationError.of("--root", "be a folder", root)
     if sys.stdin is None or sys.stdout is None:
@@ -119,7 +117,6 @@ def predict(
     """Print the predictions of a trained model for each row: class and probabilities, or the regression target."""
     prepare(verbose=False)
     user_folders()
-    from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.trained import load
 
     if out is not None and out.suffix.lower() not in SUFFIXES:
@@ -128,8 +125,6 @@ def predict(
     if out is None:
         sys.stdout.write(visible(predictions.to_csv(index=False)))
         return
-    from fedscout.engine.runtime.files import write_atomically
-
     as_csv = out.suffix.lower() == ".csv"
     write_atomically(
         out, lambda path: predictions.to_csv(path, index=False) if as_csv else predictions.to_parquet(path)

@@ -56,6 +56,7 @@ from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import client_pictures
 from fedscout.experiments.data.own_table import labelled_rows
+from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
 from fedscout.experiments.models.request import ModelSettings
 from fedscout.experiments.models.table import embedding_source
@@ -264,8 +265,6 @@ def _federation_of_rows(agreement: Agreement, number: int, rows: Any, node: Any)
 
 def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntArray, IntArray | None]:
     """Return the rows of a table, encoded as the agreement defines."""
-    from fedscout.experiments.data.table_files import read_frame
-
     request = agreement.rows
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:

@@ -36,6 +36,7 @@ from fedscout.engine.errors import ConfigurationError, UserError, first_line
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments import charts
+from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.reports import page_tables
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
@@ -47,8 +48,6 @@ from fedscout.experiments.text import visible
 
 def command_of(study: StoredStudy) -> str | None:
     """Return a command that reproduces the study; None if no command of this version has the same digest."""
-    from fedscout.experiments.config import StudyConfig, load_config
-
     try:
         settings = list(_settings(study.claim["config"], StudyConfig().identity()))
         config = load_config([f"{key}={text}" for key, text in settings], None)

@@ -12,6 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fedscout.engine.errors import LogError
 from fedscout.experiments.charts import curves, gain_map, winner_map
 from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
@@ -74,9 +77,6 @@ def _short(axis: str, axes: Sequence[str]) -> str:
 
 
 def _rows(path: Path) -> list[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as file:
             rows: list[Row] = file.read().to_pylist()

@@ -47,6 +47,7 @@ from fedscout.engine.runtime.files import (
     remove_unfinished,
     write_atomically,
 )
+from fedscout.engine.trials.log import read_columns
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import QUANTITIES
@@ -270,8 +271,6 @@ def stored_claim(path: Path) -> dict[str, Any] | None:
 
 def _log_matches(path: Path, config: StudyConfig) -> bool:
     """Whether there is a log whose readable trials all have this configuration."""
-    from fedscout.engine.trials.log import read_columns
-
     rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
     return {row["config_hash"] for row in rows} == {config.digest()}
 

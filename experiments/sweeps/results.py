@@ -26,12 +26,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
+from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.workers import End
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, SweepFolder, SweepStudy, value_text
@@ -45,10 +49,6 @@ from fedscout.search.confirmation.intervals import (
     tested_to_trained,
 )
 from fedscout.search.objective import Measure
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Row = dict[str, Any]
 
@@ -120,8 +120,6 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepS
         return SweepStudy(one, path, end, (shared,))
     one = replace(one, config=one.config.with_task(result["config"]["federation"]["task"] == "regression"))
     measure = measure_of_study(one.config)
-    from fedscout.engine.trials.log import read_columns
-
     trials, _ = read_columns(path / "trials", ["trial", "status", "seconds"])
     shared |= _findings(result) | {
         "measure": measure.name,
@@ -220,8 +218,6 @@ def _interval(name: str, difference: PairedDifference) -> Row:
 
 def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
     """Return the table of studies in the order of the grid: the axes' columns first."""
-    import pyarrow as pa
-
     axes = {key: axis_type([one.setting[key] for one in sweep.configurations]) for key in sweep.axes}
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in {**axes, **TABLE_COLUMNS}.items()])
     rows = [dict(row) for study in studies for row in study.rows]
@@ -241,9 +237,6 @@ def axis_type(values: Sequence[Any]) -> str:
 
 def write_table(table: pa.Table, folder: SweepFolder) -> None:
     """Write `table.parquet` and `table.csv`."""
-    import pyarrow.parquet as pq
-    from pyarrow import csv
-
     folder.write("table.parquet", lambda path: pq.write_table(table, path))
     folder.write("table.csv", lambda path: csv.write_csv(table, path))
 

@@ -12,9 +12,13 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from fedscout.engine.runtime.files import LOCK, Storage, refresh, storage_of
+from fedscout.engine.runtime.ray import ray_runtime
+from fedscout.experiments.config import planned_trials
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.studies.workers import (
@@ -41,9 +45,6 @@ from fedscout.experiments.sweeps.sweep import (
     run_stored,
 )
 from fedscout.search.objective import UNLIKE, Measure
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TABLE_SECONDS = 60.0
 """Seconds between writes of the table while studies run."""
@@ -96,8 +97,6 @@ def run_sweep(
     Raises:
         UserError: If the folder can't be used, Ray can't be reached, or `parallel` is too large.
     """
-    from fedscout.experiments.config import planned_trials
-
     display, configurations = display or Display(), sweep.configurations
     with open_sweep_folder(out, sweep) as folder:
         studies = _known(folder, sweep)
@@ -150,8 +149,6 @@ def _run_all(
         studies = [(one.config, folder.study(one), verbose, search_path) for one in pending]
         yield from run_pieces(engine, run_one, studies, parallel, display)
         return
-    from fedscout.engine.runtime.ray import ray_runtime
-
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
         on_gpus = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1).on_gpu

@@ -65,6 +65,7 @@ from fedscout.experiments.data.dataset import (
     DatasetRequest,
     Layout,
     Publication,
+    ReadLimits,
     choose_label,
     locate,
     locate_layout,
@@ -79,8 +80,6 @@ from fedscout.experiments.data.tables import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from fedscout.experiments.data.dataset import ReadLimits
 
 
 DIGITS = Publication(
