@@ -36,7 +36,7 @@ from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserErro
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.models.request import is_import_path
+from fedscout.experiments.models.table import is_import_path
 from fedscout.experiments.studies.run_folder import stored_claim
 from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import visible_line

@@ -33,12 +33,11 @@ from fedscout.experiments.data.server_rows import (
     without_small_clients,
 )
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.models.request import ModelRequest
-from fedscout.experiments.models.table import build_model, embedding_source
-from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
+from fedscout.experiments.models.table import ModelRequest, build_model, embedding_source
+from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
+from fedscout.experiments.scenarios.effects import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.table import SCENARIOS, stack_effects
 
 

@@ -38,13 +38,12 @@ from fedscout.engine.text import details, shown
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import kept_model, shares_nothing
 from fedscout.experiments.data.dataset import DataKind, DatasetRequest
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import pictures_alone
 from fedscout.experiments.data.own import ADDRESS, own_place
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
-from fedscout.experiments.models.request import ModelRequest, ModelSettings
-from fedscout.experiments.models.table import build_model
+from fedscout.experiments.data.tables import encoded_rows
+from fedscout.experiments.models.table import ModelRequest, ModelSettings, build_model
 from fedscout.search.ledger import trainings_of
 from fedscout.strategies import StrategySpec
 

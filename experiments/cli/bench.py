@@ -123,7 +123,7 @@ def table(
 ) -> None:
     """Train a table of trials: the one used to replay recommenders, or the one from which priors are learnt."""
     prepare(verbose=False)
-    from fedscout.experiments.suites.table_training import train_table
+    from fedscout.experiments.suites.replay import train_table
 
     typer.echo(str(train_table(names(columns), out=out, settings=settings or [], note=tell, suite=suite)))
 

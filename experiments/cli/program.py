@@ -21,7 +21,7 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LanguageModelError, UserError
 from fedscout.engine.runtime.processes import signal_exit
-from fedscout.experiments.cli import bench, inspect, many_studies, others, studies
+from fedscout.experiments.cli import bench, many_studies, others, studies
 from fedscout.experiments.cli.options import FAILED
 from fedscout.experiments.text import tell
 
@@ -54,23 +54,23 @@ app = typer.Typer(
 for command in (
     studies.run,
     studies.detect,
-    inspect.describe,
+    others.describe,
     studies.recommend,
     studies.search,
     many_studies.sweep,
     studies.train,
     others.predict,
     many_studies.tune_table,
-    inspect.strategies,
-    inspect.scenarios,
-    inspect.trials,
-    inspect.report,
-    inspect.plot,
+    others.strategies,
+    others.scenarios,
+    others.trials,
+    others.report,
+    others.plot,
     bench.reproduce,
-    inspect.export,
+    others.export,
     others.app,
     others.mcp,
-    inspect.keys,
+    others.keys,
 ):
     app.command()(command)
 app.add_typer(bench.bench)

@@ -6,8 +6,8 @@ app = client_app("federation.json", rows=read_rows)    # rows: returned by a fun
 ```
 
 An agreement defines, for the driver and all clients of a real federation, how rows become numbers, the classes, and the
-model. It is one JSON file beside a Flower app (`app.py`), written from the study that chose the strategy, and holds no
-row: for a table it holds the statistics that the study's clients released (`min_release`) and the names of columns,
+model. It is one JSON file beside a Flower app (`driver.py`), written from the study that chose the strategy, and holds
+no row: for a table it holds the statistics that the study's clients released (`min_release`) and the names of columns,
 categories and classes. It includes the study's configuration for the driver; a client's process, which starts for every
 message, does not parse it.
 
@@ -53,13 +53,12 @@ from fedscout.engine.nodes.wire import ACTION, DOCUMENT_KEY, Wire, algorithms_of
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import ColumnRoles, discrete, groups_of, with_missing
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import client_pictures
-from fedscout.experiments.data.own_table import labelled_rows
+from fedscout.experiments.data.own import labelled_rows
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
-from fedscout.experiments.models.request import ModelSettings
-from fedscout.experiments.models.table import embedding_source
+from fedscout.experiments.data.tables import encoded_rows
+from fedscout.experiments.models.table import ModelSettings, embedding_source
 from fedscout.experiments.trained import ModelDescription, shared_fields
 from fedscout.search.client_settings import ClientSettingsConfig
 

@@ -31,12 +31,12 @@ from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import booleans_as_words, details, did_you_mean, shown
-from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
+from fedscout.experiments.partitions.labels import Partitioner, PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import iid
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
 from fedscout.experiments.scenarios.effects import (
     DevicesEffect,
     DropoutEffect,
+    EffectRequest,
     FeatureDropEffect,
     FeatureNoiseEffect,
     FeatureScaleEffect,
@@ -45,6 +45,8 @@ from fedscout.experiments.scenarios.effects import (
     LatencyEffect,
     LittleIsEnoughEffect,
     ScaledUpdateEffect,
+    ScenarioEffect,
+    ScenarioPlan,
     SignFlipEffect,
 )
 from fedscout.experiments.scenarios.labels import (

@@ -33,8 +33,7 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.config import StudyConfig, config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.own import dataset_of_rows
-from fedscout.experiments.data.own_table import dataset_from_own_table
+from fedscout.experiments.data.own import dataset_from_own_table, dataset_of_rows
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.tables import quantity_target
 from fedscout.experiments.description import Description, describe_federation, holdings_of

@@ -19,9 +19,8 @@ from safetensors.numpy import load_file
 from fedscout.engine.errors import ConfigurationError, DataError, LogError, StrategyError
 from fedscout.engine.models.flat import new_model
 from fedscout.experiments.config import load_config
-from fedscout.experiments.deployment.app import Program, app_name, write_app
 from fedscout.experiments.deployment.client import Agreement, client_federation
-from fedscout.experiments.deployment.driver import winner_of
+from fedscout.experiments.deployment.driver import Program, app_name, winner_of, write_app
 from fedscout.experiments.trained import DESCRIPTION_FILE, what_is_kept, write_model
 from fedscout.search.confirmation.confirmation import Candidate, confirm
 from fedscout.strategies import parse_strategy

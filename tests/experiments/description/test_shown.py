@@ -20,14 +20,7 @@ from fedscout.detectors import DetectionConfig
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Device, Federation
-from fedscout.experiments.charts import (
-    MAX_ROWS,
-    MOST_CLASSES,
-    MOST_DIFFERENT,
-    federation_map,
-    shades,
-    strip_of,
-)
+from fedscout.experiments.charts import MAX_ROWS, MOST_CLASSES, MOST_DIFFERENT, federation_map, shades, strip_of
 from fedscout.experiments.description import (
     ClientChange,
     Description,

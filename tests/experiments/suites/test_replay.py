@@ -23,6 +23,7 @@ from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Re
 from fedscout.experiments.suites.replay import (
     PUBLISHED,
     SPACE,
+    SUITES,
     FederationTrials,
     Replayed,
     ReplayedFederation,
@@ -31,12 +32,13 @@ from fedscout.experiments.suites.replay import (
     fedavg_rates,
     grid_points,
     joint_grid,
+    prior_studies,
     read_table,
     regret_fedavg,
     regret_tuned,
+    train_table,
     write_table,
 )
-from fedscout.experiments.suites.table_training import SUITES, prior_studies, train_table
 from fedscout.search.ledger import BASELINE
 from fedscout.search.study import planned_space
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
