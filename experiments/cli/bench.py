@@ -302,14 +302,11 @@ def reproduce(
 
 
 def _list(entries: Sequence[Entry], as_json: bool) -> None:
-    from fedscout.experiments.reports.console import markdown_table, show_json
+    from fedscout.experiments.reports.console import markdown_table
 
     listed = [
         {"study": entry.name, "also": [f"{entry.source}/{name}" for name in entry.also], "title": entry.read().title}
         for entry in entries
     ]
-    if as_json:
-        show_json({"studies": listed})
-        return
     rows = [[entry["study"], ", ".join(entry["also"]), entry["title"]] for entry in listed]
-    show("\n".join(markdown_table(["study", "also", "what is compared"], rows)))
+    _show(as_json, {"studies": listed}, markdown_table(["study", "also", "what is compared"], rows))

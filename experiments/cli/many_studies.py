@@ -261,21 +261,12 @@ def tune_table(
     prepare(verbose)
     from click.core import ParameterSource
 
-    from fedscout.engine.contracts.client_table import METRICS
-    from fedscout.experiments.client_settings.request import (
-        HETEROGENEITIES,
-        TableRequest,
-        make_table,
-        read_config,
-        refinement_of,
-    )
+    from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config, refinement_of
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
     if refine is None:
-        levels: tuple[float, ...] = HETEROGENEITIES if metric in METRICS else ()
-        if heterogeneity is not None:
-            levels = _numbers("--heterogeneity", heterogeneity, float)
+        levels = () if heterogeneity is None else _numbers("--heterogeneity", heterogeneity, float)
         quantities = None if quantity is None else _numbers("--quantity", quantity, int)
         config = read_config(settings or [], config_file, proxy, synthetic is not None)
         request = TableRequest(config, levels, quantities, clients, patience, threshold, synthetic, metric)

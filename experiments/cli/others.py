@@ -20,16 +20,7 @@ import typer
 from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import (
-    FAILED,
-    AsJson,
-    ConfigFile,
-    Settings,
-    StudyFolder,
-    Verbose,
-    prepare,
-    read_settings,
-)
+from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, StudyFolder, Verbose, prepare, read_settings
 from fedscout.experiments.text import extra_module, show, show_json_text, tell, visible
 
 if TYPE_CHECKING:
@@ -393,7 +384,7 @@ def mcp(
         with Path(os.devnull).open("wb") as nowhere:  # what could not be written would be tried again at exit
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         tell("the agent has closed the pipe")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(code=1) from None
 
 
 SUFFIXES = (".csv", ".parquet")

@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from glob import glob
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -69,15 +69,7 @@ from fedscout.experiments.data.dataset import (
 from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture, stacked
 from fedscout.experiments.data.own_columns import as_text_or_identifier, own_columns, suspected
 from fedscout.experiments.data.table_files import concatenated, plain_table
-from fedscout.experiments.data.table_formats import (
-    CLIENT,
-    LABEL,
-    ROWS,
-    SUFFIXES,
-    is_array_file,
-    read_arrays,
-    read_table,
-)
+from fedscout.experiments.data.table_formats import CLIENT, LABEL, ROWS, is_array_file, read_arrays, read_table, stem
 from fedscout.experiments.data.tables import (
     TableStatistics,
     dataset_of_columns,
@@ -456,7 +448,7 @@ def client_names(paths: Sequence[Path]) -> list[str]:
     Args:
         paths: Distinct paths.
     """
-    stems = [_stem(path.name) for path in paths]
+    stems = [stem(path.name) for path in paths]
     if len(set(stems)) == len(stems):
         return stems
     start = os.path.commonpath(paths)
@@ -464,12 +456,6 @@ def client_names(paths: Sequence[Path]) -> list[str]:
     same_stem = len(set(stems)) == 1
     names = [place.parent if same_stem else place.with_name(stem) for place, stem in zip(places, stems, strict=True)]
     return [str(name) for name in (names if len(set(names)) == len(names) else places)]
-
-
-def _stem(name: str) -> str:
-    """Return a file name without its format suffix."""
-    endings = [ending for ending in SUFFIXES if name.lower().endswith(ending)]
-    return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
 
 def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[pa.Table, DatasetRequest]:

@@ -23,7 +23,7 @@ import time
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -328,6 +328,12 @@ ARROW_SUFFIXES = (".feather", ".arrow", ".ipc")
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 DATABASE_SUFFIXES = (*SQLITE_SUFFIXES, *DUCKDB_SUFFIXES)
 SUFFIXES = (*PARQUET_SUFFIXES, *TEXT_SUFFIXES, *JSON_SUFFIXES, *ARROW_SUFFIXES, *EXCEL_SUFFIXES, *DATABASE_SUFFIXES)
+
+
+def stem(name: str) -> str:
+    """Return a file name without its format suffix."""
+    endings = [ending for ending in SUFFIXES if name.lower().endswith(ending)]
+    return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
 
 def is_array_file(place: Path | str) -> bool:

@@ -29,17 +29,7 @@ from fedscout.experiments.charts import curves, gain_map, winner_map
 from fedscout.experiments.reports.page_study import Page, Picture, Section, Table
 from fedscout.experiments.reports.sweep_console import sweep_table
 from fedscout.experiments.studies.run_folder import read_json
-from fedscout.experiments.sweeps.run import (
-    FEDAVG,
-    LABELS,
-    SEEDS,
-    TUNED,
-    Group,
-    Row,
-    compared_choosers,
-    groups_of,
-    measure_of,
-)
+from fedscout.experiments.sweeps.run import LABELS, SEEDS, TUNED, Group, Row, compared_choosers, groups_of, measure_of
 from fedscout.experiments.sweeps.sweep import BINDING, value_text
 from fedscout.search.objective import MEASURES, UNLIKE, Measure
 
@@ -96,13 +86,13 @@ def _rows(path: Path) -> list[Row]:
 
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
     """Return one row per group with a difference: its group, gain, and recommended strategy."""
-    choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
+    choice = compared_choosers(rows)[-1:]
     cells = []
     for group in groups:
         gain = group.gain
         if gain is None:
             continue
-        chosen_rows = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
+        chosen_rows = [row for row in rows if group.values.items() <= row.items() and row["chooser"] in choice]
         strategy = Counter(row["strategy"] for row in chosen_rows).most_common(1)[0][0]
         factor = measure.per_unit
         better = group.is_distinguished and gain.mean > 0

@@ -174,6 +174,22 @@ def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> No
         raise LogError.of("--out", must, f"{path} with {', '.join(others[:5])}{remark}")
 
 
+@contextmanager
+def measurement_folder(out: Path, own: Collection[str]) -> Iterator[GridFolder]:
+    """Yield the locked folder of a measurement, new or of an earlier run.
+
+    Args:
+        out: The folder.
+        own: Names of the files that a measurement leaves there besides its trials.
+
+    Raises:
+        LogError: If it holds anything else, is not writable or is in use.
+    """
+    refuse_others(out.absolute(), [STUDIES, *own])
+    with locked_folder(out) as folder:
+        yield folder
+
+
 class RunFolder(GridFolder):
     """The locked folder of a study."""
 

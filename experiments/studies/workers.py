@@ -493,6 +493,18 @@ class WorkerPool:
             else:
                 self._ray.kill(worker)
 
+    def share(self, configs: Sequence[StudyConfig], parallel: int | None, on_gpus: bool) -> Share:
+        """Return how many of these studies run in parallel, and on how many hosts each.
+
+        Raises:
+            ConfigurationError: If more parallel studies are requested than there are CPUs or GPUs for.
+        """
+        if on_gpus:
+            return share_gpus(parallel)
+        timed = any(config.training.has_time_limit for config in configs)
+        there, num_hosts = cluster_cpus(self._ray, self.nodes), configs[0].engine.num_hosts
+        return share_out(there, len(configs), num_hosts, parallel, timed)
+
     def storage_for(self, folder: Path, witness: Path) -> NodeStorage | None:
         """Return the storage of a folder of the command's node; None if all nodes see the folder.
 

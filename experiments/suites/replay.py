@@ -72,7 +72,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import isnan, nan
@@ -92,10 +92,11 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured
+from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured, Note
 from fedscout.experiments.grids.experiment import Cell, Choose, Experiment, arguments, read_experiment
-from fedscout.experiments.grids.federation_runner import Choice, built_federation, measurement_folder, open_federation
+from fedscout.experiments.grids.federation_runner import Choice, built_federation, open_federation
 from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
+from fedscout.experiments.studies.run_folder import measurement_folder
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
@@ -111,9 +112,10 @@ from fedscout.strategies.specification import CLIENT_PARAMETERS
 FORMAT = b"fedscout trial table 1"
 Half = Literal["learning", "development", "held out"]
 """Whoever sets a rule, a default or a prior after a look at a held-out data set moves it to the others."""
-PUBLISHED = Path(__file__).parent / "choice" / "trials.parquet"
+SUITES = Path(__file__).parent / "choice"
+PUBLISHED = SUITES / "trials.parquet"
 """The project's own table, on which recommenders are compared."""
-KNOWLEDGE = Path(__file__).parent / "choice" / "knowledge.parquet"
+KNOWLEDGE = SUITES / "knowledge.parquet"
 """Trials on further data sets, from which priors are learnt."""
 UNITS = 10_000
 """Of accuracy, in 1."""
@@ -579,9 +581,6 @@ def _replayed(federation: ReplayedFederation, results: Sequence[tuple[Scores, fl
 Suite = Literal["replay", "knowledge"]
 SEEDS: Mapping[Suite, tuple[int, ...]] = {"replay": (0, 1, 2, 3), "knowledge": (0,)}
 TABLE = "trials.parquet"
-SUITES = Path(__file__).parent / "choice"
-
-Note = Callable[[str], None]
 
 
 def keel_tables(package: Path, folder: Path) -> list[Path]:

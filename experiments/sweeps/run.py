@@ -41,18 +41,7 @@ from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.config import planned_trials
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
-from fedscout.experiments.studies.workers import (
-    Display,
-    End,
-    Piece,
-    WorkerPool,
-    cluster_cpus,
-    driver_nodes,
-    run_pieces,
-    share_gpus,
-    share_out,
-    with_share,
-)
+from fedscout.experiments.studies.workers import Display, End, Piece, WorkerPool, driver_nodes, run_pieces, with_share
 from fedscout.experiments.sweeps.sweep import (
     GridConfiguration,
     Sweep,
@@ -503,14 +492,10 @@ def _run_all(
         return
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
-        on_gpus = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1).on_gpu
+        device = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1)
         pool = stack.enter_context(closing(WorkerPool(ray, search_path, driver_nodes(ray, configs))))
         pool.drop_differing_nodes([with_share(config, 0) for config in configs])
-        if on_gpus:
-            share = share_gpus(parallel)
-        else:
-            timed = any(config.training.has_time_limit for config in configs)
-            share = share_out(cluster_cpus(ray, pool.nodes), len(pending), engine.num_hosts, parallel, timed)
+        share = pool.share(configs, parallel, device.on_gpu)
         sweep_storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
 
         def storage(study: Path) -> Storage | None:
