@@ -27,7 +27,8 @@ from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.table import load_dataset
 from fedscout.experiments.data.server_rows import sample_rows, with_server, without_small_clients
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.models.table import ModelRequest, build_model, embedding_source
+from fedscout.experiments.models.request import ModelRequest
+from fedscout.experiments.models.table import build_model, embedding_source
 from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.reinforcement import ENVIRONMENTS

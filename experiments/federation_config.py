@@ -11,7 +11,8 @@ from fedscout.engine.data.client import SmallClients
 from fedscout.engine.text import did_you_mean
 from fedscout.experiments.data.dataset import DatasetRequest, names_files_of_clients
 from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
-from fedscout.experiments.models.table import MODELS, ModelSettings, model_fault
+from fedscout.experiments.models.request import ModelSettings
+from fedscout.experiments.models.table import MODELS, model_fault
 from fedscout.experiments.partitions.labels import PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
 from fedscout.experiments.reinforcement import ENVIRONMENTS, PhysicsConfig

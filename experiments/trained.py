@@ -43,7 +43,8 @@ from fedscout.experiments.data.own import ADDRESS, own_place
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
 from fedscout.experiments.data.tables import encoded_rows
-from fedscout.experiments.models.table import ModelRequest, ModelSettings, build_model
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
 from fedscout.search.ledger import trainings_of
 from fedscout.strategies import StrategySpec
 

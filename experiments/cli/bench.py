@@ -10,7 +10,7 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, names, out_folder, prepare
+from fedscout.experiments.cli.options import FOLDER, AsJson, Columns, Rows, Seeds, Settings, names, out_folder, prepare
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
@@ -135,11 +135,6 @@ What = Annotated[
         help="Tables of the suite (all by default), and keys for every cell, such as training.num_rounds=5.",
         show_default=False,
     ),
-]
-Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by commas; all by default.")]
-Columns = Annotated[str | None, typer.Option(help="Names of columns, separated by commas; all by default.")]
-Seeds = Annotated[
-    int | None, typer.Option(min=2, help="Number of seeds; each table's own by default.", show_default=False)
 ]
 
 
@@ -272,9 +267,7 @@ def reproduce(
     scale: Annotated[
         Literal["laptop", "published"], typer.Option(help="Size of federations, rounds and seeds.")
     ] = "laptop",
-    seeds: Annotated[
-        int | None, typer.Option(min=2, help="Number of seeds; each study's own by default.", show_default=False)
-    ] = None,
+    seeds: Seeds = None,
     out: TrialsOut = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:

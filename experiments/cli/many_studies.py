@@ -16,7 +16,18 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare
+from fedscout.experiments.cli.options import (
+    AsJson,
+    Columns,
+    ConfigFile,
+    Out,
+    Rows,
+    Seeds,
+    Settings,
+    Verbose,
+    names,
+    prepare,
+)
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
@@ -30,17 +41,6 @@ Parallel = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the studies and their state without running anything.")]
-Rows = Annotated[
-    str | None, typer.Option(help="For an experiment file: names of its rows, separated by commas.", show_default=False)
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(help="For an experiment file: names of its columns, separated by commas.", show_default=False),
-]
-Seeds = Annotated[
-    int | None,
-    typer.Option(min=2, help="For an experiment file: number of seeds, instead of its own.", show_default=False),
-]
 
 LOST = 1
 NONE_COMPLETED = 2

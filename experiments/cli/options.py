@@ -64,6 +64,9 @@ Out = Annotated[
         help="Folder of the study, or URI such as s3://bucket/name; an existing study is continued.",
     ),
 ]
+Rows = Annotated[str | None, typer.Option(help="Names of an experiment's rows, separated by commas; all by default.")]
+Columns = Annotated[str | None, typer.Option(help="Names of its columns, separated by commas; all by default.")]
+Seeds = Annotated[int | None, typer.Option(min=2, help="Number of its seeds; its own by default.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all details, and Ray's and Flower's own messages.")

@@ -58,7 +58,8 @@ from fedscout.experiments.data.own import labelled_rows
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
 from fedscout.experiments.data.tables import encoded_rows
-from fedscout.experiments.models.table import ModelSettings, embedding_source
+from fedscout.experiments.models.request import ModelSettings
+from fedscout.experiments.models.table import embedding_source
 from fedscout.experiments.trained import ModelDescription, shared_fields
 from fedscout.search.client_settings import ClientSettingsConfig
 

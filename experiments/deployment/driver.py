@@ -412,7 +412,7 @@ class Program:
 
 
 def check_new(folder: Path) -> str:
-    """Return the name of an app from its folder, which must be new or empty.
+    """Return the name of an app, which is its folder's; the folder must be new or empty.
 
     Raises:
         ConfigurationError: If the name is invalid, or the folder is not empty.
@@ -420,15 +420,6 @@ def check_new(folder: Path) -> str:
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError.of("--out", "be a new or empty folder", folder)
-    return app_name(folder)
-
-
-def app_name(folder: Path) -> str:
-    """Return the name of an app from its folder's name.
-
-    Raises:
-        ConfigurationError: If the name is invalid.
-    """
     name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_")
     if not name or not name[0].isalpha() or len(name) > LONGEST_NAME:
         raise ConfigurationError.of(

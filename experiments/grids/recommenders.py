@@ -19,7 +19,7 @@ from fedscout.engine.errors import ConfigurationError, FedscoutError, first_line
 from fedscout.engine.text import did_you_mean, shown
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice
-from fedscout.experiments.models.table import is_import_path
+from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.models.dense import ACTIVATIONS
-from fedscout.experiments.models.table import GROUP_CHANNELS
+from fedscout.experiments.models.request import GROUP_CHANNELS
 
 PADDING_TOKEN = 0
 

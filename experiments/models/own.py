@@ -31,7 +31,7 @@ from torch.nn.parameter import is_lazy
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.user_code import is_own
-from fedscout.experiments.models.table import ImportedModel, ModelRequest, imported, name_in
+from fedscout.experiments.models.request import ImportedModel, ModelRequest, imported, name_in
 
 SEED = 0
 NUM_ROWS = 2

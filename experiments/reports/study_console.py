@@ -453,15 +453,9 @@ def trial_name(spec: StrategySpec, selection: str | None) -> str:
     return str(spec if selection is None else spec.with_values({SELECTION: selection}))
 
 
-def _score_text(value: float) -> str:
-    return f"{value:.4f}"
-
-
 DOWN, UP = "down per round", "up per round"
 INFORMATIVE: Mapping[str, Callable[[float], str]] = {
-    "mean score": _score_text,
-    "global model": _score_text,
-    "new client": _score_text,
+    **dict.fromkeys(("mean score", "global model", "new client"), "{:.4f}".format),
     DOWN: bytes_text,
     UP: bytes_text,
     "simulated time": seconds_text,

@@ -52,7 +52,7 @@ from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import QUANTITIES
 from fedscout.experiments.data.loaders.table import is_own_data
-from fedscout.experiments.models.table import is_import_path
+from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.ledger import BASELINE
 from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_studies, warm_start

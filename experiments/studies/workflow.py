@@ -153,9 +153,7 @@ class Pipeline:
         cohort = cohort_of(self.config, self.federation.num_seen)
         if LAYERS.isdisjoint(name for each in named_classes(self.config.named_strategies) for name in each.requires):
             return cohort
-        from fedscout.engine.models.flat import new_model  # torch, which others do without
-
-        return replace(cohort, layers=new_model(self.federation.model, seed=0).layout.layers)
+        return replace(cohort, layers=checks.driver_facts(self.federation).layout.layers)
 
     @contextmanager
     def place(self, num_rounds: int, trials: RunFolder | None = None, parallel: int = 1) -> Iterator[LazyRunner]:

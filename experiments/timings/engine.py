@@ -54,7 +54,8 @@ from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.loop import RowsWork, descend, score_client
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.models.table import MODELS, ModelRequest, ModelSettings
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import MODELS
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.timings.peers import work

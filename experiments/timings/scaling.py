@@ -42,7 +42,8 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.messages.calls import DoubleArray
 from fedscout.engine.runtime.processes import end_children_with
 from fedscout.engine.runtime.ray import forget_token, memory_in_use, own_token, ray_runtime
-from fedscout.experiments.models.table import ModelRequest, ModelSettings, dense
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import dense
 from fedscout.experiments.timings.engine import run_rounds, work_federation
 from fedscout.strategies import FedAvgSpec
 

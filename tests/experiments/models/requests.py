@@ -9,7 +9,7 @@ import numpy as np
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.models.table import ModelRequest, ModelSettings
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
 
 VOCABULARY = 12
 THIN = (16, 16, 32, 32)

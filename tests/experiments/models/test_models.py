@@ -18,14 +18,8 @@ from pydantic import ValidationError
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.models.table import (
-    MODELS,
-    ModelRequest,
-    ModelSettings,
-    automatic_kind,
-    build_model,
-    embedding_source,
-)
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import MODELS, automatic_kind, build_model, embedding_source
 from tests.experiments.models.requests import SMALL, request, with_settings
 from tests.kits.refusals import refused
 

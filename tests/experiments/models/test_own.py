@@ -14,7 +14,8 @@ import pytest
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.models.own import own_extractor
-from fedscout.experiments.models.table import ImportedModel, ModelRequest, ModelSettings, build_model
+from fedscout.experiments.models.request import ImportedModel, ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
 from tests.kits.refusals import refused
 
 REPOSITORY = Path(__file__).resolve().parents[3]

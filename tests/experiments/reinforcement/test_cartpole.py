@@ -14,7 +14,8 @@ from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.seeds import stream, unseeded_generators
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
-from fedscout.experiments.models.table import ModelRequest, ModelSettings, build_model
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import build_model
 from fedscout.experiments.q_learning import Transitions, targets
 from fedscout.experiments.reinforcement import (
     CARTPOLE_TRAINING,
