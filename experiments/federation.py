@@ -25,7 +25,6 @@ from fedscout.engine.seeds import stream
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.table import load_dataset
-from fedscout.experiments.data.server_rows import sample_rows, with_server, without_small_clients
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.models.request import ModelRequest
 from fedscout.experiments.models.table import build_model, embedding_source
@@ -34,6 +33,7 @@ from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.scenarios.effects import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.table import SCENARIOS, stack_effects
+from fedscout.experiments.server_rows import sample_rows, with_server, without_small_clients
 
 
 def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int]:
