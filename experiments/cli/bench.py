@@ -108,7 +108,7 @@ def scaling(
     """Measure a round's overhead on local clusters of many raylets, and fit its cost per host, client and megabyte."""
     numbers = _ascending(nodes)
     prepare(verbose=False)
-    from fedscout.experiments.timings.scaling import measure_scaling
+    from fedscout.experiments.timings.engine import measure_scaling
 
     tables = measure_scaling(numbers, clients, rounds, note=tell)
     _show(as_json, tables, _table_lines(tables))

@@ -32,13 +32,7 @@ import numpy.typing as npt
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import (
-    MAX_CELL_LENGTH,
-    MAX_QUERY_SECONDS,
-    USUAL_LIMITS,
-    DatasetRequest,
-    ReadLimits,
-)
+from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, USUAL_LIMITS, DatasetRequest, ReadLimits
 from fedscout.experiments.data.table_files import (
     UNREADABLE,
     column_of,
@@ -182,9 +176,9 @@ DUCKDB_SETTINGS = {
 def read_database(
     place: Path | str,
     query: str | None,
-    dropped: Collection[str] = (),
-    limits: ReadLimits = USUAL_LIMITS,
-    seconds: float = MAX_QUERY_SECONDS,
+    dropped: Collection[str],
+    limits: ReadLimits,
+    seconds: float,
 ) -> pa.Table:
     """Read the rows of one statement.
 

@@ -23,7 +23,7 @@ import logging
 import platform
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -174,9 +174,8 @@ def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> No
         raise LogError.of("--out", must, f"{path} with {', '.join(others[:5])}{remark}")
 
 
-@contextmanager
-def measurement_folder(out: Path, own: Collection[str]) -> Iterator[GridFolder]:
-    """Yield the locked folder of a measurement, new or of an earlier run.
+def measurement_folder(out: Path, own: Collection[str]) -> AbstractContextManager[GridFolder]:
+    """Return a context manager that yields the locked folder of a measurement, new or of an earlier run.
 
     Args:
         out: The folder.
@@ -186,8 +185,7 @@ def measurement_folder(out: Path, own: Collection[str]) -> Iterator[GridFolder]:
         LogError: If it holds anything else, is not writable or is in use.
     """
     refuse_others(out.absolute(), [STUDIES, *own])
-    with locked_folder(out) as folder:
-        yield folder
+    return locked_folder(out)
 
 
 class RunFolder(GridFolder):

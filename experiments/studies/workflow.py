@@ -51,14 +51,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.searchers.llm import opening_messages
-from fedscout.search.study import (
-    ASKS_A_LANGUAGE_MODEL,
-    StudyOutcome,
-    check_search,
-    planned_space,
-    run_study,
-    study_space,
-)
+from fedscout.search.study import StudyOutcome, check_search, planned_space, run_study, study_space
 from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
@@ -423,8 +416,7 @@ def run_workflow(
             start = None
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
-            asks = config.search.kind in ASKS_A_LANGUAGE_MODEL
-            with one_shot.language_model(config, folder.path) if asks else nullcontext() as model:
+            with one_shot.model_of_search(config, folder.path) as model:
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
                     recommendation, report = pipeline.one_shot(runner, folder, ledger.facts)
