@@ -65,8 +65,12 @@ Out = Annotated[
     ),
 ]
 Rows = Annotated[str | None, typer.Option(help="Names of an experiment's rows, separated by commas; all by default.")]
-Columns = Annotated[str | None, typer.Option(help="Names of its columns, separated by commas; all by default.")]
-Seeds = Annotated[int | None, typer.Option(min=2, help="Number of its seeds; its own by default.", show_default=False)]
+Columns = Annotated[
+    str | None, typer.Option(help="Names of an experiment's columns, separated by commas; all by default.")
+]
+Seeds = Annotated[
+    int | None, typer.Option(min=2, help="Number of seeds; an experiment's own by default.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all details, and Ray's and Flower's own messages.")
