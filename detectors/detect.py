@@ -101,9 +101,8 @@ def measure_labels(
     clients = tuple(answers.arrays)
     sizes = np.array([answers.num_examples[client] for client in clients])
     if private:
-        released = label_skew.ReleasedCounts.whole(
-            dict(zip(clients, privacy.plausible_counts(reported, sizes), strict=True))
-        )
+        plausible = dict(zip(clients, privacy.plausible_counts(reported, sizes), strict=True))
+        released = label_skew.ReleasedCounts.whole(plausible)
     else:
         min_release = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
         released = label_skew.ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
@@ -181,9 +180,8 @@ def measure_models(
     divergence = None
     if usable and paired and settings.epsilon is None:
         divergence = yield from measure_output_divergence(paired, usable[0].average)
-    return ModelMeasurement(
-        outliers.decide_outliers(comparisons, settings, names), usable, part_comparisons, divergence
-    )
+    finding = outliers.decide_outliers(comparisons, settings, names)
+    return ModelMeasurement(finding, usable, part_comparisons, divergence)
 
 
 def measure_output_divergence(clients: Sequence[int], model: FloatArray) -> Conversation[float | None]:
@@ -242,10 +240,8 @@ def detect(
     from threadpoolctl import threadpool_limits
 
     timings: dict[str, float] = {}
-    seconds = expected_seconds or {}
-    speeds = statistics.speed_skew(
-        {client: seconds.get(client, 0.0) for client in map(client_of, grid.get_node_ids())}, names
-    )
+    seconds = {client: (expected_seconds or {}).get(client, 0.0) for client in map(client_of, grid.get_node_ids())}
+    speeds = statistics.speed_skew(seconds, names)
     if not holds_rows:
         report = _detect_by_models(grid, initial_vectors, training, settings, seed, names)
         return report.model_copy(update={"speed_skew": speeds})
@@ -277,9 +273,7 @@ def detect(
         features: FeatureMeasurement = results[feature_skew.NAME]
         models: ModelMeasurement = results[outliers.NAME]
         with timed(timings, outliers.NAME):
-            skews = tuple(
-                _unmeasured_if_near_copies(finding, copies) for finding in (labels.calibrated, features.calibrated)
-            )
+            skews = tuple(_unmeasured_if_near_copies(each, copies) for each in (labels.calibrated, features.calibrated))
             reason = outliers.explain_model_differences(skews)
             if private and reason is None:
                 reason = "noise may hide skew that explains the differences"

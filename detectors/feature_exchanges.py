@@ -264,9 +264,8 @@ def measure_private_features(
         calibrated = decide_private_features(
             similar_sums, squares, answers.num_examples, noise, settings.detector_rate, settings.feature_effect, names
         )
-    return FeatureMeasurement(
-        published, calibrated, num_features, notes=tuple(refusal_notes("noisy sums", answers, names))
-    )
+    notes = tuple(refusal_notes("noisy sums", answers, names))
+    return FeatureMeasurement(published, calibrated, num_features, notes=notes)
 
 
 def decide_private_features(

@@ -498,10 +498,8 @@ def class_sums(inputs: QueryInputs) -> Answer:
     for features, labels in inputs.data.chunks():
         flat = flat_features(features)
         squares += _sums_by_class((flat - means[labels]) ** 2, labels, inputs.num_classes)
-    return {
-        name: RowAggregate(values, counts)
-        for name, values in (("counts", counts), ("sums", sums), ("squares", squares))
-    }
+    released = {"counts": counts, "sums": sums, "squares": squares}
+    return {name: RowAggregate(values, counts) for name, values in released.items()}
 
 
 def _sums_by_class(rows: Values, labels: IntArray, num_classes: int) -> Values:

@@ -107,10 +107,8 @@ FEWEST_ROWS: Final = 1e-6
 
 def label_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, the rows of each class, shape `(num_classes,)`, and `min_release`, shape `(1,)`."""
-    return {
-        "counts": CountAggregate(own_counts(inputs)),
-        "min_release": RowAggregate(np.array([inputs.min_release]), 0),
-    }
+    min_release = RowAggregate(np.array([inputs.min_release]), 0)
+    return {"counts": CountAggregate(own_counts(inputs)), "min_release": min_release}
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,9 @@ class ReleasedCounts:
 
     @classmethod
     def whole(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
-        """Return the counts of clients that withhold nothing, at least one, each of shape `(classes,)`."""
+        """Return the counts of clients that withhold nothing, each of shape `(classes,)`."""
         clients = tuple(sorted(counts))
-        told = np.stack([counts[client] for client in clients])
+        told = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
         return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
 
     def of(self, positions: IntArray) -> ReleasedCounts:

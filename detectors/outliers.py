@@ -440,16 +440,13 @@ def decide_outliers_calibrated(
     elif models is not None:
         tests.append((models, settings.distance_effect))
     if not tests:
-        reason = explained or (
-            "fewer than three clients hold enough rows to be compared, or their classes do not differ"
-        )
+        reason = explained or "fewer than three clients have enough rows to compare, or their classes do not differ"
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
     finding = decide(NAME, tests, settings.detector_rate, _describe, remark, names)
-    contradicted = [evidence.flagged and evidence.source == "labels" for evidence in finding.clients.values()]
-    if sum(contradicted) > MAX_OUTLIER_SHARE * len(contradicted):
-        reason = (
-            f"labels of {sum(contradicted)} of {len(contradicted)} clients contradict the others': no majority agrees"
-        )
+    num_clients = len(finding.clients)
+    contradicted = sum(evidence.flagged and evidence.source == "labels" for evidence in finding.clients.values())
+    if contradicted > MAX_OUTLIER_SHARE * num_clients:
+        reason = f"labels of {contradicted} of {num_clients} clients contradict the others': no majority agrees"
         return CalibratedFinding.unmeasured(NAME, settings.detector_rate, reason)
     return finding
 

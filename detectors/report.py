@@ -35,9 +35,7 @@ class DetectionConfig(BaseModel):
         default=0.25, gt=0, le=100, description="distance of centroids over the square root of the total variance"
     )
     max_features: int = Field(
-        default=4096,
-        ge=1,
-        description="largest number of features for which feature skew is measured; use embeddings for more",
+        default=4096, ge=1, description="largest number of features for which skew is measured; use embeddings for more"
     )
     outlier_repetitions: int = Field(
         default=5, ge=1, le=1000, description="number of repetitions, each with a new initial model"
@@ -53,9 +51,7 @@ class DetectionConfig(BaseModel):
         default=500, ge=2, description="number of clients above which pairs are sampled and models projected"
     )
     projection_size: int = Field(default=512, ge=1, description="dimensions of projected models")
-    histogram_bins: int = Field(
-        default=32, ge=2, le=1024, description="number of equal-width bins of a feature's histogram"
-    )
+    histogram_bins: int = Field(default=32, ge=2, le=1024, description="equal-width bins of a feature's histogram")
     histogram_reach: float = Field(default=4.0, gt=0, description="half-width of the histogram in standard deviations")
 
     false_alarm_rate: float = Field(
@@ -79,9 +75,7 @@ class DetectionConfig(BaseModel):
         default=0.2,
         gt=0,
         le=1,
-        description=(
-            "calibrated rules: smallest share of a flagged client's labels that disagree with the other clients"
-        ),
+        description="calibrated rules: smallest share of a flagged client's labels that disagree with the others",
     )
     distance_effect: float = Field(
         default=0.5,
@@ -93,9 +87,7 @@ class DetectionConfig(BaseModel):
         default=None, gt=0, le=1000, description="ε of differentially private counts and sums; no noise if left out"
     )
     delta: float = Field(default=1e-6, gt=0, lt=1, description="δ of the private sums")
-    clip: float = Field(
-        default=3.0, gt=0, description="bound to which features are clipped (plus or minus) for private sums"
-    )
+    clip: float = Field(default=3.0, gt=0, description="bound (±) to which features are clipped for private sums")
     noise: Literal["seeded", "secure"] = Field(
         default="seeded", description="seeded noise is reproducible and gives no privacy; secure noise is OpenDP's"
     )
@@ -439,7 +431,7 @@ class HeterogeneityReport(_ReportPart):
         rows = []
         for published in self.findings:
             finding = self.calibrated_finding(published.name) or published
-            verdict = ("yes" if finding.detected else "no") if finding.measured else "not measured"
+            verdict = yes_no(finding.detected) if finding.measured else "not measured"
             clients = ", ".join(map(self.names.client, finding.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, finding.sentence))
         return table(("", "found", "clients", ""), rows) + "".join(
@@ -523,10 +515,8 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
     return Verdict(calibrated, sentence, beside)
 
 
-def _published_line(finding: Finding, names: Names) -> str:
-    if finding.value is None:
+def _published_line(rule: Finding, names: Names) -> str:
+    if rule.value is None:
         return "Published rule: not measured."
-    flagged = f"; flagged: {names.some_clients(finding.flagged_clients)}" if finding.flagged_clients else ""
-    return (
-        f"Published rule: {yes_no(finding.detected)}, {finding.value:.3g}, threshold {finding.threshold:.3g}{flagged}."
-    )
+    flagged = f"; flagged: {names.some_clients(rule.flagged_clients)}" if rule.flagged_clients else ""
+    return f"Published rule: {yes_no(rule.detected)}, {rule.value:.3g}, threshold {rule.threshold:.3g}{flagged}."

@@ -474,12 +474,10 @@ def speed_skew(expected_seconds: Mapping[int, float], names: Names = UNNAMED) ->
     if not any(expected_seconds.values()):
         return None
     slowest = max(expected_seconds, key=lambda client: (expected_seconds[client], -client))
-    seconds, median_seconds = expected_seconds[slowest], float(np.median(list(expected_seconds.values())))
-    ratio = seconds / median_seconds if median_seconds > 0 else None
+    seconds, median = expected_seconds[slowest], float(np.median(list(expected_seconds.values())))
+    ratio = seconds / median if median > 0 else None
     than_median = (
         "; half of the clients take no time" if ratio is None else f", {ratio:.3g} times as long as the median client"
     )
     sentence = f"Speed: {names.one_client(slowest)} takes {seconds:.3g} simulated seconds per round{than_median}."
-    return SpeedSkew(
-        slowest=slowest, slowest_seconds=seconds, median_seconds=median_seconds, ratio=ratio, sentence=sentence
-    )
+    return SpeedSkew(slowest=slowest, slowest_seconds=seconds, median_seconds=median, ratio=ratio, sentence=sentence)

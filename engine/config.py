@@ -119,12 +119,9 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     grid: Literal["auto", "ray", "local"] = Field(
-        default="auto",
-        description="where clients run: ray, local (in this process), or auto, the faster by an estimate",
+        default="auto", description="where clients run: ray, local (this process), or auto, the faster by an estimate"
     )
-    num_hosts: int | None = Field(
-        default=None, ge=1, le=10_000, description="number of host actors; one per CPU by default"
-    )
+    num_hosts: int | None = Field(default=None, ge=1, le=10_000, description="host actors; one per CPU by default")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="device on which hosts train; auto uses GPUs if there are any"
     )
@@ -132,17 +129,12 @@ class EngineConfig(BaseModel):
         default=None, ge=1, le=64, description="number of hosts per GPU; by default measured in one round of training"
     )
     clients_together: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="number of clients trained in parallel on a GPU; by default derived from the model's size",
+        default=None, ge=1, le=4096, description="clients trained in parallel on a GPU; by default by the model's size"
     )
     address: str | None = Field(
         default=None, description="address of a running Ray cluster, or auto; a local Ray is started by default"
     )
-    checkpoint_every_rounds: int = Field(
-        default=10, ge=1, description="number of rounds between checkpoints of a trial"
-    )
+    checkpoint_every_rounds: int = Field(default=10, ge=1, description="rounds between checkpoints of a trial")
     object_store_bytes: int | None = Field(
         default=None, ge=80 * 2**20, description="object store memory in bytes of a Ray started locally"
     )

@@ -77,13 +77,6 @@ class Fault(str):
         given = ... if self.given is None else self.given
         return Fault(f"{key}.{self.subject}", self.must, given, self.hint, self.problem)
 
-    def with_hint(self, hint: str) -> Fault:
-        """Return the fault with an additional hint."""
-        if self.subject is None:
-            return Fault(str(self), hint=hint)
-        given = ... if self.given is None else self.given
-        return Fault(self.subject, self.must, given, "; ".join(filter(None, (self.hint, hint))), self.problem)
-
     @property
     def key(self) -> str | None:
         """The configuration key, parameter or option with which the subject begins, or else the whole subject.

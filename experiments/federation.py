@@ -107,10 +107,12 @@ def _check_no_row_settings(federation: FederationConfig) -> None:
     usual = FederationConfig(dataset=federation.dataset)
     of_rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows")
     given_settings = [
-        f"federation.{name}"
-        for name in (*of_rows, "server_dataset", "partition", "small_clients")
-        if getattr(federation, name) != getattr(usual, name)
+        f"federation.{name}={given}"
+        for name in (*of_rows, "server_dataset", "small_clients")
+        if (given := getattr(federation, name)) != getattr(usual, name)
     ]
+    if federation.partition != usual.partition:
+        given_settings.append("federation.partition")
     if isinstance(federation.scenario, str):
         given_settings.append(f"federation.scenario={federation.scenario}")
     if given_settings:

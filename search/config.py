@@ -185,10 +185,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         ),
     )
     grid_points: int = Field(
-        default=3,
-        ge=1,
-        le=1000,
-        description="kind grid: number of values per real parameter, and at most per integer parameter",
+        default=3, ge=1, le=1000, description="kind grid: values per real parameter, and at most per integer parameter"
     )
     strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
         default=None,
@@ -227,28 +224,18 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         description="fraction of the training rows that the search is scored on, instead of the test rows",
     )
     confirmation_seeds: int = Field(
-        default=5,
-        ge=0,
-        le=1000,
-        description="number of fresh seeds for winner and baselines; the maximum if they are run in batches",
+        default=5, ge=0, le=1000, description="fresh seeds for winner and baselines; the maximum if run in batches"
     )
-    confirmation_top: int = Field(
-        default=1, ge=1, le=100, description="number of best configurations that are confirmed"
-    )
+    confirmation_top: int = Field(default=1, ge=1, le=100, description="number of best configurations to confirm")
     confirmation_batch: int | None = Field(
         default=None, ge=1, le=1000, description="fresh seeds between interim analyses; all at once by default"
     )
     tuned_baseline: bool = Field(default=True, description="also compare with FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
-        default=(0.25, 0.5, 2.0, 4.0),
-        min_length=1,
-        description="multiples of the learning rate tried for the tuned baseline",
+        default=(0.25, 0.5, 2.0, 4.0), min_length=1, description="multiples of the rate tried for the tuned baseline"
     )
     tuning_seeds: int = Field(
-        default=2,
-        ge=1,
-        le=100,
-        description="number of seeds over which the best two rates are compared, including the search's",
+        default=2, ge=1, le=100, description="seeds over which the best two rates are compared, including the search's"
     )
 
     @model_validator(mode="before")
@@ -349,9 +336,7 @@ class PromptShape(BaseModel, frozen=True, extra="forbid"):
         default=True,
         description="whether the prompt contains the strategies with their ranges, and the server is sent the schema",
     )
-    few_shot: bool = Field(
-        default=True, description="whether the prompt contains examples of a diagnosis and its answer"
-    )
+    few_shot: bool = Field(default=True, description="whether the prompt has examples of a diagnosis and its answer")
 
 
 class RecommenderConfig(PromptShape, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -361,9 +346,7 @@ class RecommenderConfig(PromptShape, frozen=True, extra="forbid", allow_inf_nan=
         default="auto", description="recommender: auto is a language model if an API key is set, else the rules"
     )
     text: str | None = Field(
-        default=None,
-        max_length=LONGEST_DESCRIPTION,
-        description="description of how the clients' data differ, for a language model",
+        default=None, max_length=LONGEST_DESCRIPTION, description="how the clients' data differ, for a language model"
     )
 
     model: str = Field(default="gpt-4.1", min_length=1, max_length=200, description="name of the language model")

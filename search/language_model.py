@@ -47,13 +47,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import httpx2
 from pydantic import BaseModel, Field, ValidationError
 
-from fedscout.engine.errors import (
-    EngineError,
-    LogError,
-    NoValidAnswerError,
-    RecommenderError,
-    UnreachableModelError,
-)
+from fedscout.engine.errors import EngineError, LogError, NoValidAnswerError, RecommenderError, UnreachableModelError
 from fedscout.engine.runtime.files import not_written, upload
 from fedscout.search.config import PromptShape, RecommenderConfig, address_fault, one_line, redact
 
@@ -170,6 +164,8 @@ class Chat(Protocol):
 
 
 SCHEMA_NAME = "strategy_choice"
+LIMIT_NAMES = ("max_completion_tokens", "max_tokens")
+"""Of an answer's number of tokens; other servers than OpenAI's mostly know the second one."""
 OPTIONAL_PARAMETERS = ("temperature", "seed")
 MAX_LENGTH = "maxLength"
 """A keyword of JSON schema that not all servers with structured output accept."""
@@ -189,12 +185,6 @@ class Dialect:
     limit_names: tuple[str, ...]
     response_formats: tuple[ResponseFormat, ...] = ("json_schema", "json_object", "text")
     left_out: tuple[str, ...] = ()
-
-    @classmethod
-    def first(cls, is_openai: bool) -> Dialect:
-        """Return the dialect before any refusal."""
-        names = ("max_completion_tokens", "max_tokens")
-        return cls(names if is_openai else names[::-1])
 
     def for_request(self, request: ChatRequest) -> Dialect:
         """Return the dialect for a request; without a schema it requests any JSON object."""
@@ -226,9 +216,7 @@ class Dialect:
         }
         arguments |= {name: getattr(request, name) for name in OPTIONAL_PARAMETERS if name not in self.left_out}
         if self.response_formats[0] == "json_schema":
-            schema = (
-                _without_max_length(request.answer_schema) if MAX_LENGTH in self.left_out else request.answer_schema
-            )
+            schema = _without_lengths(request.answer_schema) if MAX_LENGTH in self.left_out else request.answer_schema
             named = {"name": SCHEMA_NAME, "schema": schema, "strict": True}
             arguments["response_format"] = {"type": "json_schema", "json_schema": named}
         elif self.response_formats[0] == "json_object":
@@ -236,12 +224,12 @@ class Dialect:
         return arguments
 
 
-def _without_max_length(schema: Any) -> Any:
+def _without_lengths(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_max_length(part) for part in schema]
+        return [_without_lengths(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _without_max_length(part) for key, part in schema.items() if key != MAX_LENGTH}
+    return {key: _without_lengths(part) for key, part in schema.items() if key != MAX_LENGTH}
 
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -316,7 +304,7 @@ class OpenAIChat:
         self._on_exchange = on_exchange
         self._address = server_of(settings)
         self.server = redact(self._address, self._secrets)
-        self._dialect = Dialect.first(self._address == OPENAI_URL)
+        self._dialect = Dialect(LIMIT_NAMES if self._address == OPENAI_URL else LIMIT_NAMES[::-1])
         self._statuses: list[int] = []
         self._client = self._open()
 

@@ -363,8 +363,3 @@ def comparable(trials: Iterable[Trial]) -> list[Trial]:
 def best_of(trials: Sequence[Trial]) -> Trial | None:
     """Return the completed full training of largest fitness, the earliest of ties; None if there is none."""
     return max(comparable(trials), key=lambda trial: trial.fitness, default=None)
-
-
-def worst_of(trials: Sequence[Trial]) -> Trial | None:
-    """Return the completed full training of smallest fitness, the earliest of ties; None if there is none."""
-    return min(comparable(trials), key=lambda trial: trial.fitness, default=None)

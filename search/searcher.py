@@ -75,20 +75,9 @@ class Archive:
         return tuple(trial for digest, trial in self._by_digest.items() if digest not in self.reference_digests)
 
     @property
-    def references(self) -> tuple[Trial, ...]:
-        """Trials evaluated outside the budget."""
-        return tuple(trial for digest, trial in self._by_digest.items() if digest in self.reference_digests)
-
-    @property
     def taken(self) -> frozenset[str]:
         """Digests that must not be proposed: those of all added trials and of the references."""
         return frozenset(self._by_digest) | self.reference_digests
-
-    def best(self) -> Trial | None:
-        """Return the full training of largest fitness, a reference if it is no worse; None without any."""
-        whole = [[trial for trial in group if trial.whole] for group in (self.references, self.searched)]
-        ranked = [best for trials in whole for best in ranking(trials, self._space)[:1]]
-        return max(ranked, key=lambda trial: trial.fitness, default=None)
 
 
 def ranking(trials: Iterable[Trial], space: SearchSpace) -> list[Trial]:

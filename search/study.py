@@ -24,7 +24,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.search.config import ONE_SHOT, SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, full_trainings_of, worst_of
+from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, comparable, full_trainings_of
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.search.recommenders.rules import first_generation, is_robust, kinds_in_turn, recommend_by_rules
@@ -127,7 +127,7 @@ class StudyOutcome:
     @property
     def worst(self) -> Trial | None:
         """The worst completed full training, including FedAvg: with the best, the observed range."""
-        return worst_of([self.baseline, *self.trials])
+        return min(comparable([self.baseline, *self.trials]), key=lambda trial: trial.fitness, default=None)
 
 
 def planned_space(
@@ -236,12 +236,7 @@ def advised(
     If earlier studies provide the first generation (`warm`), the recommendation is the only proposal.
     """
     situation = RecommendationContext(
-        space,
-        facts.num_rounds,
-        config.view,
-        diagnose(report),
-        measure=facts.measure,
-        data_origin=facts.data_origin,
+        space, facts.num_rounds, config.view, diagnose(report), measure=facts.measure, data_origin=facts.data_origin
     )
     seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
     advice = recommend_by_rules(situation)

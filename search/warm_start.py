@@ -142,9 +142,7 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
         folder = Path(name).expanduser()
         paths = list(_study_folders(folder))
         if not paths:
-            faults.append(
-                Fault("search.warm_start", "name folders of studies", f"{name!r} without any config.json in it")
-            )
+            faults.append(Fault("search.warm_start", "name folders of studies", f"{name!r} without a config.json"))
         for path in paths:
             if leave_out is not None and path.resolve() == leave_out.resolve():
                 continue

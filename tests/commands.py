@@ -12,14 +12,31 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+def environment_without(*beginnings: str) -> dict[str, str]:
+    """Return this environment but for variables whose names begin so."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(beginnings)}
+
+
 def ran(
-    *command: str | Path, cwd: Path = REPOSITORY, timeout: float = 120, **environment: str
+    *command: str | Path,
+    cwd: Path = REPOSITORY,
+    timeout: float = 120,
+    without: tuple[str, ...] = (),
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that reads nothing in this environment and what is given; whether it failed is in its code."""
+    """Run a command that reads nothing, in this environment and what is given; whether it failed is in its code.
+
+    Args:
+        command: Program and arguments.
+        cwd: Working directory.
+        timeout: In seconds.
+        without: Beginnings of the names of variables that it does not get.
+        environment: Further variables.
+    """
     return subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, **environment},
+        env=environment_without(*without) | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -31,6 +48,23 @@ def ran(
 def ran_python(*arguments: str, cwd: Path = REPOSITORY, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run this Python with these arguments, where it finds the program whatever the folder."""
     return ran(sys.executable, *arguments, cwd=cwd, timeout=timeout, PYTHONPATH=str(REPOSITORY / "src"))
+
+
+def loaded_by(names: set[str], *arguments: str) -> set[str]:
+    """Return which of some modules a successful `fedscout` with these arguments loads; without any it is imported."""
+    program = (
+        "import sys\n"
+        "from fedscout.experiments.cli.main import main\n"
+        f"sys.argv = ['fedscout', *{arguments!r}]\n"
+        "try:\n"
+        "    main() if sys.argv[1:] else None\n"
+        "except SystemExit as end:\n"
+        "    assert end.code in (0, None), end.code\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = ran_python("-c", program, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return names & {*done.stderr.split()}
 
 
 def output_of(module: str, *arguments: str, timeout: float) -> list[str]:

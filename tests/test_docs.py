@@ -7,23 +7,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fedscout.engine.trials.log import read_trials
 from tests.commands import REPOSITORY, ran_python
+from tests.experiments.cli.conftest import SMALL
 
 DOCS = REPOSITORY / "docs"
 FENCE = re.compile(r"^```(?:\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^# file: (\S+)$", re.MULTILINE)
-SMALL = [
-    "engine.grid=local",
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "federation.partition.alpha=1",
-    "training.num_rounds=2",
-    "search.budget=4",
-    "search.confirmation_seeds=0",
-]
+SETTINGS = (*SMALL, "federation.partition.alpha=1", "search.budget=4", "search.confirmation_seeds=0")
 
 
 def fences(document: str) -> list[str]:
@@ -41,13 +33,6 @@ def test_keys_are_printed_completely(tmp_path: Path) -> None:
     printed = fedscout("keys", folder=tmp_path)
     assert printed.returncode == 0, printed.stderr
     assert re.findall(r"^\| `([\w.]+)` \|", printed.stdout, re.MULTILINE) == [*known_keys()]
-
-
-def test_configuration_example_is_valid() -> None:
-    from fedscout.experiments.config import StudyConfig
-
-    (example,) = [text for text in fences("configuration.md") if text.startswith("federation:")]
-    assert StudyConfig.model_validate(yaml.safe_load(example)).search.budget == 16
 
 
 def test_log_document_names_every_column() -> None:
@@ -88,7 +73,7 @@ def test_custom_strategy_example_runs_as_written(tmp_path: Path) -> None:
     assert len(commands) == 2
     for number, command in enumerate(commands):
         out = tmp_path / f"out{number}"
-        ran = fedscout(*command.split()[1:], *SMALL, "--out", str(out), folder=tmp_path)
+        ran = fedscout(*command.split()[1:], *SETTINGS, "--out", str(out), folder=tmp_path)
         assert ran.returncode == 0, ran.stderr
         log = read_trials(out)
         assert (log["status"] == "completed").all(), log["error"].tolist()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedscout.experiments.cli.main import main
+from tests.experiments.cli.conftest import exit_code
 from tests.snippets import arguments, commands
 
 PAGE = "gallery.md"
@@ -32,9 +32,7 @@ def told(section: str, pattern: str) -> float:
 def confirmed(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     given = arguments(COMMANDS[request.param])
     given[given.index("--out") + 1] = str(tmp_path / "out")
-    with pytest.raises(SystemExit) as ended:
-        main([*given, "--json"])
-    assert not ended.value.code
+    assert exit_code(*given, "--json") == 0
     confirmation: dict[str, Any] = json.loads(capsys.readouterr().out)["confirmation"]
     return confirmation
 

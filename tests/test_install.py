@@ -36,17 +36,8 @@ class Installation:
         return Path(self.run("python", "-c", where, cwd=self.folder).stdout.strip()).parent
 
     def run(self, *command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        return subprocess.run(
-            [self.folder / "bin" / command[0], *command[1:]],
-            cwd=cwd,
-            env=inherited | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        program = self.folder / "bin" / command[0]
+        return ran(program, *command[1:], cwd=cwd, timeout=240, without=("PYTHONPATH",), **environment)
 
 
 def build_sdist(source: Path, folder: Path) -> None:
@@ -76,13 +67,8 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     # an editable fedscout there.
     (installed.site_packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     pip = [sys.executable, "-m", "pip", "--python", str(installed.folder), "--disable-pip-version-check", "install"]
-    done = subprocess.run(
-        [*pip, "--no-index", "--no-deps", "--no-build-isolation", "--quiet", *what],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--quiet"]
+    done = ran(*pip, *options, *what, timeout=600, without=("PYTHONPATH",))
     assert done.returncode == 0, done.stderr
     return installed
 

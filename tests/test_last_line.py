@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+from tests.commands import REPOSITORY, ran
 
 pytestmark = pytest.mark.slow
 
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "FEDSCOUT_DATA"}
-    return subprocess.run(
-        [*PYTEST, *arguments],
-        cwd=REPOSITORY,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+run = partial(ran, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", without=("FEDSCOUT_DATA",))
 
 
 def test_the_last_line_says_what_was_skipped_and_why() -> None:

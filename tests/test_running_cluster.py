@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,8 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.experiments.cli.conftest import without_progress
+from tests.commands import environment_without, ran
+from tests.experiments.cli.conftest import SMALL, without_progress
 from tests.experiments.cli.processes import Command, lasting_result
+from tests.experiments.deployment.superlink import free_port
 from tests.marked_processes import MarkedProcesses, short_folder
 from tests.test_cluster_yaml import LOOPBACK, REPOSITORY, load, prepared, start_command
 
@@ -31,14 +31,9 @@ RAY = str(Path(sys.executable).with_name("ray"))
 """That of this environment, which need not be active."""
 
 DRIVER_SECONDS = 150
+NOT_INHERITED = ("RAY_", "PYTHONPATH")
 
 pytestmark = [pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def on_this_machine(command: str, folder: Path, ports: dict[str, int], worker_ports: tuple[int, int]) -> str:
@@ -82,23 +77,14 @@ class RunningCluster:
 
     def environment(self, **settings: str) -> dict[str, str]:
         """Return that of a process on the head; without settings it is one that knows nothing of tokens."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHONPATH"))}
         own = {"HOME": str(self.home), "RAY_TMPDIR": str(self.home / "head"), "RAY_USAGE_STATS_ENABLED": "0"}
         # The number of attempts to connect, one a second; the last one says no as the first one does.
-        return {**inherited, **own, "RAY_NUM_REDIS_GET_RETRIES": "2", **settings}
+        return {**environment_without(*NOT_INHERITED), **own, "RAY_NUM_REDIS_GET_RETRIES": "2", **settings}
 
     def run(self, *command: str, cwd: Path = REPOSITORY, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the head to its end."""
-        return subprocess.run(
-            command,
-            cwd=cwd,
-            env=self.environment(**settings),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DRIVER_SECONDS,
-            check=False,
-        )
+        own = self.environment(**settings)
+        return ran(*command, cwd=cwd, timeout=DRIVER_SECONDS, without=NOT_INHERITED, **own)
 
 
 def wait_for_text(file: Path, text: str, starter: subprocess.Popen[bytes]) -> None:
@@ -221,16 +207,7 @@ def test_the_dashboard_answers_to_the_token_only(cluster: RunningCluster) -> Non
     assert answer_of(url, {"Authorization": f"Bearer {cluster.token}"}) == 200
 
 
-STUDY = (
-    "federation.dataset=wine",
-    "federation.num_clients=4",
-    "training.num_rounds=3",
-    "search.budget=2",
-    "search.generation_size=2",
-    "search.confirmation_seeds=0",
-    "detection.outlier_repetitions=2",
-    "detection.outlier_min_flags=2",
-)
+STUDY = (*SMALL[1:], "training.num_rounds=3", "search.budget=2", "search.confirmation_seeds=0")
 
 PROBE = """
 import json, os, sys, ray

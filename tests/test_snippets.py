@@ -18,12 +18,12 @@ import pytest
 import typer
 import yaml
 
-from fedscout.experiments.cli.main import main
 from fedscout.experiments.cli.program import app
 from fedscout.experiments.config import StudyConfig, known_keys, load_config
 from fedscout.experiments.grids.experiment import read_experiment
 from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.conftest import REPOSITORY
+from tests.experiments.cli.conftest import exit_code
 from tests.snippets import INLINE, PAGES, Block, arguments, blocks, commands, missing_files
 
 NOT_AS_WRITTEN = {
@@ -108,9 +108,7 @@ def test_commands_in_sentences_exist() -> None:
 
 @pytest.mark.parametrize("command", sorted({command for _, command in PARSED if command.split()[0] in QUICK}))
 def test_a_quick_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments(command))
-    assert not ended.value.code
+    assert exit_code(*arguments(command)) == 0
     assert capsys.readouterr().out
 
 

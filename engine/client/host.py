@@ -400,9 +400,8 @@ class ClientHost:
         for client in parts:
             data = self._part(client, call, "train", clean=False)
             if len(data) and self._federation.release.participates(len(data)):
-                works.append(
-                    RowsWork(client, stream(asked.seed, "tuning", client), call.states.get(client) or {}, data)
-                )
+                generator = stream(asked.seed, "tuning", client)
+                works.append(RowsWork(client, generator, call.states.get(client) or {}, data))
         for block in self._trainer(call, asked).train(asked, works):
             trainer = self._trainers[call.session.backend]
             scores |= tuned_scores(trainer, block, parts, asked.seed, call.session.metric)

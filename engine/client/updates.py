@@ -137,8 +137,10 @@ class GatheredUpdates:
         if self._merged:
             self._sum(successful)
         for work, update in successful:
-            if self._norms_from is not None:
-                self._results.update_norms[work.client] = self._norm(update.vector)
+            if self._norms_from is not None:  # ‖y − x‖ over the trainable parameters
+                trained = slice(self._num_trainable)
+                moved = update.vector[trained].astype(np.float64) - self._norms_from[trained]
+                self._results.update_norms[work.client] = float(np.linalg.norm(moved))
             if not self._merged:
                 self._vectors[work.client] = np.ascontiguousarray(update.vector, np.float32)
                 self._auxiliary[work.client] = update.auxiliary
@@ -149,13 +151,7 @@ class GatheredUpdates:
         """Return the training rows that a client reports: 1 with a settings table, which they would reveal."""
         return len(work.data) if self._tells_rows else 1
 
-    def _norm(self, vector: FloatArray) -> float:
-        """Return ‖y − x‖ over the trainable parameters."""
-        assert self._norms_from is not None
-        moved = vector[: self._num_trainable].astype(np.float64) - self._norms_from[: self._num_trainable]
-        return float(np.linalg.norm(moved))
-
-    def _unfit(self, num_examples: int, update: ClientUpdate) -> ValueError | None:
+    def _unfit(self, num_rows: int, update: ClientUpdate) -> ValueError | None:
         """Return an error if a weight of an update is missing, or outside the range that exact sums have room for."""
         counts = {keys.NUM_CLIENTS_KEY, keys.NUM_EXAMPLES_KEY}
         for name in {self._weighted_by, *self._auxiliary_weighted_by.values()} - counts:
@@ -163,10 +159,8 @@ class GatheredUpdates:
             if weight is None:
                 reported = ", ".join(sorted(update.sums)) or "none"
                 return ValueError(f"the algorithm must report the sum {name!r}, which weights a mean, got {reported}")
-            if not 0 <= weight <= num_examples:
-                return ValueError(
-                    f"the weight {name!r} must be in [0, {num_examples}], the client's rows, got {weight}"
-                )
+            if not 0 <= weight <= num_rows:
+                return ValueError(f"the weight {name!r} must be in [0, {num_rows}], the client's rows, got {weight}")
         return None
 
     def _sum(self, done: Sequence[tuple[RowsWork, ClientUpdate]]) -> None:

@@ -28,9 +28,7 @@ class LocalTraining(BaseModel):
     local_epochs: int = Field(
         default=1, ge=1, le=1000, description="number of passes over the client's training data per round"
     )
-    batch_size: int = Field(
-        default=32, ge=1, le=1_000_000, description="rows per step; all rows if larger than the data"
-    )
+    batch_size: int = Field(default=32, ge=1, le=1_000_000, description="rows per step; all if larger than the data")
     learning_rate: float = Field(default=0.2, gt=0, le=100, description="learning rate of the clients")
     optimizer: Literal["sgd", "adam", "rmsprop", "adadelta"] = Field(
         default="sgd", description="optimizer of the clients; its state is reset every round"

@@ -453,9 +453,8 @@ class HostGrid(Grid, Generic[Handle]):
     def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
         """Start the work of one job, unless its answer is already known."""
         if message_type != MessageType.QUERY:
-            self.unread_entries |= dict.fromkeys(
-                unread_entries(next(iter(messages.values())).content, self.session.algorithm)
-            )
+            content = next(iter(messages.values())).content
+            self.unread_entries |= dict.fromkeys(unread_entries(content, self.session.algorithm))
         job: Job[Handle] = read_job(message_type, messages, self.session, self.server_round, self.facts.layout)
         if job.vector is not None:
             seed = job.config[SEED_KEY]
@@ -519,12 +518,10 @@ class HostGrid(Grid, Generic[Handle]):
     def _call_id(self) -> str:
         return "" if self.session.round_timeout_seconds is None else uuid.uuid4().hex
 
-    def _states_for(
-        self, message_type: str, members: Iterable[int], evaluated: Iterable[int]
-    ) -> dict[int, ClientState]:
+    def _states_for(self, kind: str, members: Iterable[int], evaluated: Iterable[int]) -> dict[int, ClientState]:
         """Return the states of those clients whose answer depends on them."""
         states, asked = self.client_states, {*members, *evaluated} if self._personal else members
-        if not states or (message_type != MessageType.TRAIN and not self._personal):
+        if not states or (kind != MessageType.TRAIN and not self._personal):
             return {}
         return {client: states[client] for client in asked if client in states}
 

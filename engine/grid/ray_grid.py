@@ -591,12 +591,8 @@ class RayGrid(HostGrid[RayCall]):
         """Return the kinds of training results that are large and thus stored as one object per client."""
         sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
         algorithm = call.session.algorithm
-        accepts_auxiliary = sends_large and algorithm is not None and bool(algorithm.auxiliary)
-        wanted: dict[Part, bool] = {
-            "vectors": sends_large,
-            "auxiliary": accepts_auxiliary,
-            "states": self._large_states,
-        }
+        has_auxiliary = sends_large and algorithm is not None and bool(algorithm.auxiliary)
+        wanted: dict[Part, bool] = {"vectors": sends_large, "auxiliary": has_auxiliary, "states": self._large_states}
         return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
     def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:

@@ -108,10 +108,8 @@ def _failure(method: str, client: int, call: HostCall, limit: float) -> Results:
     failures = {client: f"did not finish within {limit:g} s ({method})"}
     deadline = call.session.deadline_seconds
     durations = {client: limit if deadline is None else deadline}
-    if method == "train" and not call.clients:  # it only measures
-        return TrainResults(durations=durations)
     if method == "train":
-        return TrainResults(failures=failures, hanging=[client], durations=durations)
+        return TrainResults(failures=failures if call.clients else {}, durations=durations)  # else it only measures
     return EvaluateResults(failures=failures) if method == "evaluate" else QueryResults(failures=failures)
 
 

@@ -610,7 +610,6 @@ class TrainResults:
         slots: Clients of the separately stored objects, in the order of the objects.
         large: Clients whose new states are stored separately.
         failures: Reason of each client that raised, or that did not finish in time.
-        hanging: Clients that did not finish in time.
         evaluation: Scores of the received model, if requested.
         received_losses: Scores of the received model by `RowLosses`, by part and client, if a policy requests them.
         update_norms: Norm of the model change by training, if a policy requests it.
@@ -637,7 +636,6 @@ class TrainResults:
     slots: list[int] = field(default_factory=list)
     large: list[int] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
-    hanging: list[int] = field(default_factory=list)
     evaluation: EvaluateResults | None = None
     received_losses: dict[str, dict[int, ClientScore]] = field(default_factory=dict)
     update_norms: dict[int, float] = field(default_factory=dict)

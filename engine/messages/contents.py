@@ -363,9 +363,7 @@ def one_learning_rate(config: Mapping[str, Any], trials_rate: float) -> Any:
     Raises:
         TrialError: If both were changed, to different values.
     """
-    changed = [
-        config[name] for name in (keys.RATE_KEY, keys.RATE_ALIAS) if config.get(name, trials_rate) != trials_rate
-    ]
+    changed = [config[key] for key in (keys.RATE_KEY, keys.RATE_ALIAS) if config.get(key, trials_rate) != trials_rate]
     if len(changed) > 1 and changed[0] != changed[1]:
         raise TrialError(
             f"the strategy must set {keys.RATE_KEY} and {keys.RATE_ALIAS}, both the learning rate, to one value, "

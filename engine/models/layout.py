@@ -177,14 +177,12 @@ class ParameterLayout:
         entries = self.entries
         if set(arrays) != set(entries):
             raise ValueError(f"arrays must be named {[*entries]}, got {list(arrays)}")
-        array_of_slot = {}
+        held = {}
         for name, slot in entries.items():
             if arrays[name].shape != slot.shape:
                 raise ValueError(f"array {name!r} must have shape {slot.shape}, got {arrays[name].shape}")
-            array_of_slot[slot.name] = arrays[name]
-        return np.concatenate(
-            [np.asarray(array_of_slot[slot.name], dtype=np.float32).reshape(-1) for slot in self.slots]
-        )
+            held[slot.name] = arrays[name]
+        return np.concatenate([np.asarray(held[slot.name], dtype=np.float32).reshape(-1) for slot in self.slots])
 
     def integers_of(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the integer buffers of a state dict in their types, truncated as by `load_state_dict`."""
@@ -202,9 +200,7 @@ class ParameterLayout:
             num_steps: Number of steps, one batch each; for a mean over clients, its mean.
         """
         before = {slot: integers.get(slot.name, slot.value) for slot in self.integers}
-        return {
-            slot.name: np.asarray(value + num_steps) if slot.counts_batches else value for slot, value in before.items()
-        }
+        return {slot.name: np.asarray(old + num_steps) if slot.counts_batches else old for slot, old in before.items()}
 
 
 LOG_OF_NOTHING = -4.0

@@ -251,15 +251,13 @@ class ClientNode:
     def app(self) -> ClientApp:
         """Return the Flower app for a SuperNode."""
         app = ClientApp()
-        app.train()(self._guarded_handler(self._plain_training))
-        app.evaluate()(self._guarded_handler(self._plain_scoring))
+        app.train()(self._guarded(self._plain_training))
+        app.evaluate()(self._guarded(self._plain_scoring))
         for category in (app.train, app.evaluate, app.query):
-            category(ACTION)(self._guarded_handler(self._answer_driver))
+            category(ACTION)(self._guarded(self._answer_driver))
         return app
 
-    def _guarded_handler(
-        self, answer: Callable[[Message, Context], RecordDict]
-    ) -> Callable[[Message, Context], Message]:
+    def _guarded(self, answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:
         """Return a handler that replies to errors with one line, without any data of the rows."""
 
         def handle(message: Message, context: Context) -> Message:
@@ -289,7 +287,7 @@ class ClientNode:
             return self._wire.packed(self._introduction(request, context))
         if not isinstance(request, NodeCalls):
             raise RefusedError(f"can't answer {shown(type(request).__name__)}")
-        return self._wire.packed(NodeAnswers(tuple(self._answer_call(call, context) for call in request.calls)))
+        return self._wire.packed(NodeAnswers(tuple(self._answered(call, context) for call in request.calls)))
 
     def _introduction(self, greeting: Greeting, context: Context) -> Introduction:
         facts = self._host(0, greeting.terms, context).facts()
@@ -304,9 +302,7 @@ class ClientNode:
             version=version("fedscout"),
         )
 
-    def _answer_call(
-        self, asked: NodeCall, context: Context
-    ) -> TrainResults | EvaluateResults | QueryResults | Refusal:
+    def _answered(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults | Refusal:
         """Return the result of one call, or the reason why it was refused or failed."""
         try:
             return self._perform(asked, context)
@@ -465,11 +461,9 @@ class ClientNode:
             vector, integers = flat_vector(records[0], layout), integer_buffers(records[0], layout)
         except ValueError as error:
             raise RefusedError(f"can't use the model that it received: {one_line(str(error))}") from error
-        message_config = {
-            key: value for record in message.content.config_records.values() for key, value in record.items()
-        }
-        server_round = message_config.get(keys.ROUND_KEY)
-        config = {**base_config(self._session, server_round if isinstance(server_round, int) else 1), **message_config}
+        given = {key: value for record in message.content.config_records.values() for key, value in record.items()}
+        server_round = given.get(keys.ROUND_KEY)
+        config = {**base_config(self._session, server_round if isinstance(server_round, int) else 1), **given}
         try:
             config[keys.RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
             LocalTraining.from_config(config)

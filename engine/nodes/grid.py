@@ -107,9 +107,7 @@ class Exchange:
         queued, self._queued = self._queued, []
         if queued:
             ids = self._link.push_messages([request.message for request in queued])
-            self._pending |= {
-                message_id: request for message_id, request in zip(ids, queued, strict=True) if message_id
-            }
+            self._pending |= {each: request for each, request in zip(ids, queued, strict=True) if each}
         end = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_PAUSE
         while self._pull(requests):
@@ -499,7 +497,7 @@ class NodeGrid(HostGrid[PendingCall]):
                 raise answer
             return self._checked(flight, answer)
         except ValueError as error:
-            return self._absent(flight, str(error), timed_out=is_late)
+            return self._absent(flight, str(error))
 
     def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
@@ -510,10 +508,7 @@ class NodeGrid(HostGrid[PendingCall]):
             return [error] * num_calls
         if not isinstance(content, NodeAnswers) or len(content.answers) != num_calls:
             return [AnswerError("its answer does not match the request")] * num_calls
-        return [
-            AnswerError(one_line(answer.reason)) if isinstance(answer, Refusal) else answer
-            for answer in content.answers
-        ]
+        return [AnswerError(one_line(each.reason)) if isinstance(each, Refusal) else each for each in content.answers]
 
     def _checked(self, flight: PendingCall, answer: Any) -> Results:
         client = flight.client
@@ -537,7 +532,7 @@ class NodeGrid(HostGrid[PendingCall]):
             self._record_absence(client, scores.failures[client])
         return replace(scores, failures={})
 
-    def _absent(self, flight: PendingCall, reason: str, timed_out: bool) -> Results:
+    def _absent(self, flight: PendingCall, reason: str) -> Results:
         client, call = flight.client, flight.call
         assert client is not None
         self._record_absence(client, reason)
@@ -545,10 +540,7 @@ class NodeGrid(HostGrid[PendingCall]):
             return QueryResults(failures={client: reason})
         if flight.method == "evaluate":
             return EvaluateResults()
-        trained = client in call.clients
-        return TrainResults(
-            failures={client: reason} if trained else {}, hanging=[client] if timed_out and trained else []
-        )
+        return TrainResults(failures={client: reason} if client in call.clients else {})
 
     def _record_absence(self, client: int, reason: str) -> None:
         count, last_reason = self.away.get(client, (0, ""))

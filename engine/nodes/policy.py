@@ -58,9 +58,7 @@ class OwnerPolicy(BaseModel):
     queries: tuple[str, ...] | None = Field(
         default=None, strict=False, description="queries that the client answers; all by default"
     )
-    min_release: int = Field(
-        default=5, ge=1, description="smallest number of rows behind any number that leaves the client"
-    )
+    min_release: int = Field(default=5, ge=1, description="fewest rows behind any number that leaves the client")
     small_clients: SmallClients = Field(
         default="abstain", description="what the client does with fewer training or test rows than min_release"
     )

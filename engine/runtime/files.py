@@ -45,13 +45,21 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     A file in a folder mounted from a storage (`storage`) is also in the storage when this returns.
     """
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     with folder_made(path.parent):
-        temporary = write_beside(path, write)
         try:
+            write(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
             temporary.replace(path)
             upload(path)
+        except OSError as error:
+            if error.filename == str(temporary):
+                error.filename = str(path)  # the name that a user knows
+            raise
         finally:
-            remove_quietly(temporary)
+            with suppress(OSError):  # which would hide the error of a failed write
+                temporary.unlink(missing_ok=True)
 
 
 def remove_file(path: Path) -> None:
@@ -70,27 +78,6 @@ def move_file(path: Path, target: Path) -> None:
 def json_text(content: Mapping[str, Any]) -> str:
     """Return the canonical text of a JSON file; equal documents give equal texts."""
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
-
-
-def write_beside(path: Path, write: Callable[[Path], object]) -> Path:
-    """Write to a hidden file next to `path`, flush it to disk, and return it; leave nothing on failure."""
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-    except BaseException as error:
-        remove_quietly(temporary)
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            error.filename = str(path)  # the name that a user knows
-        raise
-    return temporary
-
-
-def remove_quietly(path: Path) -> None:
-    """Remove a file and ignore errors, so that they do not hide the error of a failed write."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -126,7 +113,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether a file has the name of an unfinished file of `write_beside`."""
+    """Return whether a file has the name of an unfinished file of `write_atomically`."""
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
@@ -217,8 +204,9 @@ def _open_locked(folder: Path) -> int:
             raise LogError(UNUSABLE.format(path=folder, reason=error.strerror)) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_still(path, lock):
-                return lock
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(lock).st_ino:
+                    return lock
         except OSError as error:
             pid, host, _ = _holder(lock)
             os.close(lock)
@@ -228,13 +216,6 @@ def _open_locked(folder: Path) -> int:
                 ) from error
             raise LogError.of("--out", "be on a file system with locks", f"{folder}: {error.strerror}") from error
         os.close(lock)  # its last holder has removed the file, with all that it had made
-
-
-def _is_still(path: Path, lock: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(lock).st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _holder(lock: int) -> tuple[int, str, str]:
@@ -329,11 +310,6 @@ class FileStorage:
             self.filesystem.delete_file(f"{self.path}/{name}")
 
 
-def is_address(text: str) -> bool:
-    """Return whether a text is a URI instead of a path."""
-    return "://" in text
-
-
 def storage_at(uri: str) -> FileStorage | Path:
     """Return the storage of a URI, or the path of a `file://` URI.
 
@@ -346,9 +322,7 @@ def storage_at(uri: str) -> FileStorage | Path:
     try:
         filesystem, path = FileSystem.from_uri(uri)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigurationError.of(
-            "--out", "be a path or a URI of pyarrow.fs", f"{uri}: {first_line(error)}"
-        ) from error
+        raise ConfigurationError.of("--out", "be a path or URI of pyarrow.fs", f"{uri}: {first_line(error)}") from error
     if not path.strip("/"):
         raise ConfigurationError.of("--out", "name a folder", uri)
     if filesystem.type_name == "local":

@@ -162,15 +162,13 @@ def signals_held_back() -> Iterator[None]:
         yield
         return
     delayed: list[int] = []
-    previous_handlers = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    previous = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     set_handler = signal.signal
 
     def set_other_handler(number: int, handler: Any) -> Any:
-        return (
-            previous_handlers[signal.Signals(number)] if number in previous_handlers else set_handler(number, handler)
-        )
+        return previous[signal.Signals(number)] if number in previous else set_handler(number, handler)
 
-    for number, handler in previous_handlers.items():
+    for number, handler in previous.items():
         if handler is not signal.SIG_IGN:
             set_handler(number, lambda number, _: delayed.append(number))
     signal.signal = set_other_handler  # type: ignore[assignment]  # narrower hints
@@ -178,7 +176,7 @@ def signals_held_back() -> Iterator[None]:
         yield
     finally:
         signal.signal = set_handler
-        for number, handler in previous_handlers.items():
+        for number, handler in previous.items():
             set_handler(number, handler)
         for first in delayed[:1]:  # also if the block failed: then because processes of it got the signal, too
             signal.raise_signal(first)

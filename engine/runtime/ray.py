@@ -49,7 +49,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, chdir, contextmanager, redirect_stdout, suppress
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,19 +215,17 @@ def free_ports(count: int) -> list[int]:
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
-@contextmanager
-def single_node_ray(log_monitor: bool) -> Iterator[None]:
+def single_node_ray(log_monitor: bool) -> AbstractContextManager[None]:
     """Make `ray.init` start a single-node Ray inside the block, optionally with workers' log messages."""
     metrics, dashboard, runtime_env = free_ports(3)
-    with started_with(
+    return started_with(
         node_ip_address=LOOPBACK,
         metrics_agent_port=metrics,
         dashboard_agent_listen_port=dashboard,
         runtime_env_agent_port=runtime_env,
         no_monitor=True,
         include_log_monitor=log_monitor,
-    ):
-        yield
+    )
 
 
 @contextmanager
@@ -278,11 +276,8 @@ def prepare_environment(verbose: bool) -> None:
 
 
 @contextmanager
-def _quiet_standard_error(quiet: bool) -> Iterator[None]:
+def _quiet_standard_error() -> Iterator[None]:
     """Discard what Ray's C++ code writes to file descriptor 2; Python's exceptions are unaffected."""
-    if not quiet:
-        yield
-        return
     saved_stderr = os.dup(2)
     null_device = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_device, 2)
@@ -297,11 +292,7 @@ def _quiet_standard_error(quiet: bool) -> Iterator[None]:
 @contextmanager
 def _ray_output_redirected(verbose: bool) -> Iterator[None]:
     """Redirect standard output, on which Ray prints when a process dies, regardless of its options."""
-    if verbose:
-        with redirect_stdout(sys.stderr):
-            yield
-        return
-    with Path(os.devnull).open("w") as null_device, redirect_stdout(null_device):
+    with nullcontext(sys.stderr) if verbose else Path(os.devnull).open("w") as target, redirect_stdout(target):
         yield
 
 
@@ -374,7 +365,8 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
             stack.enter_context(chdir(PLACE))
             stack.enter_context(signals_held_back())
             stack.enter_context(own_process_groups())
-            stack.enter_context(_quiet_standard_error(quiet=not verbose))
+            if not verbose:
+                stack.enter_context(_quiet_standard_error())
             if config.address is None:
                 stack.enter_context(own_token())
                 stack.enter_context(single_node_ray(log_monitor=verbose))

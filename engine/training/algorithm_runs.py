@@ -260,9 +260,7 @@ def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientRes
     expected += [(f"state {name!r}", t, (num_clients, *t.shape[1:])) for name, t in finished.state.items()]
     for name, tensor, shape in expected:
         if tuple(tensor.shape) != shape:
-            raise ValueError(
-                f"{name} of {type(algorithm).__name__} must be of shape {shape}, got {tuple(tensor.shape)}"
-            )
+            raise ValueError(f"{name} of {type(algorithm).__name__} must have shape {shape}, got {tuple(tensor.shape)}")
     if set(finished.auxiliary) != set(algorithm.auxiliary):
         declared, returned = sorted(algorithm.auxiliary), sorted(finished.auxiliary)
         raise ValueError(

@@ -62,10 +62,7 @@ class SlabScores:
         """
         self._model.load(vector)
         numbers = np.concatenate([data.rows for data in clients])
-        parts = [
-            (part_outputs.cpu(), part_answers.cpu())
-            for part_outputs, part_answers in self._outputs(clients[0], numbers)
-        ]
+        parts = [(outputs.cpu(), answers.cpu()) for outputs, answers in self._outputs(clients[0], numbers)]
         outputs = torch.cat([part for part, _ in parts]) if parts else torch.empty(0, 1)
         answers = torch.cat([part for _, part in parts]) if parts else torch.empty(0)
         stops = np.cumsum([len(data) for data in clients])

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -37,14 +36,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.algorithm import ContrastiveLoss, Correct, Descent, Steps
+from fedscout.engine.contracts.algorithm import ContrastiveLoss, Descent, Steps
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import Adjusted, RowLoss
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.loop import Optimizer, Representation, RowsWork, epoch_orders, mean_loss, new_optimizer
-from fedscout.engine.training.vectorised import schedule
+from fedscout.engine.training.loop import Representation, RowsWork, epoch_orders, mean_loss, new_optimizer
+from fedscout.engine.training.vectorised import dropout_masks, schedule
 
 
 class LaneDropout:
@@ -67,9 +66,7 @@ class LaneDropout:
             layer.eval()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._undo:
             layer, training, handle = self._undo.pop()
             handle.remove()
@@ -92,13 +89,7 @@ class LaneDropout:
             sizes: Rows without padding of its batch, by lane.
             num_rows: Rows of a batch with padding.
         """
-        masks = [torch.zeros(len(sizes), num_rows, *shape) for shape, _ in self._calls]
-        for lane, generator in enumerate(generators):
-            for mask, (_, share) in zip(masks, self._calls, strict=True):
-                mask[lane, : sizes[lane]].bernoulli_(1 - share, generator=generator)
-        for mask, (_, share) in zip(masks, self._calls, strict=True):
-            mask.div_(1 - share)
-        return masks
+        return dropout_masks(self._calls, generators, sizes, num_rows)
 
     @contextmanager
     def with_masks(self, masks: Sequence[Tensor]) -> Iterator[None]:
@@ -473,9 +464,7 @@ class ClientLanes:
             OutOfMemoryError: That of torch, if there is only one lane.
         """
         if num_lanes == 1:
-            raise torch.OutOfMemoryError(
-                f"the device has too little memory for one client with batches of {num_rows} rows"
-            )
+            raise torch.OutOfMemoryError(f"the device lacks memory for one client with batches of {num_rows} rows")
         while self._affordable_lanes(num_rows) >= num_lanes:
             self.num_halved += 1
 
@@ -498,18 +487,32 @@ class ClientLanes:
         weights, buffers = self._tensors(in_lanes(start))
         beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
         lane_generators = [generators[clients[place]] for place in plan.order]
+        shares, sizes = (self._on_device(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
+        sums = torch.zeros_like(sizes[0])  # of each lane's losses over the rows that it saw, float64
         self._model.module.train()
         with Representation(self._model) as seen, self._dropout as dropout:
             loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
             on_device = self._rows.reach(works[0].data, plan.rows)
             beyond = self._beyond(how, received, in_lanes)
             optimizer = new_optimizer(how.training, None if rates is None else self._on_device(in_lanes(rates)))
-            sums = self._make_steps(
-                plan, on_device, weights, buffers, beside, beyond, loss, how.correct, optimizer, lane_generators
-            )
+            gradient_of = _gradient_of(loss)
+            for step, num_active in enumerate(plan.num_active):
+                if dropout.draws:
+                    masks = dropout.drawn(lane_generators[:num_active], plan.sizes[step].astype(int), num_rows)
+                    beyond = {**beyond, "masks": [self._on_device(mask) for mask in masks]}
+                gradient, means = gradient_of(weights, buffers, *_batch(on_device, step), shares[step], beyond)
+                sums += means.double() * sizes[step]
+                active_weights, active_gradients, *others = (
+                    [part[:num_active].reshape(num_active, -1) for part in tensors.values()]
+                    for tensors in (weights, gradient, *beside)
+                )
+                if how.correct is not None:
+                    for parts in zip(active_weights, active_gradients, *others, strict=True):
+                        how.correct(*parts)
+                optimizer.step_all(active_weights, active_gradients)
         trained = torch.cat([part.flatten(1) for part in (*weights.values(), *buffers.values())], dim=1).cpu()
         lane_of = torch.from_numpy(np.argsort(plan.order))
-        means = sums[lane_of] / torch.from_numpy(plan.sizes.sum(axis=0))[lane_of]
+        means = sums.cpu()[lane_of] / torch.from_numpy(plan.sizes.sum(axis=0))[lane_of]
         return Descent(trained[lane_of], torch.from_numpy(plan.num_steps), means)
 
     def _beyond(self, how: Steps, received: Tensor, in_lanes: Callable[[Tensor], Tensor]) -> Beyond:
@@ -523,40 +526,6 @@ class ClientLanes:
         if how.weighed.pseudo_label:
             beyond["teacher"] = self._all_tensors(in_lanes(received))
         return beyond
-
-    def _make_steps(
-        self,
-        plan: LanePlan,
-        found: RowsOnDevice,
-        weights: Tensors,
-        buffers: Tensors,
-        beside: Sequence[Tensors],
-        beyond: Beyond,
-        loss: LaneLoss,
-        correct: Correct | None,
-        optimizer: Optimizer,
-        generators: Sequence[torch.Generator],
-    ) -> Tensor:
-        """Run all steps in place, and return each lane's loss summed over the rows that it saw, float64."""
-        gradient_of = _gradient_of(loss)
-        shares, sizes = (self._on_device(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
-        sums = torch.zeros_like(sizes[0])
-        for step, num_active in enumerate(plan.num_active):
-            step_beyond = beyond
-            if loss.dropout.draws:
-                masks = loss.dropout.drawn(generators[:num_active], plan.sizes[step].astype(int), plan.rows.shape[2])
-                step_beyond = {**beyond, "masks": [self._on_device(mask) for mask in masks]}
-            gradient, means = gradient_of(weights, buffers, *_batch(found, step), shares[step], step_beyond)
-            sums += means.double() * sizes[step]
-            active_weights, active_gradients, *others = (
-                [part[:num_active].reshape(num_active, -1) for part in tensors.values()]
-                for tensors in (weights, gradient, *beside)
-            )
-            if correct is not None:
-                for parts in zip(active_weights, active_gradients, *others, strict=True):
-                    correct(*parts)
-            optimizer.step_all(active_weights, active_gradients)
-        return sums.cpu()
 
     def _expressible(self) -> bool:
         """Return whether `torch.func` supports the module, and count its layers' outputs per row."""

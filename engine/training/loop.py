@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -516,9 +515,7 @@ class Representation:
             self._handle = linear[-1].register_forward_pre_hook(self._record)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._handle is not None:
             self._handle.remove()
         self._handle = self._latest = None

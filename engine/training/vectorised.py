@@ -61,6 +61,29 @@ def layer_generators(asked: TrainRequest, works: Sequence[ClientWork]) -> list[t
     return [torch.Generator().manual_seed(layer_seed(asked, work.client)) for work in works]
 
 
+def dropout_masks(
+    layers: Sequence[tuple[tuple[int, ...], float]],
+    generators: Sequence[torch.Generator],
+    sizes: IntArray,
+    num_rows: int,
+) -> list[Tensor]:
+    """Return the factors of each layer's outputs, 0 or 1 / (1 − p), and 0 for padding; shape `(clients, rows, ...)`.
+
+    Args:
+        layers: Shape of a row's outputs and p of each layer.
+        generators: One for each client that draws, of which there may be fewer than sizes.
+        sizes: Rows without padding of each client's batch.
+        num_rows: Rows of a batch with padding.
+    """
+    masks = []
+    for shape, share in layers:
+        mask = torch.zeros(len(sizes), num_rows, *shape)
+        for place, generator in enumerate(generators):
+            mask[place, : sizes[place]].bernoulli_(1 - share, generator=generator)
+        masks.append(mask.div_(1 - share))
+    return masks
+
+
 class LayerDraws:
     """Dropout masks for the clients of a block; the generators continue from one training to the next.
 
@@ -71,9 +94,8 @@ class LayerDraws:
     """
 
     def __init__(self, stack: DenseStack, asked: TrainRequest, works: Sequence[ClientWork]) -> None:
-        self._widths = [layer.num_outputs for layer in stack.layers[:-1]] if stack.dropout else []
-        self._kept_share = 1.0 - stack.dropout
-        self._generators = layer_generators(asked, works if self._widths else ())
+        self._layers = [((layer.num_outputs,), stack.dropout) for layer in stack.layers[:-1]] if stack.dropout else []
+        self._generators = layer_generators(asked, works if self._layers else ())
 
     def masks(self, start: int, sizes: IntArray, num_rows: int) -> list[Tensor]:
         """Return the factors of each hidden layer's outputs, 0 or 1 / (1 − dropout); an empty list without dropout.
@@ -83,12 +105,7 @@ class LayerDraws:
             sizes: Rows without padding of each one's batch.
             num_rows: Rows of a batch with padding, whose factors are 0.
         """
-        masks = [torch.zeros(len(sizes), num_rows, width) for width in self._widths]
-        for mask in masks:
-            for place, size in enumerate(sizes):
-                mask[place, :size].bernoulli_(self._kept_share, generator=self._generators[start + place])
-            mask.div_(self._kept_share)
-        return masks
+        return dropout_masks(self._layers, self._generators[start : start + len(sizes)], sizes, num_rows)
 
 
 PADDING = 8
@@ -118,9 +135,7 @@ def aligned_row_step(stack: DenseStack) -> int:
     less than two registers.
     """
     widths = [stack.num_inputs, *(layer.num_outputs for layer in stack.layers)]
-    looped = [
-        layer.num_outputs for layer in stack.layers if layer.activation is not None and not layer.activation.exact
-    ]
+    looped = [each.num_outputs for each in stack.layers if each.activation is not None and not each.activation.exact]
     return max(ALIGNED // math.gcd(ALIGNED, *widths), 2 * ALIGNED // math.gcd(2 * ALIGNED, *looped))
 
 

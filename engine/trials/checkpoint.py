@@ -199,11 +199,9 @@ def _anchors(fresh: Any) -> dict[str, Any]:
 def _form_digest(anchors: Mapping[str, Any], values: Sequence[type]) -> str:
     """Return the SHA-256 of the classes and attributes at each place, and of the fields of `values`."""
     with_state = [(path, value) for path, value in anchors.items() if not _is_fixed(value)]
-    attributes_by_place = [
-        (path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state
-    ]
+    attributes = [(path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state]
     fields_by_class = [(name_of(kind), field_names(kind)) for kind in values]
-    return hashlib.sha256(json.dumps([sorted(attributes_by_place), fields_by_class]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([sorted(attributes), fields_by_class]).encode()).hexdigest()
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:
@@ -276,9 +274,7 @@ class _Writer(ValueWriter):
             elif all(type(key) is str for key in value):
                 content = {key: self.document(item, place_in(path, key)) for key, item in value.items()}
             else:
-                content = [
-                    [self.document(k, path), self.document(item, place_in(path, k))] for k, item in value.items()
-                ]
+                content = [[self.document(k, path), self.document(v, place_in(path, k))] for k, v in value.items()]
             plain = type(value) is dict and isinstance(content, dict)
             return content if plain else ["refilled" if refills else "filled", name, content]
         document = super().document(value, path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from fedscout.engine.runtime.files import is_address, mounted, storage_at
+from fedscout.engine.runtime.files import mounted, storage_at
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Settings = Annotated[
 
 def out_folder(place: str | Path) -> Path:
     """Return a path unchanged; for a URI, a local folder whose files are synchronized while the command runs."""
-    if isinstance(place, Path) or not is_address(place):  # a default is a path
+    if isinstance(place, Path) or "://" not in place:  # a default is a path
         return Path(place)
     storage = storage_at(place)
     if isinstance(storage, Path):

@@ -193,7 +193,8 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
         )
         if self.source == "llm" or self.diagnosis is None:
             return recommendation
-        return recommendation.with_alternatives(alternatives(situation.diagnosed(self.diagnosis), recommendation.spec))
+        others = alternatives(situation.diagnosed(self.diagnosis), recommendation.spec)
+        return replace(recommendation, alternatives=tuple(others))
 
 
 def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> None:

@@ -151,9 +151,7 @@ FIGURES = ("share better", "share wrongly", "seeds used", "half width")
 of the interval."""
 
 
-def coverage(
-    cell: Cell, _: Settings, context: CellContext, *, batch: int | None = None, **population: Any
-) -> CellValues:
+def coverage(cell: Cell, _: Settings, context: CellContext, batch: int | None = None, **population: Any) -> CellValues:
     """Return whether the interval for new data holds the truth, 1 or 0 for each simulated study.
 
     Args:

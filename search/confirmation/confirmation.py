@@ -303,9 +303,7 @@ def confirm(
         for baseline in baselines
     }
     reference = baselines[strongest([entry.scores(view) for entry in baselines])]
-    rivals = [
-        _rival(entry, (pick, fedavg, reference), view, design) for entry in contestants if entry.role == "contender"
-    ]
+    rivals = [_rival(each, (pick, fedavg, reference), view, design) for each in contestants if each.role == "contender"]
     difference = versus[reference.role][view]
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:

@@ -175,12 +175,7 @@ def _with_ends(
     least, most = bounds
     if math.isinf(above) and bounds == UNBOUNDED:
         return result
-    ends = {
-        "low": mean - below,
-        "high": mean + above,
-        "here_low": mean - here,
-        "here_high": mean + here,
-    }
+    ends = {"low": mean - below, "high": mean + above, "here_low": mean - here, "here_high": mean + here}
     return result.model_copy(update={name: min(max(end, least), most) for name, end in ends.items()})
 
 

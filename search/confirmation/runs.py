@@ -145,7 +145,7 @@ def judged(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], gu
     if reason := uninformative(with_guessing):
         sentence = f"No verdict: {reason}. {with_guessing.scores_text}."
         return with_guessing.model_copy(update={"verdict": "not confirmed", "no_verdict": reason, "sentence": sentence})
-    found = caveats(with_guessing, trials, guessing)
+    found = caveats(with_guessing, trials)
     return with_guessing.model_copy(update={"caveats": found, "sentence": " ".join([confirmation.sentence, *found])})
 
 
@@ -165,29 +165,23 @@ def uninformative(confirmation: Confirmation) -> str:
     return ""
 
 
-def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> tuple[str, ...]:
+def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]]) -> tuple[str, ...]:
     """Return the caveats on a verdict, each a sentence, the most important first.
 
     Args:
-        confirmation: The confirmation.
+        confirmation: The confirmation, with the score of a constant answer; 0 may mean unknown.
         trials: Trials of the pick and the baselines on the fresh seeds, by role.
-        guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
     """
-    pick = confirmation.contestants[0]
-    reference = next(entry for entry in confirmation.contestants if entry.role == confirmation.reference)
-    names: dict[str, str] = {"challenger": pick.name, reference.role: reference_name(reference)}
-    means = [fmean(entry.scores(confirmation.view)) for entry in (pick, reference)]
-    measure = confirmation.measure
+    reference, means = confirmation.baseline, confirmation.means
+    names: dict[str, str] = {"challenger": confirmation.contestants[0].name, reference.role: reference_name(reference)}
+    measure, guessing = confirmation.measure, confirmation.guessing
     best, row = measure.best, confirmation.design.resolution
     sentences = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
     known = guessing > 0 or measure.guessing_is_zero
     if best is not None and known and max(means) - guessing < ABOVE_GUESSING * (best - guessing):
         constant = "always predicting the most frequent class" if measure.is_accuracy else "a constant prediction"
         sentences.append(f"Neither is far above guessing: {constant} gives {measure.value(guessing)}.")
-    is_perfect = best is not None and best - means[1] <= max(
-        CEILING * best, row / len(reference.scores(confirmation.view))
-    )
-    if is_perfect:
+    if best is not None and best - means[1] <= max(CEILING * best, row / len(confirmation.seeds)):
         sentences.append(f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: no gain is possible.")
     elif measure.of != "target":
         sentences += _rising(names, trials, confirmation)

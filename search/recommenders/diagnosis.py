@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -312,10 +312,6 @@ class Recommendation:
         if self.model_use is not None:
             return f"The language model {self.model_use.model} made the recommendation."
         return self.instead_of_model or RULES_WERE_ASKED
-
-    def with_alternatives(self, found: Iterable[Alternative]) -> Recommendation:
-        """Return the recommendation with other alternatives."""
-        return replace(self, alternatives=tuple(found))
 
     def document(self) -> dict[str, Any]:
         """Return the recommendation as JSON-serialisable values."""

@@ -165,11 +165,7 @@ NATURALLY_SKEWED = ("leaf_femnist", "leaf_shakespeare", "shakespeare")
 AVERAGE: tuple[StrategySpec, ...] = (FedAvgSpec(), CommunitiesSpec())
 PROXIMAL: tuple[StrategySpec, ...] = (FedProxSpec(proximal_mu=0.01),)
 
-BY_SEVERITY: Mapping[Severity, tuple[StrategySpec, ...]] = {
-    "none": AVERAGE,
-    "low": (*AVERAGE, *PROXIMAL),
-    "high": PROXIMAL,
-}
+BY_SEVERITY: Mapping[Severity, Sequence[StrategySpec]] = {"none": AVERAGE, "low": AVERAGE + PROXIMAL, "high": PROXIMAL}
 
 _WORDS: Mapping[Severity, str] = {"none": "no or mild", "low": "moderate", "high": "severe"}
 
@@ -283,9 +279,8 @@ def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
         if rule.by_name:
             continue
         absence = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
-        further.append(
-            Reason(rule.name, False, f"{explanation} But {proposal.kind} can't be chosen: {absence}.", rule.source)
-        )
+        why_not = f"{explanation} But {proposal.kind} can't be chosen: {absence}."
+        further.append(Reason(rule.name, False, why_not, rule.source))
     first_kind = situation.space.kinds[0]
     spec = situation.space.default(first_kind)
     reason = Reason("what is left", True, f"No rule's strategy can be chosen here; {first_kind} can.", spec.paper)

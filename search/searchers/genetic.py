@@ -293,9 +293,7 @@ class GridSearcher(GenerationalSearcher):
             if (digest := space.digest(spec)) not in self.archive.reference_digests:
                 self._points.setdefault(digest, spec)
         if budget < len(self._points):
-            logger.warning(
-                "the grid has %d configurations, of which search.budget=%d are tried", len(self._points), budget
-            )
+            logger.warning("the grid has %d configurations; search.budget=%d are tried", len(self._points), budget)
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield the remaining grid points."""

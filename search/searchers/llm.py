@@ -37,13 +37,7 @@ from fedscout.engine.errors import NoValidAnswerError
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, one_line
 from fedscout.search.language_model import Chat, ChatReply, ChatRequest, Message
-from fedscout.search.recommenders.diagnosis import (
-    Diagnosis,
-    ModelUse,
-    Reason,
-    Recommendation,
-    RecommendationContext,
-)
+from fedscout.search.recommenders.diagnosis import Diagnosis, ModelUse, Reason, Recommendation, RecommendationContext
 from fedscout.search.recommenders.prompt import (
     WHAT_TO_DO,
     Answer,

@@ -49,15 +49,10 @@ def test_everything_of_ones_own_runs_together(tmp_path: Path) -> None:
     rows["kind"] = np.where(rows["a"] + rows["b"] > 0, "up", "down")
     rows.to_csv(tmp_path / "rows.csv", index=False)
     settings = [
-        "federation.dataset=rows.csv",
-        "federation.label=kind",
-        "federation.num_clients=4",
-        "model.kind=ours:net",
+        *("federation.dataset=rows.csv", "federation.label=kind", "federation.num_clients=4", "model.kind=ours:net"),
         "strategy={kind: custom, path: 'ours:Slower', values: {share: 0.8}}",
         "selection={kind: custom, path: 'ours:FirstOnes'}",
-        "training.fraction_train=0.5",
-        "training.num_rounds=4",
-        "engine.grid=local",
+        *("training.fraction_train=0.5", "training.num_rounds=4", "engine.grid=local"),
     ]
     done = ran_python("-m", "fedscout", "train", "--json", "--out", "out", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

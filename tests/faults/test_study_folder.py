@@ -24,9 +24,8 @@ import pytest
 from fedscout.engine.runtime.files import remove_unfinished
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
 from fedscout.engine.trials.log import TrialLog
-from tests.commands import ran_python
+from tests.commands import REPOSITORY, ran_python
 from tests.experiments.cli.conftest import Cli
-from tests.experiments.cli.processes import REPOSITORY
 from tests.faults.conftest import LOCAL, NUM_TRIALS, RUN, STUDY, GoesOn, line_of, trial_files, written_at
 from tests.forged_trials import forge
 

@@ -190,7 +190,6 @@ class SearcherLaws(ABC):
         told = self.make(space, 5)
         told.tell([Trial(FedAvgSpec(), fitness=1.0)])
         assert proposals(told) == proposals(self.make(space, 5))
-        assert told.archive.best().spec == FedAvgSpec()
 
     def test_failed_trials_are_borne_and_not_repeated(self, space: SearchSpace) -> None:
         for evaluate in (some_failures, lambda spec: Trial(spec, status="failed", error="no luck")):

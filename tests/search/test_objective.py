@@ -14,6 +14,7 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
+from fedscout.search.ledger import best_of
 from fedscout.search.objective import ACCURACY, MEASURES, Objective
 from fedscout.search.searcher import Archive, ranking
 from fedscout.strategies import FedAvgSpec, space_of
@@ -174,12 +175,12 @@ def test_a_twin_of_the_reference_is_the_reference_and_the_first_result_of_a_conf
 
 
 def test_best_prefers_the_reference_at_a_draw_and_no_further() -> None:
-    assert archive_of().best() is None
+    assert best_of([]) is None
     reference = Trial(FedAvgSpec(), fitness=0.5)
-    assert archive_of(Trial(MEDIAN, fitness=0.5), reference).best() == reference
+    assert best_of([reference, Trial(MEDIAN, fitness=0.5)]) == reference
     better = Trial(MEDIAN, fitness=0.51)
-    assert archive_of(reference, better).best() == better
-    assert archive_of(better).best() == better
+    assert best_of([reference, better]) == better
+    assert best_of([better]) == better
 
 
 def test_references_are_taken_before_they_are_told() -> None:
@@ -210,8 +211,8 @@ def test_a_longer_training_takes_the_place_of_a_shorter_one_and_no_other() -> No
 
 def test_only_full_trainings_are_compared() -> None:
     short, whole = Trial(KRUM, fitness=0.9, asked_rounds=2), Trial(MEDIAN, fitness=0.5)
-    assert archive_of(short).best() is None
-    assert archive_of(short, whole).best() == whole
+    assert best_of([short]) is None
+    assert best_of([short, whole]) == whole
 
 
 def test_a_fitness_is_finite_and_a_failure_worth_nothing() -> None:

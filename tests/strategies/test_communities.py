@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Privacy, Release
-from fedscout.engine.data.federation import Federation, misses
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
@@ -365,22 +364,6 @@ def test_clients_that_withhold_their_labels_fail_the_trial(release: Release, cli
     assert reason in error
     assert "federation.min_release=1" in advice
     assert "grouped_by=updates" in advice
-
-
-def test_a_community_that_gets_no_model_is_told_of() -> None:
-    """One or two of its three clients miss all rounds but the second, and Bulyan needs three."""
-    inside = spec(inside={"kind": "bulyan", "num_malicious_nodes": 0}, num_communities=2)
-    federation = planted_labels()
-    assert len(result_of(asked(federation), inside, num_sampled=ALL, num_rounds=4).notes) == 1
-    dropout = dict.fromkeys(OWN_LABELS[0][1:], 0.5)
-    rounds = [True, False, True, True]
-    seed = next(
-        s for s in range(9000) if [any(misses(dropout, s, r, c) for c in dropout) for r in range(1, 5)] == rounds
-    )
-    host = asked(replace(federation, dropout=dropout))
-    trial = result_of(host, inside, num_sampled=ALL, num_rounds=4, seed=seed)
-    (_, note) = trial.notes
-    assert re.search("0, 2, 5 .*most rounds", note)
 
 
 # -- the specification -----------------------------------------------------------------------------------------------

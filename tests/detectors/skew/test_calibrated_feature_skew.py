@@ -295,6 +295,7 @@ def test_lengths_are_about_the_class_and_of_released_classes_alone() -> None:
     labels = np.array([0] * 10 + [1] * 20 + [2] * 3)
     asked = inputs(samples(features, labels), 4, {"per_deviation": np.array([0.5])}, {"by_class": True})  # one absent
     np.testing.assert_allclose(row_norms(asked)["norms"].values, [20, 20 * 0.25, 20 * 0.0625])
+    assert row_norms(asked)["norms"].rows == 20
 
 
 def test_lengths_of_rows_of_any_class_are_about_the_mean_of_all() -> None:

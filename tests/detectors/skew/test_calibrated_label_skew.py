@@ -89,6 +89,8 @@ def test_where_all_differ_all_are_flagged() -> None:
     counts = np.array([[900, 100], [700, 300], [500, 500], [100, 900]])
     assert decide(counts, min_effect=0.05).detected
     assert {0, 3} <= set(decide(counts, min_effect=0.05).flagged_clients)
+    twelve = np.stack([np.linspace(50, 950, 12), np.linspace(950, 50, 12)], axis=1).astype(int)
+    assert len(decide(twelve).flagged_clients) > 6
 
 
 def test_a_certain_but_small_difference_is_not_called_skew() -> None:
@@ -237,7 +239,7 @@ def test_the_reference_is_what_most_clients_share() -> None:
     uneven = np.array([[0.6, 0.3, 0.1], [0.5, 0.2, 0.3], [0.1, 0.3, 0.6]])  # medians 0.5, 0.3 and 0.3
     np.testing.assert_allclose(label_skew.reference_shares(uneven, np.ones(3) / 3), np.array([5, 3, 3]) / 11)
     # Clients of one class each have no median in common; all their rows together have a quarter of each class.
-    effects = [evidence.effect for evidence in decide(100_000 * np.eye(4, dtype=int)).clients.values()]
+    effects = [evidence.effect for evidence in decide(100_000 * np.eye(4, 5, dtype=int)).clients.values()]
     assert effects == pytest.approx([0.75] * 4, abs=1e-3)
 
 

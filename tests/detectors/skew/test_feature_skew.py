@@ -506,8 +506,9 @@ def test_the_design_effect_by_hand() -> None:
     The correlation is 5/4 - 1 over 2 - 1, and groups of two make it an effect of 1 + 1/4.
     """
     rows = np.array([[1.0], [1.0], [2.0], [-1.0], [3.0], [-3.0]])
-    found = feature_skew.FeatureGroups.read({0: told(rows, np.repeat([0, 1, 2], 2))})
-    assert found.effects[0].tolist() == [1.25]
+    groups = np.repeat([0, 1, 2], 2)
+    found = feature_skew.FeatureGroups.read({0: told(rows[:4], groups[:4]), 1: told(rows[4:], groups[4:])})
+    assert [effects.tolist() for effects in found.effects.values()] == [[1.25], [1.25]]
 
 
 def test_groups_go_on_from_chunk_to_chunk() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import subprocess
@@ -307,12 +306,8 @@ def test_a_study_by_the_cluster_s_address_is_that_of_one_process(seen: SimpleNam
 
 
 def log_without_times(folder: Path) -> dict[str, list[str]]:
-    """Return the columns of a log in the order of its trials, arrays and NaN as text that can be compared.
-
-    The configuration is told without where it ran.
-    """
+    """Return the columns of a log in the order of its trials, arrays and NaN as text that can be compared."""
     log = read_trials(folder).sort_values("trial")
-    log["config"] = [json.dumps({**json.loads(config), "engine": None}) for config in log["config"]]
     lasting = [name for name in log.columns if not name.startswith("seconds") and name != "finished_at"]
     return {name: [repr(np.asarray(value).tolist()) for value in log[name]] for name in lasting}
 

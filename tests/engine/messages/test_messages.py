@@ -413,6 +413,8 @@ def test_sums_in_parts_are_the_sum(elements: int, monkeypatch: pytest.MonkeyPatc
     vectors, received = generator.normal(size=(3, 5)).astype(np.float32), np.array([0.1, 5, 0.2, 300, 7], np.float32)
     for scale in (ExactScale.of(received, 60), scale_for(60)):
         whole = scale.total(vectors, [10, 20, 30])
+        expected = np.average(vectors.astype(np.float64), axis=0, weights=[10, 20, 30])
+        np.testing.assert_allclose(scale.mean(whole, 60), expected, rtol=1e-6)
         with monkeypatch.context() as patch:
             patch.setattr("fedscout.engine.messages.exact_mean.CHUNK_ELEMENTS", elements)
             assert scale.total(vectors, [10, 20, 30]).tolist() == whole.tolist()

@@ -373,10 +373,10 @@ def test_a_training_that_lies_is_not_used(lie: str) -> None:
 
 def test_what_nobody_asked_for_does_not_pass() -> None:
     call = replace(CALL, evaluated=(), watched=None)
-    more = {"durations": {0: 1e9}, "hanging": [0], "large": [0], "total": np.zeros(3, np.int64), "diverged": [0]}
+    more = {"durations": {0: 1e9}, "large": [0], "total": np.zeros(3, np.int64), "diverged": [0]}
     found = checked_training(TrainResults(**{**GOOD, **more, "failures": {0: "x"}, "seconds": -1.0}), asked(call))
     assert (found.evaluation, found.received_losses, found.update_norms) == (None, {}, {})
-    assert (found.durations, found.hanging, found.large, found.total, found.diverged) == ({}, [], [], None, [])
+    assert (found.durations, found.large, found.total, found.diverged) == ({}, [], None, [])
     assert (found.failures, found.seconds) == ({}, 0.0)
 
 

@@ -246,7 +246,7 @@ def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("leans", [False, True])
 def test_few_clients_go_in_few_lanes_where_that_has_the_same_bits(leans: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, make, used = ClientLanes._tried_gradient, ClientLanes._make_steps, []
+    tried, plan_of, used = ClientLanes._tried_gradient, LanePlan.of, []
 
     def leaning(lanes: ClientLanes, *shape: Any, **named: Any) -> dict[str, Tensor]:
         gradient = tried(lanes, *shape, **named)
@@ -255,11 +255,11 @@ def test_few_clients_go_in_few_lanes_where_that_has_the_same_bits(leans: bool, m
                 part.mul_(1 + 1e-6)
         return gradient
 
-    def noted(lanes: ClientLanes, plan: LanePlan, *others: Any) -> Tensor:
-        used.append(plan.sizes.shape[1])
-        return make(lanes, plan, *others)
+    def noted(works: Any, training: LocalTraining, num_lanes: int, num_rows: int) -> LanePlan:
+        used.append(num_lanes)
+        return plan_of(works, training, num_lanes, num_rows)
 
-    monkeypatch.setattr(ClientLanes, "_make_steps", noted)
+    monkeypatch.setattr(LanePlan, "of", noted)
     if leans:
         monkeypatch.setattr(ClientLanes, "_tried_gradient", leaning)
     results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), (0,), TRAININGS["plain"])
@@ -304,15 +304,16 @@ def test_a_module_that_does_not_work_there_is_told() -> None:
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Memory for three lanes; the numbers of lanes that were tried."""
-    make, asked = ClientLanes._make_steps, []
+    plan_of, asked = LanePlan.of, []
 
-    def small(lanes: ClientLanes, plan: LanePlan, *others: object) -> Tensor:
-        asked.append(plan.sizes.shape[1])
+    def small(works: Any, training: LocalTraining, num_lanes: int, num_rows: int) -> LanePlan:
+        plan = plan_of(works, training, num_lanes, num_rows)  # the batches are drawn by then
+        asked.append(num_lanes)
         if asked[-1] > 3:
             raise torch.OutOfMemoryError("no room")
-        return make(lanes, plan, *others)  # type: ignore[arg-type]
+        return plan
 
-    monkeypatch.setattr(ClientLanes, "_make_steps", small)
+    monkeypatch.setattr(LanePlan, "of", small)
     return asked
 
 
@@ -332,10 +333,10 @@ def test_where_memory_runs_out_half_as_many_go_on_and_it_is_told_once(scarce: li
 
 
 def test_memory_for_nobody_is_the_client_s_failure(scarce: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> Tensor:
+    def none(*_: object) -> LanePlan:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(ClientLanes, "_make_steps", none)
+    monkeypatch.setattr(LanePlan, "of", none)
     results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), ABLE, TRAININGS["plain"])
     assert sorted(results.failures) == list(ABLE)
     assert "memory" in results.failures[0]

@@ -17,8 +17,8 @@ import pytest
 
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_detection, run_workflow
+from tests.commands import REPOSITORY
 from tests.experiments.cli.conftest import SMALL
-from tests.experiments.cli.processes import REPOSITORY
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 

@@ -85,6 +85,15 @@ def parsed(text: str) -> Any:
     return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
 
 
+def exit_code(*arguments: str | Path) -> int:
+    """Run `fedscout` with these arguments in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
 Cli = Callable[..., Done]
 
 
@@ -99,11 +108,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
     def run(*arguments: str | Path) -> Done:
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+        code = exit_code(*arguments)
         out, err = capfd.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
         assert not re.search(r"^\S+:\d+: \w*Warning\b", err, re.MULTILINE), err  # no library's warning reaches a user
         return Done(code, out, err)
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 import psutil
 
 from fedscout.experiments.studies.workflow import FinishedStudy
+from tests.commands import REPOSITORY, environment_without
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 START_SECONDS = 120.0
 """Ray may take long to start on a busy machine."""
 
@@ -36,14 +36,13 @@ class Command:
     """
 
     def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
-        environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS",)}
         self._tree: dict[int, psutil.Process] = {}
         start = f"{before}\nfrom fedscout.experiments.cli.main import main\nmain()"
         program = ["-c", start] if before else ["-m", "fedscout.experiments.cli.main"]
         self.process = subprocess.Popen(
             [sys.executable, *program, *arguments],
             cwd=folder,
-            env={**environment, "PYTHONPATH": str(REPOSITORY / "src")},
+            env=environment_without("RAY_ADDRESS") | {"PYTHONPATH": str(REPOSITORY / "src")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -113,6 +112,12 @@ class Command:
         """Wait for the command; return its exit code, standard output and standard error."""
         out, err = self.process.communicate(timeout=240)
         return self.process.returncode, out, err
+
+    def succeeds(self) -> str:
+        """Wait for the command, which writes nothing to standard error, and return its standard output."""
+        code, out, err = self.end()
+        assert (code, err) == (0, "")
+        return out
 
 
 def lasting_result(folder: Path) -> dict[str, Any]:

@@ -20,11 +20,10 @@ from pydantic import BaseModel
 from fedscout.engine.errors import DataError
 from fedscout.engine.trials.log import TrialLog
 from fedscout.experiments import federation as build
-from fedscout.experiments.cli.main import main
 from fedscout.experiments.config import StudyConfig, known_keys
 from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.studies import workflow
-from tests.experiments.cli.conftest import SMALL, Cli, Done
+from tests.experiments.cli.conftest import SMALL, Cli, Done, exit_code
 
 KEYS = tuple(known_keys())
 GROUPS = sorted({key.rpartition(".")[0] for key in KEYS} - {""})
@@ -37,48 +36,13 @@ MANY = settings(
 )
 
 HOSTILE = (
-    "",
-    "~",
-    "true",
-    "0",
-    "-1",
-    "1e400",
-    ".nan",
-    "9" * 5000,
-    "0x" + "f" * 5000,
-    "${",
-    "${seed}",
-    "${oc.env:HOME}",
-    "???",
-    "[" * 200,
-    "[" * 30 + "]" * 30,
-    "{a: 1}",
-    "{1: 2}",
-    "[true]",
-    "[0]",
-    "[[1], [2, x]]",
-    "!!int ''",
-    "!!bool x",
-    "!!timestamp x",
-    "!!binary /w==",
-    "!!python/object/apply:os.abort []",
-    "&a [*a]",
-    '"\\ud800"',
-    '"\\0"',
-    "\x1b[2J",
-    "\udcff",
-    "x" * 300,
-    "x" * 3000,
-    "a/b.csv",
-    "a:b",
-    "os:abort",
-    "2020-13-45",
-    "-",
-    "a: b: c",
-    "'",
-    "{kind: label_flip, rate: true}",
-    "[{kind: magic}]",
-    "[{path: 'os:abort', values: {a: [1]}}]",
+    *("", "~", "true", "0", "-1", "1e400", ".nan", "9" * 5000, "0x" + "f" * 5000, "2020-13-45"),  # of one word
+    *("${", "${seed}", "${oc.env:HOME}", "???"),  # what OmegaConf would replace
+    *("[" * 200, "[" * 30 + "]" * 30, "{a: 1}", "{1: 2}", "[true]", "[0]", "[[1], [2, x]]"),  # lists and mappings
+    *("!!int ''", "!!bool x", "!!timestamp x", "!!binary /w==", "!!python/object/apply:os.abort []"),  # YAML's tags
+    *("&a [*a]", "-", "a: b: c", "'", '"\\ud800"', '"\\0"', "\x1b[2J", "\udcff"),  # its signs, and odd characters
+    *("x" * 300, "x" * 3000, "a/b.csv", "a:b", "os:abort"),  # names, of files and of code, too
+    *("{kind: label_flip, rate: true}", "[{kind: magic}]", "[{path: 'os:abort', values: {a: [1]}}]"),  # effects
 )
 SCALARS = (
     st.none()
@@ -134,10 +98,9 @@ def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def quick(*arguments: str) -> Done:
         out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, out.getvalue(), err.getvalue())
+        with redirect_stdout(out), redirect_stderr(err):
+            code = exit_code(*arguments)
+        return Done(code, out.getvalue(), err.getvalue())
 
     return quick
 

@@ -21,9 +21,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The result of the study in one process."""
     folder = tmp_path_factory.mktemp("local")
     with Command(folder, "run", *STUDY, "engine.grid=local", "--out", "out", "--json") as command:
-        code, out, err = command.end()
-    assert (code, err) == (0, "")
-    assert json.loads(out)["out"] == str(folder / "out")
+        assert json.loads(command.succeeds())["out"] == str(folder / "out")
     return lasting_result(folder / "out")
 
 
@@ -38,10 +36,8 @@ def test_the_result_is_that_of_one_process(tmp_path: Path, expected: dict[str, A
     with Command(tmp_path, *arguments) as command:
         command.wait_until(lambda: len(trials(tmp_path / "out")) > 0)
         assert command.num_started() > num_hosts
-        code, out, err = command.end()
+        document = json.loads(command.succeeds())
         left = command.left_over()
-    assert (code, err) == (0, "")
-    document = json.loads(out)
     assert document.pop("timings")
     assert document.pop("out") == str(tmp_path / "out")
     assert document == expected
@@ -59,9 +55,7 @@ def test_a_class_of_the_user_s_folder_is_found_by_the_workers(tmp_path: Path) ->
     results = []
     for engine in ("engine.num_hosts=2", "engine.grid=local"):
         with Command(tmp_path, "train", *arguments, engine, "--out", engine) as command:
-            code, out, err = command.end()
-        assert (code, err) == (0, "")
-        results.append({**json.loads(out), "out": ""})
+            results.append({**json.loads(command.succeeds()), "out": ""})
     assert results[0]["trial"]["status"] == "completed"
     assert results[0] == results[1]
 
@@ -82,8 +76,6 @@ def test_a_race_whose_survivors_go_on_comes_out_as_in_one_process(tmp_path: Path
     results = []
     for grid in ("engine.grid=local", "engine.num_hosts=2"):
         with Command(tmp_path, *arguments, grid, "--out", grid) as command:
-            code, out, err = command.end()
-        assert (code, err) == (0, "")
-        results.append({**json.loads(out), "timings": 0, "out": 0})
+            results.append({**json.loads(command.succeeds()), "timings": 0, "out": 0})
     assert results[0] == results[1]
     assert len({trial["num_rounds"] for trial in results[0]["trials"]}) > 1

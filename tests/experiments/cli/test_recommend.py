@@ -95,36 +95,31 @@ def test_the_diagnosis_of_the_data_is_what_a_model_is_shown(cli: Cli, server: Se
     assert len(serving.asked) == 1
 
 
-def test_auto_takes_the_rules_where_the_model_is_unreachable(cli: Cli, server: Server, report: Path) -> None:
-    serving = server([fails(503, "overloaded")])
-    asking = ("recommend", "--report", report, at(serving), *FAST)
-    found = cli(*asking, "--text", "skewed", "--out", "out", "--json").document
-    assert found["source"] == "rules"
-    assert "503" in found["notes"][0]
-    assert "description" in found["instead_of_model"]
-    strict = cli(*asking, "--source", "llm", "--out", "other")
-    assert strict.code == 1  # nothing that the user did
-    assert "503" in strict.err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "play",
+    ("play", "told"),
     [
-        Play(body=b"<html>It works!</html>", headers={"content-type": "text/html"}),
-        Play(body=b" " * 5_000_000),
-        Play(body=b"x", headers={"content-encoding": "gzip"}),
-        Play(status=307, headers={"location": "http://127.0.0.1:9/v1/chat/completions"}),
+        (fails(503, "overloaded"), "503"),
+        (Play(body=b"<html>It works!</html>", headers={"content-type": "text/html"}), ""),
+        (Play(body=b" " * 5_000_000), ""),
+        (Play(body=b"x", headers={"content-encoding": "gzip"}), ""),
+        (Play(status=307, headers={"location": "http://127.0.0.1:9/v1/chat/completions"}), ""),
     ],
-    ids=["HTML", "5 MB", "compressed", "a redirection"],
+    ids=["unreachable", "HTML", "5 MB", "compressed", "a redirection"],
 )
-def test_auto_takes_the_rules_where_the_server_is_another(cli: Cli, server: Server, report: Path, play: Play) -> None:
+def test_auto_takes_the_rules_where_no_model_answers(
+    cli: Cli, server: Server, report: Path, play: Play, told: str
+) -> None:
+    """Whose answer is also told to be without a person's words; it is nothing that the user did."""
     asking = ("recommend", "--report", report, at(server([play])), *FAST)
-    found = cli(*asking, "--out", "out", "--json").silent.document
+    found = cli(*asking, "--text", "skewed", "--out", "out", "--json").silent.document
     assert found["source"] == "rules"
     assert "rules" in found["notes"][0]
+    assert told in found["notes"][0]
+    assert "description" in found["instead_of_model"]
     strict = cli(*asking, "--source", "llm", "--out", "other")
     assert (strict.code, strict.out, len(strict.err.splitlines())) == (1, "", 1)
+    assert told in strict.err
 
 
 def test_a_password_in_the_environments_address_gets_nowhere(

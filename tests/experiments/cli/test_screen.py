@@ -29,8 +29,9 @@ from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.study import run_study
+from tests.commands import REPOSITORY, environment_without
 from tests.experiments.cli.conftest import SMALL, Cli
-from tests.experiments.cli.processes import REPOSITORY, Command
+from tests.experiments.cli.processes import Command
 from tests.search.studies import ScriptedRunner, completed, open_ledger, study
 
 UNCONFIRMED = [setting for setting in SMALL if not setting.startswith("search.conf")] + ["search.confirmation_seeds=0"]
@@ -184,8 +185,7 @@ def seen_in_a_terminal(folder: Path, *arguments: str) -> str:
     """Return all that a command writes to a terminal of 80 × 24."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    unset = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"}
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment = environment_without("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
     environment |= {"PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm-256color"}
     written = bytearray()
     module = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]

@@ -206,11 +206,8 @@ def test_a_training_under_label_noise_tells_its_score_against_the_other_labels_t
 
 
 QUICK = (
-    "engine.grid=local",
-    "training.num_rounds=2",
-    "search.budget=1",
-    "search.generation_size=1",
-    "search.confirmation_seeds=2",
+    *("engine.grid=local", "training.num_rounds=2"),
+    *("search.budget=1", "search.generation_size=1", "search.confirmation_seeds=2"),
 )
 
 

@@ -13,31 +13,26 @@ import pytest
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
 from fedscout.engine.trials.log import read_trials
-from fedscout.experiments.cli.main import main
 from fedscout.experiments.client_settings import tuning
 from fedscout.search.client_settings import read_settings_table, write_settings_table
+from tests.experiments.cli.conftest import exit_code
 from tests.experiments.client_settings.test_grid_and_proxy import OWN
 
 SMALL = (
-    "federation.dataset=wine",
-    "federation.num_clients=3",
-    "federation.server_rows=0.4",
-    "training.num_rounds=2",
-    "search.budget=3",
-    "search.kind=random",
+    *("federation.dataset=wine", "federation.num_clients=3", "federation.server_rows=0.4", "training.num_rounds=2"),
+    *("search.budget=3", "search.kind=random"),
 )
 GRID = ("--heterogeneity", "0,0.5", "--quantity", "6,12")
 LOCAL = (*SMALL, *GRID, "engine.grid=local")
 
 
-def run(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, arguments)])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
+tune = partial(exit_code, "tune-table")
 
 
-tune = partial(run, "tune-table")
+def refusal(capfd: pytest.CaptureFixture[str], *named: str) -> None:
+    """Hold that a command has said one line, in which these are named."""
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
 
 
 def logs(out: Path) -> dict[str, float]:
@@ -164,8 +159,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     arguments: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert tune("federation.dataset=wine", "engine.grid=local", *arguments, "--out", tmp_path / "hrt.parquet") == 2
-    (line,) = capfd.readouterr().err.strip().splitlines()
-    assert all(part in line for part in named), line
+    refusal(capfd, *named)
     assert not [*tmp_path.iterdir()]
 
 
@@ -174,9 +168,9 @@ def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: 
     assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
     table = ("client_settings.kind=table", "client_settings.path=hrt.parquet", "search.tuned_baseline=false")
     wine = ("train", *SMALL[:2], SMALL[3], "engine.grid=local")
-    assert run(*wine, *table) == 2
+    assert exit_code(*wine, *table) == 2
     assert "federation.server_rows=0.4" in capfd.readouterr().err
-    assert run(*wine, *table, "federation.server_rows=0.4") == 0
+    assert exit_code(*wine, *table, "federation.server_rows=0.4") == 0
 
 
 FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
@@ -250,8 +244,7 @@ def test_a_refinement_of_something_else_is_refused_in_a_line(
 ) -> None:
     before = coarse.read_bytes()
     assert tune("--refine", coarse, "engine.grid=local", *arguments) == 2
-    (line,) = capfd.readouterr().err.strip().splitlines()
-    assert all(part in line for part in named), line
+    refusal(capfd, *named)
     assert coarse.read_bytes() == before
 
 
@@ -259,8 +252,7 @@ def test_a_table_that_was_not_tuned_is_refused(tmp_path: Path, capfd: pytest.Cap
     path = tmp_path / "made.parquet"
     write_settings_table(path, SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
     assert tune("--refine", path, "--out", tmp_path / "fine.parquet") == 2
-    (line,) = capfd.readouterr().err.strip().splitlines()
-    assert "--refine " in line
+    refusal(capfd, "--refine ")
 
 
 @pytest.mark.sampled(1)
@@ -277,7 +269,7 @@ def test_a_table_of_a_metric_is_tuned_refined_and_trained_with(
     assert told["metric"] == metric
     settings = ("client_settings.kind=table", "client_settings.path=hrt.parquet")
     train = ("train", *FEW_TRIALS[:4], "engine.grid=local", "search.tuned_baseline=false", *settings)
-    assert run(*train, f"client_settings.metric={metric}", "--out", "out") == 0
+    assert exit_code(*train, f"client_settings.metric={metric}", "--out", "out") == 0
     assert tune("--refine", "hrt.parquet", "--out", "fine.parquet", "engine.grid=local") == 0
     finer, _ = read_settings_table(tmp_path / "fine.parquet")
     assert {*table.cells} < {*finer.cells}

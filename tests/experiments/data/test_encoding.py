@@ -196,10 +196,7 @@ def test_a_client_of_few_rows_says_nothing() -> None:
 
 
 def test_nothing_is_told_of_a_column_with_few_values() -> None:
-    columns = [
-        number(*[1, 2, 3, None, None, None]),
-        number(*[1, 2, 3, 4, None, None]),
-    ]
+    columns = [number(*[1, 2, 3, None, None, None]), number(*[1, 2, 3, 4, None, None])]
     columns[1] = NumberColumn("y", columns[1].numbers)
     answer = client_statistics(columns, np.arange(6), min_release=4)
     assert (answer.moments["x"].count, answer.moments["x"].mean, answer.moments["x"].squares) == (0, 0, 0)

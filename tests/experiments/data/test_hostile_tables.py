@@ -30,7 +30,7 @@ from fedscout.engine.errors import UserError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data.loaders.table import load_dataset
 from fedscout.experiments.federation import build_federation
-from tests.experiments.cli.processes import REPOSITORY
+from tests.commands import REPOSITORY, ran
 
 NAMES = ("y", "x", "z", "site", "note", "id")
 ENDS = ("\n", "\r\n", "\r", "\n\n", "\n \n")
@@ -256,36 +256,35 @@ def nested(folder: Path) -> Path:
 
 NO_HEADER = "\n".join(f"{row / 8},{'ab'[row % 2]},{row % 7}" for row in range(NUM_ROWS))
 
-FAULTY: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
-    "a word among numbers": (written(table("numero", WORDS)), ("federation.label=grade",)),
-    "words among numbers": (written(table("a b", MIXED)), ("federation.label=grade",)),
-    "commas": (written(table("It's", NUMERALS), ";"), ("federation.label=grade",)),
-    "several columns": (written(table("numero", WORDS, yes=NUMERALS, z=MIXED)), ("federation.label=grade",)),
-    "an impossible date": (written(table("when", DATES)), ("federation.label=grade",)),
-    "beyond numbers": (written(table("x", ["1e200", *WORDS[1:]])), ("federation.label=grade",)),
-    "identifiers as categories": (
-        written(table("note", TEXTS)),
-        ("federation.label=grade", "federation.columns.note=category"),
-    ),
-    "texts of two columns": (
-        written(table("Churn Reason", TEXTS, other=TEXTS[::-1]).drop(columns=["age", "site"])),
-        ("federation.label=grade", "federation.task=regression"),
-    ),
-    "one identifier": (
-        written(table("code no", [f"c{row}" for row in range(NUM_ROWS)]).drop(columns=["age", "site"])),
-        ("federation.label=grade",),
-    ),
-    "a quantity": (
-        written(table("x", [str(row) for row in range(NUM_ROWS * 4)][:NUM_ROWS])),
-        ("federation.label=age", "federation.task=classification"),
-    ),
-    "no header": (raw(NO_HEADER), ("federation.label=column2",)),
-    "two separators": (raw("a;b,c\n" + "1;2,p\n3;4,q\n" * 20), ("federation.label=c",)),
-    "one column": (raw("grade\nwell\nill\n"), ("federation.label=grade",)),
-    "a formula": (sheet, ("federation.label=y",)),
-    "lists": (nested, ("federation.label=grade",)),
+NUMBERED = [str(row) for row in range(NUM_ROWS)]
+IDENTIFIED = table("code no", [f"c{row}" for row in NUMBERED]).drop(columns=["age", "site"])
+OF_TEXTS = table("Churn Reason", TEXTS, other=TEXTS[::-1]).drop(columns=["age", "site"])
+FAULTY: dict[str, Callable[[Path], Path]] = {
+    "a word among numbers": written(table("numero", WORDS)),
+    "words among numbers": written(table("a b", MIXED)),
+    "commas": written(table("It's", NUMERALS), ";"),
+    "several columns": written(table("numero", WORDS, yes=NUMERALS, z=MIXED)),
+    "an impossible date": written(table("when", DATES)),
+    "beyond numbers": written(table("x", ["1e200", *WORDS[1:]])),
+    "identifiers as categories": written(table("note", TEXTS)),
+    "texts of two columns": written(OF_TEXTS),
+    "one identifier": written(IDENTIFIED),
+    "a quantity": written(table("x", NUMBERED)),
+    "no header": raw(NO_HEADER),
+    "two separators": raw("a;b,c\n" + "1;2,p\n3;4,q\n" * 20),
+    "one column": raw("grade\nwell\nill\n"),
+    "a formula": sheet,
+    "lists": nested,
 }
-
+ASKED = {
+    "identifiers as categories": ("label=grade", "columns.note=category"),
+    "texts of two columns": ("label=grade", "task=regression"),
+    "a quantity": ("label=age", "task=classification"),
+    "no header": ("label=column2",),
+    "two separators": ("label=c",),
+    "a formula": ("label=y",),
+}
+"""What is asked of some; of the others that `grade` be the label."""
 
 NO_WAY_OUT = ("one identifier", "a quantity", "one column")
 
@@ -309,8 +308,8 @@ def followed(arguments: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("fault", FAULTY)
 def test_what_a_refusal_proposes_leads_on(tmp_path: Path, fault: str) -> None:
-    write, arguments = FAULTY[fault]
-    first = (f"federation.dataset={write(tmp_path)}", *arguments)
+    asked = (f"dataset={FAULTY[fault](tmp_path)}", *ASKED.get(fault, ("label=grade",)))
+    first = tuple(f"federation.{choice}" for choice in asked)
     with pytest.raises(UserError):
         load_dataset(load_config(first).federation)
     assert followed(first) or fault in NO_WAY_OUT
@@ -416,13 +415,7 @@ def test_it_ends(tmp_path: Path, name: str) -> None:
     write, wanted = ENDLESS[name]
     arguments = write(tmp_path)
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *arguments, "federation.max_query_seconds=5"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    done = ran(sys.executable, "-c", READ, *arguments, "federation.max_query_seconds=5", timeout=100)
     seconds = time.monotonic() - began
     told, *_, last = done.stdout.splitlines()
     assert told.startswith(wanted), told

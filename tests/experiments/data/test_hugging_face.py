@@ -45,10 +45,7 @@ def images(mode: str = "RGB") -> list[Image.Image]:
 
 @pytest.mark.parametrize("kind", ["image", "table"])
 def test_rows_without_a_label_or_a_client_are_left_out(hub: Hub, kind: str) -> None:
-    features: dict[str, list[Any]] = {
-        "image": [*images(), *images()],
-        "table": [row / 8 for row in range(12)],
-    }
+    features: dict[str, list[Any]] = {"image": [*images(), *images()], "table": [row / 8 for row in range(12)]}
     columns = {
         "x": features[kind],
         "label": [0, 2, -1, 2, None, 0, 2, 0, 2, 0, 2, 0],

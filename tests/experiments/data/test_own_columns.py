@@ -175,16 +175,7 @@ def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first:
     assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
 
 
-@pytest.mark.parametrize(
-    "cells",
-    [
-        ["2023-02-29"],
-        ["31.04.2024"],
-        ["2024-01-01", "soon"],
-        ["1.5"],
-        ["12 Mar 2024"],
-    ],
-)
+@pytest.mark.parametrize("cells", [["2023-02-29"], ["31.04.2024"], ["2024-01-01", "soon"], ["1.5"], ["12 Mar 2024"]])
 def test_what_is_no_date(cells: list[str]) -> None:
     assert date_order(pa.chunked_array([cells])) is None
 

@@ -397,23 +397,16 @@ def test_a_label_and_clients_that_it_does_not_have_are_refused(tmp_path: Path, n
     assert found == [("federation.label", "'nonsense'"), ("federation.client_column", "'nowhere'")]
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        {"group_column": "x"},
-        {"split": "test"},
-        {"missing_values": ("-1",)},
-        {"drop_columns": ("x",)},
-        {"text_column": "x"},
-        {"query": "SELECT 1"},
-    ],
-    ids=lambda choice: next(iter(choice)),
-)
-def test_keys_that_a_data_set_does_not_read_are_refused(tmp_path: Path, choice: dict[str, Any]) -> None:
-    key = f"federation.{next(iter(choice))}"
-    assert_refused("digits", key=key, kind=ConfigurationError, **choice)
-    if next(iter(choice)) in ("missing_values", "drop_columns", "text_column"):
-        assert_refused(str(tmp_path), key=key, **choice)
+OF_TABLES = {"missing_values": ("-1",), "drop_columns": ("x",), "text_column": "x"}
+NOT_READ = {"group_column": "x", "split": "test", "query": "SELECT 1", **OF_TABLES}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_keys_that_a_data_set_does_not_read_are_refused(tmp_path: Path, name: str) -> None:
+    choice: dict[str, Any] = {name: NOT_READ[name]}
+    assert_refused("digits", key=f"federation.{name}", kind=ConfigurationError, **choice)
+    if name in OF_TABLES:
+        assert_refused(str(tmp_path), key=f"federation.{name}", **choice)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

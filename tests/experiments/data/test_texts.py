@@ -257,11 +257,7 @@ def test_rows_of_the_published_form(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "name"),
-    [
-        (GOOD, "training_part.csv"),
-        ("0,1,2,3,4,5\n" + GOOD, FILE),
-        ("\ufeff" + HEADER + GOOD, FILE),
-    ],
+    [(GOOD, "training_part.csv"), ("0,1,2,3,4,5\n" + GOOD, FILE), ("\ufeff" + HEADER + GOOD, FILE)],
     ids=["part", "numbers as header", "header behind a mark"],
 )
 def test_harmless_variants_read_the_same_of_tweets(tmp_path: Path, content: str, name: str) -> None:

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.experiments.cli.processes import REPOSITORY
+from tests.commands import REPOSITORY, environment_without
 from tests.experiments.deployment.forked_clientapp import with_forked_clients
 from tests.marked_processes import MarkedProcesses
 
@@ -218,16 +218,18 @@ class RealFederation:
         return started
 
     def _environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "FLWR_HOME": str(self.folder),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_LOG_LEVEL": "INFO",  # which a command that ran in this process may have silenced
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)]),
-            "PYTHONUNBUFFERED": "1",
-        }
+        return flower_environment() | {"FLWR_HOME": str(self.folder), "PYTHONUNBUFFERED": "1"}
+
+
+def flower_environment() -> dict[str, str]:
+    """Return that of a process that asks nothing of the network, without the home of Flower's files."""
+    return environment_without("FLWR_HOME", "RAY_ADDRESS") | {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_LOG_LEVEL": "INFO",  # which a command that ran in this process may have silenced
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)]),
+    }
 
 
 def wait_until(look: Callable[[], Found | None], seconds: float, fault: Callable[[], str]) -> Found:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,8 +23,8 @@ from fedscout.experiments.deployment.driver import Program, write_app
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy
-from tests.experiments.cli.processes import REPOSITORY
-from tests.experiments.deployment.superlink import RUN_SECONDS, RealFederation, Started, free_port
+from tests.commands import REPOSITORY
+from tests.experiments.deployment.superlink import RUN_SECONDS, RealFederation, Started, flower_environment, free_port
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 Start = Callable[..., RealFederation]
@@ -125,15 +123,7 @@ def commands() -> Iterator[str]:
 def test_a_newcomer_gets_from_a_study_to_a_model_of_two_nodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    environment = {
-        **{name: value for name, value in os.environ.items() if name not in ("FLWR_HOME", "RAY_ADDRESS")},
-        "HOME": str(home),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(REPOSITORY / "src"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_LOG_LEVEL": "INFO",
-    }
+    environment = {**flower_environment(), "HOME": str(home), "PYTHONPATH": str(REPOSITORY / "src")}
     ran, output = [], ""
     with ExitStack() as stack:
         for number, line in enumerate(commands()):

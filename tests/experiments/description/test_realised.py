@@ -271,13 +271,8 @@ ROUNDING = 1e-12
 """Figures are sums of the same numbers, not always in the same order."""
 
 SHARED = (
-    "quantity_ratio",
-    "quantity_variation",
-    "quantity_gini",
-    "label_hellinger",
-    "label_wasserstein",
-    "feature_hellinger",
-    "feature_wasserstein",
+    *("quantity_ratio", "quantity_variation", "quantity_gini"),
+    *(f"{what}_{distance}" for what in ("label", "feature") for distance in ("hellinger", "wasserstein")),
 )
 
 

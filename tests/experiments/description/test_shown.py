@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +31,7 @@ from fedscout.experiments.reports.console import PlainConsole, paragraph
 from fedscout.experiments.reports.description_console import BLOCKS, show_description, write_description
 from fedscout.experiments.scenarios.effects import FeatureNoise, GaussianUpdate, ScaledUpdate
 from fedscout.experiments.scenarios.labels import ShiftLabels
-from tests.conftest import REPOSITORY
+from tests.commands import REPOSITORY, loaded_by
 from tests.experiments.cli.conftest import Cli, cli
 from tests.experiments.description.federations import NoModel, by_counts, federation_of
 
@@ -42,13 +39,10 @@ __all__ = ["cli"]
 
 WINE = ("federation.dataset=wine", "federation.num_clients=4", "federation.partition.alpha=0.5")
 POISONED = ("federation.dataset=wine", "federation.num_clients=4", "federation.scenario=label_poisoning")
-ENDED_WRONG = 2
 
 
 def test_json_is_alone_and_has_the_documented_keys(cli: Cli) -> None:
-    done = cli("describe", *POISONED, "--json")
-    assert (done.code, done.err) == (0, "")
-    document = json.loads(done.out, parse_constant=pytest.fail)
+    document = cli("describe", *POISONED, "--json").silent.document
     text = (REPOSITORY / "docs" / "describe.md").read_text()
     found = {*document, *document["realised"], *document["clients"][0], *document["changes"][0]}
     assert sorted(key for key in found if f"`{key}`" not in text) == []
@@ -59,41 +53,25 @@ def test_json_is_alone_and_has_the_documented_keys(cli: Cli) -> None:
 
 def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Path) -> None:
     physics = "federation.physics=[{clients: [1], gravity: 20, pole_length: 0.1}]"
-    done = cli("describe", "federation.dataset=cartpole", "federation.num_clients=3", physics, "--out", "out")
-    assert (done.code, done.err) == (0, "")
-    assert "gravity=9.8, pole_length=1.0, force=10.0): clients 0, 2" in done.out
-    assert "gravity=20.0, pole_length=0.1, force=10.0): client 1" in done.out
-    assert "episodes" in done.out
-    assert "classes" not in done.out
+    clients = ("federation.dataset=cartpole", "federation.num_clients=3", physics)
+    told = cli("describe", *clients, "--out", "out").silent.out
+    assert "gravity=9.8, pole_length=1.0, force=10.0): clients 0, 2" in told
+    assert "gravity=20.0, pole_length=0.1, force=10.0): client 1" in told
+    assert "episodes" in told
+    assert "classes" not in told
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["description.json"]
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])
 def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, out: str) -> None:
     (tmp_path / "file").touch()
-    done = cli("describe", "--out", out)
-    assert (done.code, done.out, len(done.err.splitlines())) == (ENDED_WRONG, "", 1)
-    assert done.err.startswith("fedscout: ")
-    assert all(part in done.err for part in ("--out ", f"got {out}"))
+    cli("describe", "--out", out).refuses("--out ", f"got {out}")
 
 
 @pytest.mark.slow
 def test_neither_torch_nor_ray_is_imported(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from fedscout.experiments.cli.main import main\n"
-        f"sys.argv = ['fedscout', 'describe', *{WINE!r}, '--out', {str(tmp_path / 'out')!r}]\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit as end:\n"
-        "    assert end.code == 0, end.code\n"
-        "print('HEAVY', sorted({'torch', 'ray', 'flwr', 'optuna', 'gymnasium'} & set(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip().splitlines()[-1] == "HEAVY []"
+    heavy = {"torch", "ray", "flwr", "optuna", "gymnasium"}
+    assert loaded_by(heavy, "describe", *WINE, "--out", str(tmp_path / "out")) == set()
 
 
 # What is said of rows that belong together, and of whom nothing is said.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +14,8 @@ from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.models.own import own_extractor
 from fedscout.experiments.models.request import ImportedModel, ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model
+from tests.commands import REPOSITORY, ran
 from tests.kits.refusals import refused
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 MODULES = """
 import random
@@ -79,15 +76,12 @@ class Pair(Net):
         return super().forward(rows), None
 
 
-class TooNarrow(Net):
-    def __init__(self, num_classes, feature_shape):
-        super().__init__(num_classes - 1, feature_shape=feature_shape)
+def too_narrow(num_features, num_classes):
+    return net(num_features, num_classes - 1)
 
 
-class Mismatched(Net):
-    def __init__(self, num_classes, feature_shape):
-        super().__init__(num_classes, feature_shape=feature_shape)
-        self.head = nn.Linear(7, num_classes)
+def mismatched_net(num_features, num_classes):
+    return nn.Sequential(nn.Linear(num_features, 5), nn.Linear(7, num_classes))
 
 
 class FailingInEvaluation(Net):
@@ -95,11 +89,10 @@ class FailingInEvaluation(Net):
         return super().forward(rows if self.training else rows[:, :2])
 
 
-class OwnRandomNumbers(Net):
-    def __init__(self, num_classes, feature_shape):
-        super().__init__(num_classes, feature_shape=feature_shape)
-        with torch.no_grad():
-            self.body.bias.fill_(random.random())
+def own_random_numbers(num_features, num_classes):
+    module = net(num_features, num_classes)
+    nn.init.constant_(module[1].bias, random.random())
+    return module
 
 
 def doubles(num_features, num_classes):
@@ -285,12 +278,12 @@ def test_a_function_of_others_that_says_so_is_called(build: Build, user_folder: 
         ("lazy", "'weight'"),
         ("nothing_to_train", "have parameters"),
         ("frozen", "trainable"),
-        ("OwnRandomNumbers", "seed"),
+        ("own_random_numbers", "seed"),
         ("Detached", "gradient"),
         ("Pair", "got tuple"),
-        ("TooNarrow", "shape (2, 2) of torch.float32"),
+        ("too_narrow", "shape (2, 2) of torch.float32"),
         ("Squeezed", "shape (1, 3), got shape (3,) of torch.float32"),
-        ("Mismatched", "2 rows of shape (6,), got RuntimeError: mat1"),
+        ("mismatched_net", "2 rows of shape (6,), got RuntimeError: mat1"),
         ("FailingInEvaluation", "1 row of shape (6,), got RuntimeError: mat1"),
     ],
 )
@@ -348,16 +341,9 @@ def test_trying_a_module_leaves_no_trace(build: Build, capsys: pytest.CaptureFix
 
 
 def in_another_process(script: str, *arguments: str | Path, folder: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    source = str(REPOSITORY / "src")
+    program = (sys.executable, "-c", script)
+    done = ran(*program, *arguments, cwd=folder, PYTHONPATH=source, PYTHONDONTWRITEBYTECODE="1")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -127,10 +127,7 @@ def test_minimum_size_is_reached_whatever_alpha(num_clients: int, min_size: int,
 
 def test_no_repair_where_a_draw_will_do() -> None:
     labels = np.repeat(np.arange(10), 100)
-    assert dirichlet_deal(labels, 5, alpha=100.0, min_size=5).facts == {
-        "dirichlet_draws": 1,
-        "dirichlet_moved_rows": 0,
-    }
+    assert dirichlet_deal(labels, 5, alpha=100.0, min_size=5).facts == {"dirichlet_draws": 1, "dirichlet_moved_rows": 0}
 
 
 def test_repair_moves_no_more_rows_than_are_short() -> None:
@@ -280,10 +277,7 @@ def test_pathological_clients_have_so_many_classes(assignment: str, num_classes:
 
 @pytest.mark.parametrize(
     ("labels", "num_clients", "settings"),
-    [
-        (np.arange(100) % 5, 60, {"min_size": 1}),
-        (np.array([0] * 300 + [1] * 300 + [2]), 10, {"classes_per_client": 1}),
-    ],
+    [(np.arange(100) % 5, 60, {"min_size": 1}), (np.array([0] * 300 + [1] * 300 + [2]), 10, {"classes_per_client": 1})],
     ids=["more parts than rows", "a rare class"],
 )
 def test_pathological_refusals(labels: np.ndarray, num_clients: int, settings: dict[str, Any]) -> None:

@@ -378,7 +378,5 @@ def test_bytes_for_people(count: float, text: str) -> None:
 
 
 def test_time_stands_where_there_is_a_clock() -> None:
-    trial = Trial(
-        rounds={"accuracy": (0.4, 0.5, 0.6, 0.7, 0.8), "seconds": (30.0,) * 5},
-    )
+    trial = Trial(rounds={"accuracy": (0.4, 0.5, 0.6, 0.7, 0.8), "seconds": (30.0,) * 5})
     assert informative_columns([trial_values(trial)])["simulated time"] == ["2.5 min"]

@@ -289,11 +289,7 @@ def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
             effect("feature_noise"),
             data_kind="tokens",
         )
-    told = {
-        "0.clients": "4, got 4, 7",
-        "1.permutation": "3 classes, got 2",
-        "2.kind": "noise",
-    }
+    told = {"0.clients": "4, got 4, 7", "1.permutation": "3 classes, got 2", "2.kind": "noise"}
     for fault, (key, named) in zip(caught.value.faults, told.items(), strict=True):
         assert fault.startswith(f"federation.scenario.{key} ")
         assert named in fault

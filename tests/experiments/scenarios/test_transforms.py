@@ -272,13 +272,7 @@ def test_a_fifth_of_attackers_breaks_the_mean_and_not_what_is_robust(strategy: s
 # Corruption: noise with the moments asked for, labels wrong at the rate asked for, arguments untouched.
 
 
-TRANSFORMS = [
-    FeatureNoise(1.0, 0.5),
-    RandomLabelFlip(0.3),
-    ShiftLabels(),
-    FeatureDrop(2),
-    RenameLabels((2, 0, 3, 1)),
-]
+TRANSFORMS = [FeatureNoise(1.0, 0.5), RandomLabelFlip(0.3), ShiftLabels(), FeatureDrop(2), RenameLabels((2, 0, 3, 1))]
 
 
 def rows(num_rows: int, num_classes: int, shape: tuple[int, ...] = (3,)) -> tuple[np.ndarray, np.ndarray]:

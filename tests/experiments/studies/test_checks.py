@@ -224,6 +224,7 @@ def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Pa
         "federation.dataset: 'digits' before, 'wine' now; seed: 0 before, 3 now; training.num_rounds: 30 before, 4 now;"
     )
     assert changed in fault
+    assert "--out" in fault
     assert content(tmp_path) == before
     with open_run_folder(tmp_path, CONFIG):
         pass
@@ -319,19 +320,10 @@ def test_other_versions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 BASE = (
-    "engine.grid=local",
-    "federation.dataset=digits",
-    "federation.max_rows=300",
-    "federation.num_clients=5",
-    "federation.partition.alpha=1",
-    "training.num_rounds=2",
-    "model.hidden=[8]",
-    "search.budget=2",
-    "search.generation_size=2",
-    "search.confirmation_seeds=0",
-    "detection.outlier_repetitions=1",
-    "detection.outlier_min_flags=1",
-    "detection.outlier_rounds=1",
+    *("federation.dataset=digits", "federation.max_rows=300", "federation.num_clients=5"),
+    *("federation.partition.alpha=1", "training.num_rounds=2", "model.hidden=[8]", "engine.grid=local"),
+    *("search.budget=2", "search.generation_size=2", "search.confirmation_seeds=0"),
+    *("detection.outlier_repetitions=1", "detection.outlier_min_flags=1", "detection.outlier_rounds=1"),
 )
 
 KINDS = "fedprox fedadam krum qfedavg scaffold fednova ditto fedrep communities dp_fedavg fedmedian krum+fedprox"

@@ -230,14 +230,9 @@ def test_a_study_searches_a_policy_of_one_s_own_and_goes_on(tmp_path: Path) -> N
 
 
 SMALL = [
-    "engine.grid=local",
-    "federation.dataset=digits",
-    "federation.num_clients=4",
-    "federation.max_rows=200",
-    "federation.partition.alpha=1",
-    "training.num_rounds=2",
-    "search.budget=2",
-    "search.confirmation_seeds=0",
+    *("federation.dataset=digits", "federation.num_clients=4", "federation.max_rows=200"),
+    *("federation.partition.alpha=1", "training.num_rounds=2", "engine.grid=local"),
+    *("search.budget=2", "search.confirmation_seeds=0"),
 ]
 PROVENANCE = {"dataset": "digits", "model": "auto", "num_classes": 10}
 TABLE = SettingsTable(tuple(SettingsCell(h, q, 0.1 + h / 2, 8, 1 + q // 40) for h in (0.2, 0.8) for q in (20, 80)))
@@ -300,11 +295,7 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
         ("client_settings.metric=spread", "client_settings.metric ", "got 'spread'"),
         ("client_settings.metric=entropy", "client_settings.metric ", "got entropy"),
         ("client_settings.path=/no/such.parquet", "/no/such.parquet ", ""),
-        (
-            "strategy={kind: fedavg, client_learning_rate: 0.1}",
-            "client_settings.kind=table ",
-            " client_learning_rate",
-        ),
+        ("strategy={kind: fedavg, client_learning_rate: 0.1}", "client_settings.kind=table ", " client_learning_rate"),
         (
             "search.client_ranges.learning_rate={low: 0.1, high: 1}",
             "client_settings.kind=table ",
@@ -379,8 +370,6 @@ def test_clients_of_the_proxy_data_set_are_refused_and_others_are_not() -> None:
     check_proxy_rows(table, FederationConfig(dataset="wine"), "hrt.parquet")
     check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="digits"), "hrt.parquet")
     check_proxy_rows(
-        {**TUNED_TABLE, "proxy": {**TUNED_TABLE["proxy"], "synthetic": 50}},
-        FederationConfig(dataset="wine"),
-        "t",
+        {**TUNED_TABLE, "proxy": {**TUNED_TABLE["proxy"], "synthetic": 50}}, FederationConfig(dataset="wine"), "t"
     )
     check_proxy_rows({"dataset": "wine"}, FederationConfig(dataset="wine"), "made by hand")

@@ -18,10 +18,10 @@ import fedscout
 from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.cli.main import main
 from fedscout.experiments.studies.interface import MOST_CLIENTS, federation_view, in_notebook, notebook_progress
 from fedscout.experiments.studies.workflow import SILENT
 from tests.conftest import REPOSITORY
+from tests.experiments.cli.conftest import exit_code
 from tests.kits.refusals import refused
 from tests.test_docs import fences
 from tests.test_layers import HEAVY
@@ -30,12 +30,6 @@ KINDS = ("fedavg", "ditto")
 HERE = {"grid": "local"}
 WINE = {"num_clients": 4, "partition": {"kind": "dirichlet", "alpha": 0.3}}
 SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "tuned_baseline": False}
-
-
-def run(*arguments: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code in (0, None)
 
 
 def test_the_import_is_quick_and_loads_nothing_heavy() -> None:
@@ -59,7 +53,7 @@ def test_a_study_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pytest
     found = fedscout.study(federation, training={"num_rounds": 2}, search=SEARCH, engine=HERE, out="python")
     settings = ["federation.num_clients=4", "federation.partition.kind=dirichlet", "federation.partition.alpha=0.3"]
     settings += ["training.num_rounds=2", "engine.grid=local", *(f"search.{key}={SEARCH[key]}" for key in SEARCH)]
-    run("run", "federation.dataset=wine", *settings, "--json", "--out", "command")
+    assert exit_code("run", "federation.dataset=wine", *settings, "--json", "--out", "command") == 0
 
     document = json.loads(Path("command/result.json").read_text())
     assert {**document, "timings": 0} == {**json.loads(json.dumps(found.document)), "timings": 0}
@@ -189,8 +183,7 @@ def federation() -> fedscout.Federation:
 
 @pytest.fixture(scope="module")
 def study(federation: fedscout.Federation, tmp_path_factory: pytest.TempPathFactory) -> fedscout.Study:
-    search = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "tuned_baseline": False}
-    return fedscout.study(federation, training=ROUNDS, search=search, engine=HERE, out=tmp_path_factory.mktemp("study"))
+    return fedscout.study(federation, training=ROUNDS, search=SEARCH, engine=HERE, out=tmp_path_factory.mktemp("study"))
 
 
 def test_a_federation_shows_each_client(federation: fedscout.Federation) -> None:

@@ -27,14 +27,7 @@ from fedscout.experiments.grids.cells import CellContext, CellValues, Measured
 from fedscout.experiments.grids.experiment import Experiment, read_experiment
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS
 from fedscout.experiments.suites import intervals
-from fedscout.experiments.suites.detection import (
-    CASES,
-    MEASURES,
-    RULES,
-    Detections,
-    verdict,
-    withheld_labels,
-)
+from fedscout.experiments.suites.detection import CASES, MEASURES, RULES, Detections, verdict, withheld_labels
 from fedscout.experiments.suites.intervals import (
     NUM_CLIENTS,
     Population,

@@ -49,14 +49,10 @@ from tests.snippets import blocks
 # Made-up tables of trials: eight clients on wine's arguments, every configuration with an accuracy of its own.
 
 
-ARGUMENTS = (
-    "federation.dataset=wine",
-    "federation.num_clients=8",
-    "training.num_rounds=6",
-    "training.learning_rate=0.1",
-)
 SEEDS = (0, 1, 2)
 NUM_ROUNDS = 6
+WINE = ("federation.dataset=wine", "federation.num_clients=8")
+ARGUMENTS = (*WINE, f"training.num_rounds={NUM_ROUNDS}", "training.learning_rate=0.1")
 REPORT = report_of(divergence=0.5, rows=(160,) * 8, distances=(1.0,) * 8, num_classes=3)
 
 

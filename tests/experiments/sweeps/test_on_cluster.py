@@ -21,8 +21,9 @@ import pytest
 from pyarrow.fs import FileSelector, S3FileSystem, copy_files
 
 from fedscout.experiments.sweeps.sweep import read_sweep
+from tests.commands import REPOSITORY
 from tests.experiments.cli.conftest import without_progress
-from tests.experiments.cli.processes import REPOSITORY, Command
+from tests.experiments.cli.processes import Command
 from tests.experiments.cli.test_ray_runs import STUDY
 from tests.experiments.sweeps.conftest import sweep_here, written
 
@@ -107,20 +108,30 @@ def raylets(number: int) -> Iterator[Raylets]:
 pytestmark = [pytest.mark.stress, pytest.mark.ray, pytest.mark.timeout(300)]
 
 SHORT = (
-    "federation.dataset=wine",
-    "federation.partition.alpha=0.5",
-    "search.budget=2",
-    "search.generation_size=2",
-    "search.confirmation_seeds=0",
-    "detection.outlier_repetitions=2",
-    "detection.outlier_min_flags=2",
-    "engine.checkpoint_every_rounds=1",
+    *("federation.dataset=wine", "federation.partition.alpha=0.5", "engine.checkpoint_every_rounds=1"),
+    *("search.budget=2", "search.generation_size=2", "search.confirmation_seeds=0"),
+    *("detection.outlier_repetitions=2", "detection.outlier_min_flags=2"),
 )
 ONE_FAILS = (*SHORT, "training.num_rounds=2", "federation.num_clients=4,500", "seed=0,1")
 """178 rows are too few for 500 clients."""
 
 LONGER = (*SHORT, "training.num_rounds=60", "federation.num_clients=4,500", "seed=0,1,2,3,4,5")
 NUM_NODES = 4
+
+
+def finish(folder: Path, *arguments: str) -> None:
+    """Run a command to its end, with success."""
+    with Command(folder, *arguments) as command:
+        code, _, err = command.end()
+    assert code == 0, err
+
+
+def kill_when(begun: Callable[[], bool], folder: Path, *arguments: str) -> None:
+    """Start a command, and kill it as soon as something has begun."""
+    with Command(folder, *arguments) as command:
+        command.wait_until(begun)
+        command.process.send_signal(signal.SIGKILL)
+        command.end()
 
 
 def expected_of(folder: Path, sweep: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -194,28 +205,19 @@ def test_no_node_drives_more_than_its_share(tmp_path: Path, cluster: Raylets, lo
 def test_studies_with_hosts_give_the_same_table(tmp_path: Path, cluster: Raylets) -> None:
     """Two studies at once, each with hosts on two nodes, driven from two nodes."""
     expected = expected_of(tmp_path / "here", ONE_FAILS)
-    with Command(
-        tmp_path,
-        *("sweep", *ONE_FAILS, f"engine.address={cluster.address}", "engine.num_hosts=2", "--out", "out", "--json"),
-    ) as command:
-        code, _, _ = command.end()
-    assert code == 0
+    hosts = (f"engine.address={cluster.address}", "engine.num_hosts=2")
+    finish(tmp_path, "sweep", *ONE_FAILS, *hosts, "--out", "out", "--json")
     assert written(tmp_path / "out") == expected
 
 
 def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
     out = tmp_path / "out"
-    with Command(tmp_path, *arguments(cluster)) as command:
-        command.wait_until(under_way(cluster, out))
-        command.process.send_signal(signal.SIGKILL)
-        command.end()
+    kill_when(under_way(cluster, out), tmp_path, *arguments(cluster))
     done = trials(out)
     assert not (out / "table.parquet").exists()
 
-    with Command(tmp_path, *arguments(cluster)) as command:  # at once: what was killed may still be ending
-        code, _, _ = command.end()
+    finish(tmp_path, *arguments(cluster))  # at once: what was killed may still be ending
 
-    assert code == 0
     assert written(out) == longer
     assert {path: path.stat().st_mtime_ns for path in done} == done
 
@@ -291,17 +293,12 @@ def test_a_killed_command_goes_on_from_the_store(tmp_path: Path, address: str) -
     uri = f"s3://bucket/out?endpoint_override={address}&region=us-east-1"
     with raylets(2) as cluster:
         arguments = ("sweep", *SWEEP, f"engine.address={cluster.address}", "--out", uri, "--json")
-        with Command(tmp_path, *arguments) as command:
-            command.wait_until(lambda: len(trials()) >= 3)
-            command.process.send_signal(signal.SIGKILL)
-            command.end()
+        kill_when(lambda: len(trials()) >= 3, tmp_path, *arguments)
         done = trials()
         assert "bucket/out/table.parquet" not in {
             entry.path for entry in store.get_file_info(FileSelector("bucket/out"))
         }
-        with Command(tmp_path, *arguments) as command:
-            code, _, _ = command.end()
-    assert code == 0
+        finish(tmp_path, *arguments)
     assert {*done} <= {*trials()}
     copy_files("bucket/out", str(tmp_path / "out"), source_filesystem=store)
     assert written(tmp_path / "out") == expected
@@ -310,13 +307,7 @@ def test_a_killed_command_goes_on_from_the_store(tmp_path: Path, address: str) -
 # Sweeps on a shared Ray: the table does not depend on it, nor on processes that are killed.
 
 
-RAY_SWEEP = (
-    *STUDY,
-    "search.budget=2",
-    "search.confirmation_seeds=0",
-    "seed=0,1,2",
-    "federation.partition.alpha=0.5",
-)
+RAY_SWEEP = (*STUDY, "search.budget=2", "search.confirmation_seeds=0", "seed=0,1,2", "federation.partition.alpha=0.5")
 
 
 @pytest.fixture(scope="module")
@@ -327,19 +318,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return written(out)
 
 
-def trial_files(out: Path) -> list[Path]:
-    return sorted(out.glob("studies/*/trials/*.parquet"))
-
-
 def test_a_killed_worker_harms_no_other_study(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
     with Command(tmp_path, "sweep", *RAY_SWEEP, "--parallel", "2", "--out", "out", "--json") as command:
-        command.wait_until(lambda: len(trial_files(tmp_path / "out")) >= 1)
+        command.wait_until(lambda: len(trials(tmp_path / "out")) >= 1)
         workers = [process for process in command.alive() if process.name().startswith(WORKER)]
         assert len(workers) >= 1
         workers[0].kill()
-        code, _, err = command.end()
+        command.succeeds()
         left = command.left_over()
-    assert (code, err) == (0, "")
     assert written(tmp_path / "out") == expected
     assert left == []
 
@@ -347,16 +333,12 @@ def test_a_killed_worker_harms_no_other_study(tmp_path: Path, expected: list[dic
 def test_after_a_kill_hosts_run_the_rest(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
     out = tmp_path / "out"
     arguments = ("sweep", *RAY_SWEEP, "engine.num_hosts=2", "--out", "out", "--json")
-    with Command(tmp_path, *arguments) as command:
-        command.wait_until(lambda: len(trial_files(out)) >= 1)
-        command.process.send_signal(signal.SIGKILL)
-        command.end()
-    done = {path: path.stat().st_mtime_ns for path in trial_files(out)}
+    kill_when(lambda: len(trials(out)) >= 1, tmp_path, *arguments)
+    done = trials(out)
     assert not (out / "table.parquet").exists()
 
     with Command(tmp_path, *arguments) as command:  # at once: what was killed may still be ending
-        code, _, err = command.end()
+        command.succeeds()
 
-    assert (code, err) == (0, "")
     assert written(out) == expected
     assert {path: path.stat().st_mtime_ns for path in done} == done

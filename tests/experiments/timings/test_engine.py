@@ -168,5 +168,5 @@ def test_two_hosts_give_the_bits_of_one_process(ray_session: None, name: WorkNam
         hosts.stop()
 
     assert by_ray.error is None
-    assert len({*by_ray.round_loss}) == 2
+    assert len({*by_ray.rounds["loss"]}) == 2
     assert_same(by_ray, run_trial(settings, LocalGrid(federation, QUERIES, session=settings.session)))

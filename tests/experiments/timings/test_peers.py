@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import sys
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -20,14 +19,7 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.timings import engine
-from fedscout.experiments.timings.engine import (
-    PEERS,
-    PROGRAMS,
-    TRAINING,
-    RoundTimes,
-    run_peer,
-    work_federation,
-)
+from fedscout.experiments.timings.engine import PEERS, PROGRAMS, TRAINING, RoundTimes, run_peer, work_federation
 from fedscout.experiments.timings.peers import bare_loop
 from fedscout.experiments.timings.peers.work import (
     BATCH_SIZE,
@@ -40,8 +32,8 @@ from fedscout.experiments.timings.peers.work import (
     model,
 )
 from fedscout.strategies import parse_strategy
-from tests.experiments.cli.processes import REPOSITORY
-from tests.marked_processes import MarkedProcesses, short_folder
+from tests.commands import REPOSITORY
+from tests.experiments.timings.benches import finished_bench
 
 PEER_SECONDS = 200.0
 
@@ -87,7 +79,7 @@ def test_where_an_epoch_is_one_batch_the_bare_loop_gives_our_model(name: WorkNam
     theirs = grid.facts.layout.join({key: value.numpy() for key, value in net.state_dict().items()})
     assert not np.allclose(theirs, grid.initial_vector(seed=0), rtol=0, atol=1e-4), "nothing was trained"
     np.testing.assert_allclose(result.vector, theirs, rtol=0, atol=1e-6)
-    assert list(result.round_accuracy) == pytest.approx(accuracies)
+    assert list(result.rounds["accuracy"]) == pytest.approx(accuracies)
 
 
 @pytest.mark.stress
@@ -209,22 +201,11 @@ def test_the_simulation_that_flower_asks_for_runs_on_the_ray_of_the_lock() -> No
 def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> None:
     """Where an epoch is one batch, their accuracies are equal: same data, same initial model, same mean."""
     size = ["--clients", "3", "--samples", str(BATCH_SIZE), "--rounds", "3"]
-    arguments = ["bench", "engine", "--local", *size, "--peers", "--json"]
-    with short_folder() as folder, MarkedProcesses() as processes:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "TMPDIR": str(folder)}
-        command = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
-        process = processes.start(command, environment, folder / "log", cwd=folder)
-        code = process.wait(500)
-        text = (folder / "log").read_text(errors="replace")
-        assert code == 0, text
-        alive = [one.name() for one in processes.alive()]
-        left = [entry.name for entry in folder.iterdir() if entry.name != "log"]
-
-    document = json.loads(text[text.index("\n{") :])
-    programs = document["programs"]
-    assert (alive, left, document["missing"]) == ([], [], {})
+    done = finished_bench("engine", "--local", *size, "--peers", seconds=500)
+    programs = done.document["programs"]
+    assert (done.alive, done.files, done.document["missing"]) == ([], [], {})
     assert {*programs} == {"fedscout, fedavg", "bare-loop", "flower"}
     for name in ("bare-loop", "flower"):
         assert len(programs[name]["round_seconds"]) == 3
         assert programs[name]["accuracy"] == pytest.approx(programs["bare-loop"]["accuracy"], abs=1e-9)
-    assert text.startswith("fedscout: repetition 1 of 1: fedscout\nfedscout: repetition 1 of 1: bare-loop\n")
+    assert done.text.startswith("fedscout: repetition 1 of 1: fedscout\nfedscout: repetition 1 of 1: bare-loop\n")

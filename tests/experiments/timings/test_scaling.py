@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import sys
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,17 +10,9 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.cli.bench import scaling
-from fedscout.experiments.timings.engine import (
-    QUANTITIES,
-    SPARE_BYTES,
-    TERMS,
-    RoundSize,
-    fit,
-    measure_scaling,
-)
-from tests.experiments.cli.processes import REPOSITORY
+from fedscout.experiments.timings.engine import QUANTITIES, SPARE_BYTES, TERMS, RoundSize, fit, measure_scaling
+from tests.experiments.timings.benches import finished_bench
 from tests.kits.refusals import refused
-from tests.marked_processes import MarkedProcesses, short_folder
 
 LAW = (0.002, 0.0005, 0.00002, 0.001)
 
@@ -89,18 +78,8 @@ def test_numbers_of_nodes_must_ascend(nodes: str) -> None:
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_clusters_of_one_and_two_nodes_are_measured_and_ended() -> None:
-    arguments = ["bench", "scaling", "--nodes", "1,2", "--clients", "20", "--rounds", "4", "--json"]
-    with short_folder() as folder, MarkedProcesses() as processes:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "TMPDIR": str(folder)}
-        command = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
-        process = processes.start(command, environment, folder / "log", cwd=folder)
-        code = process.wait(270)
-        text = (folder / "log").read_text(errors="replace")
-        assert code == 0, text
-        processes.end()
-        left = [entry.name for entry in folder.iterdir() if entry.name != "log"]
-
-    document = json.loads(text[text.index("\n{") :])
+    done = finished_bench("scaling", "--nodes", "1,2", "--clients", "20", "--rounds", "4", seconds=270)
+    document = done.document
     rows = document["rounds"]
     assert [(row["nodes"], row["clients"], row["parameters"]) for row in rows] == [
         (hosts, clients, parameters)
@@ -110,5 +89,5 @@ def test_clusters_of_one_and_two_nodes_are_measured_and_ended() -> None:
     assert all(row[quantity] > 0 for row in rows for quantity in QUANTITIES)
     assert [row["cost"] for row in document["costs"]] == [*QUANTITIES]
     assert all(row[term] >= 0 for row in document["costs"] for term in TERMS)
-    assert text.startswith("fedscout: starting 1 nodes\nfedscout: 1 nodes: ")
-    assert (left, processes.stubborn) == ([], [])
+    assert done.text.startswith("fedscout: starting 1 nodes\nfedscout: 1 nodes: ")
+    assert (done.files, done.stubborn) == ([], [])

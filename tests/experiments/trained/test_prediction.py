@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,13 @@ from fedscout.engine.errors import ConfigurationError, DataError, LogError
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.experiments.cli.main import main
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.workflow import run_training
 from fedscout.experiments.trained import PROBABILITY, load
 from fedscout.search.ledger import trainings_of
 from fedscout.strategies.methods.averaging import FedAvgSpec
+from tests.experiments.cli.conftest import exit_code
 
 OWN = ["federation.client_column=ward", "federation.partition.kind=natural", "federation.small_clients=train"]
 
@@ -233,14 +233,11 @@ def test_the_command_prints_and_writes_what_python_returns(
 ) -> None:
     out = training("classes")[0]
     expected = load(out).predict(folder / "table.csv")
-    arguments = ["predict", str(out), str(folder / "table.csv")]
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 0
+    predict = partial(exit_code, "predict", out, folder / "table.csv")
+    assert predict() == 0
     printed = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert printed["prediction"].tolist() == expected["prediction"].tolist()
-    with pytest.raises(SystemExit):
-        main([*arguments, "--out", str(tmp_path / "said.parquet")])
+    assert predict("--out", tmp_path / "said.parquet") == 0
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "said.parquet"), expected)
 
 

@@ -150,14 +150,16 @@ def test_the_scale_s_uncertainty_is_a_floor_and_no_addition() -> None:
 
 
 @pytest.mark.parametrize("resolution", [0.0, 0.01, 0.5])
-def test_the_ends_of_as_many_seeds_are_as_far_from_the_mean_as_of_these(resolution: float) -> None:
+def test_the_ends_are_as_far_from_the_mean_as_spread_or_scale_are_wide(resolution: float) -> None:
     """Where the scale is coarse, and where it is not."""
     ours, nothing, ratio = [0.1, 0.2, 0.25], [0.0] * 3, 0.25
     found = paired_difference(ours, nothing, 0.05, resolution, ratio, num_tried=4)
-    below, above = (intervals.half_width(ours, 3, 0.05, resolution, ratio, num_tried) for num_tried in (4, 1))
+    deviation = max(np.std(ours, ddof=1), resolution / np.sqrt(6)) * np.sqrt(1 / 3 + ratio)
+    below, above = (deviation * intervals.critical_value(3, 0.05, ratio, num_tried) for num_tried in (4, 1))
     assert (found.low, found.high) == pytest.approx((found.mean - below, found.mean + above))
     equal = paired_difference([0.2] * 3, nothing, 0.05, 0.01)  # the uncertainty of the scale alone
-    assert (equal.high or 0) - 0.2 == pytest.approx(intervals.half_width([0.2] * 3, 3, 0.05, 0.01, 0.0, 1))
+    deviation = 0.01 / np.sqrt(6) * np.sqrt(1 / 3)
+    assert (equal.high or 0) - 0.2 == pytest.approx(deviation * intervals.critical_value(3, 0.05))
 
 
 def test_where_no_error_is_allowed_there_is_no_interval() -> None:

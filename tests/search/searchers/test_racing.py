@@ -20,7 +20,7 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.search.config import RacingConfig, SearchConfig
-from fedscout.search.ledger import StudyEvents
+from fedscout.search.ledger import StudyEvents, best_of
 from fedscout.search.searcher import Proposal
 from fedscout.search.searchers.racing import RacingSearcher, Rung, most_trials, race, rung_rounds, total_rounds_of
 from fedscout.search.study import StudyOutcome, run_study
@@ -146,7 +146,7 @@ def test_the_best_survive_each_rung_and_the_best_of_all_wins(seed: int) -> None:
         if following is not None:
             best = sorted(stage, key=lambda each: -each.fitness)[: following.size]
             assert {each.spec for each in told[start : start + following.size]} == {each.spec for each in best}
-    assert quality(searcher.archive.best().spec) == max(quality(each.spec) for each in told)
+    assert quality(best_of(told).spec) == max(quality(each.spec) for each in told)
 
 
 def test_only_full_trainings_can_be_the_best() -> None:
@@ -155,7 +155,7 @@ def test_only_full_trainings_can_be_the_best() -> None:
     told = list(
         trials(searcher, lambda p: Trial(p.spec, fitness=0.9 if p.num_rounds else 0.1, asked_rounds=p.num_rounds))
     )
-    assert searcher.archive.best() == told[-1]
+    assert best_of(told) == told[-1]
     assert told[-1].asked_rounds is None
 
 
@@ -224,7 +224,7 @@ def test_where_all_of_a_rung_fail_the_next_best_take_their_place() -> None:
 
     searcher = make(5)
     told = list(trials(searcher, evaluate))
-    assert searcher.archive.best().spec == worst
+    assert best_of(told).spec == worst
     assert told[-1].asked_rounds is None
 
 

@@ -8,6 +8,7 @@ import re
 import shlex
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -268,39 +269,23 @@ def write_sweep(folder: Path, is_tuned: bool = False) -> Path:
     With `is_tuned`, FedAdam gains 1 point on FedAvg at its tuned rate where alpha is 0.1, and loses 3 where it is 1.
     """
     rows: list[dict[str, Any]] = []
-    for alpha in (0.1, 1.0):
-        for clients in (4, 10):
-            better = alpha < 1
-            name = f"alpha_{alpha},num_clients_{clients}"
-            shared = dict.fromkeys(TABLE_COLUMNS) | {
-                AXES[0]: alpha,
-                AXES[1]: clients,
-                "study": name,
-                "path": f"studies/{name}",
-                "config_hash": name,
-                "status": "completed",
-                "measure": "accuracy",
-                "num_trials": 8,
-                "seconds": 2.0,
-            }
-            fedavg = {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7}
-            gain = 0.05 if better else 0.01
-            challenger = {
-                "chooser": "challenger",
-                "strategy": "fedadam",
-                "accuracy": 0.7 + gain,
-                "difference": gain,
-                "difference_low": gain - 0.02,
-                "difference_high": gain + 0.02,
-                "verdict": "better" if better else "no difference",
-            }
-            if is_tuned:
-                on_tuned = 0.01 if better else -0.03
-                fedavg_tuned = {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": 0.7 + gain - on_tuned}
-                rows.append(shared | fedavg_tuned)
-                challenger |= {"gain": on_tuned, "gain_low": on_tuned - 0.01, "gain_high": on_tuned + 0.01}
-                challenger["verdict"] = "no difference" if better else "worse"
-            rows += [shared | fedavg, shared | challenger]
+    facts = {**dict.fromkeys(TABLE_COLUMNS), "status": "completed", "measure": "accuracy"}
+    for alpha, clients in product((0.1, 1.0), (4, 10)):
+        better = alpha < 1
+        name = f"alpha_{alpha},num_clients_{clients}"
+        place = {"study": name, "path": f"studies/{name}", "config_hash": name, "num_trials": 8, "seconds": 2.0}
+        shared = {**facts, AXES[0]: alpha, AXES[1]: clients, **place}
+        gain = 0.05 if better else 0.01
+        challenger = {"chooser": "challenger", "strategy": "fedadam", "accuracy": 0.7 + gain}
+        challenger |= {"difference": gain, "difference_low": gain - 0.02, "difference_high": gain + 0.02}
+        challenger["verdict"] = "better" if better else "no difference"
+        if is_tuned:
+            on_tuned = 0.01 if better else -0.03
+            fedavg_tuned = {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": 0.7 + gain - on_tuned}
+            rows.append(shared | fedavg_tuned)
+            challenger |= {"gain": on_tuned, "gain_low": on_tuned - 0.01, "gain_high": on_tuned + 0.01}
+            challenger["verdict"] = "no difference" if better else "worse"
+        rows += [shared | {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7}, shared | challenger]
     (folder / "studies").mkdir(parents=True)
     (folder / "sweep.json").write_text(json_text({"axes": list(AXES), "fixed": {}}))
     pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
