@@ -106,7 +106,7 @@ def commands_page() -> str:
 
 def keys_page() -> str:
     """Return all keys of the configuration, a section each."""
-    from fedscout.experiments.cli.inspect import default_text
+    from fedscout.experiments.cli.others import default_text
     from fedscout.experiments.config import known_keys
 
     parts = [

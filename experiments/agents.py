@@ -128,7 +128,7 @@ class StartedStudies:
     """
 
     root: Path
-    running: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[Path, subprocess.Popen[Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stdin_pipe: tuple[int, int] = field(default_factory=os.pipe)
     """Standard input of all commands, and the end that is this process's alone."""
@@ -139,15 +139,7 @@ class StartedStudies:
         Raises:
             UserError: With the command's error message, or if it exceeded its time limit and was ended.
         """
-        with subprocess.Popen(  # noqa: S603
-            [*COMMAND, *arguments],
-            cwd=self.root,
-            stdin=self._stdin_pipe[0],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
+        with self._begun(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 document, error_output = process.communicate(timeout=max_seconds)
             except subprocess.TimeoutExpired:
@@ -172,14 +164,13 @@ class StartedStudies:
                 raise UserError([f"a study is already running in {folder.name}; follow it or stop it first"])
             folder.parent.mkdir(parents=True, exist_ok=True)
             with open(_log_path(folder), "wb") as log_file:
-                self.running[folder] = subprocess.Popen(  # noqa: S603
-                    [*COMMAND, command, *settings, "--out", str(folder), "--json"],
-                    cwd=self.root,
-                    stdin=self._stdin_pipe[0],
-                    stdout=subprocess.DEVNULL,
-                    stderr=log_file,
-                    start_new_session=True,  # a Ctrl-C in the server's terminal is the server's
-                )
+                arguments = [command, *settings, "--out", str(folder), "--json"]
+                self.running[folder] = self._begun(arguments, stdout=subprocess.DEVNULL, stderr=log_file)
+
+    def _begun(self, arguments: Sequence[str], **output: Any) -> subprocess.Popen[Any]:
+        """Return a new process that runs a command, in a session of its own, as a Ctrl-C is the server's."""
+        words, stdin = [*COMMAND, *arguments], self._stdin_pipe[0]
+        return subprocess.Popen(words, cwd=self.root, stdin=stdin, start_new_session=True, **output)  # noqa: S603
 
     def state(self, folder: Path) -> dict[str, Any]:
         """Return the state of a study (`running`, `finished`, `failed` or `stopped`) and its last output lines."""

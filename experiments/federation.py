@@ -19,27 +19,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.data.client import Partition, Privacy, Release
-from fedscout.engine.data.federation import Federation, ServerData, SplitKind
+from fedscout.engine.data.federation import Federation, SplitKind
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import Dataset
 from fedscout.experiments.data.loaders.table import load_dataset
-from fedscout.experiments.data.server_rows import (
-    load_server_dataset,
-    rows_of_another,
-    sample_rows,
-    without_server_rows,
-    without_small_clients,
-)
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.models.request import ModelRequest
 from fedscout.experiments.models.table import build_model, embedding_source
-from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
+from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
+from fedscout.experiments.scenarios.effects import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.table import SCENARIOS, stack_effects
+from fedscout.experiments.server_rows import sample_rows, with_server, without_small_clients
 
 
 def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int]:
@@ -180,7 +174,7 @@ def build_federation(
         )
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
-    dataset, server = _with_server(dataset, federation)
+    dataset, server = with_server(dataset, federation)
     shape = dataset.features.shape[1:]
     quantity = dataset.targets is not None
     num_outputs = 1 if quantity else dataset.num_classes
@@ -258,19 +252,6 @@ def built_study(config: StudyConfig, federation: Federation | None = None) -> tu
     """
     built = federation or build_federation(config.federation, config.model, config.detection.privacy)
     return config.with_task(built.targets is not None), built
-
-
-def _with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:
-    """Return the data set without the server's rows but with facts on them, and the server's data."""
-    generator = stream(federation.seed, "server-rows")
-    num_rows, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
-    if name is None:
-        return without_server_rows(dataset, num_rows, labelled, generator)
-    other = load_server_dataset(federation, name, load_dataset)
-    server = rows_of_another(dataset, other, num_rows, labelled, generator)
-    facts: dict[str, Any] = {"num_server_rows": server.num_rows, "server_labels": labelled}
-    facts |= {"server_dataset": other.name, "server_source": other.source}
-    return replace(dataset, facts={**dataset.facts, **facts}), server
 
 
 def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from fedscout.experiments.data.dataset import DatasetRequest, names_files_of_cli
 from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
 from fedscout.experiments.models.request import ModelSettings
 from fedscout.experiments.models.table import MODELS, model_fault
-from fedscout.experiments.partitions.base import PartitionSettings
+from fedscout.experiments.partitions.labels import PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
 from fedscout.experiments.reinforcement import ENVIRONMENTS, PhysicsConfig
-from fedscout.experiments.scenarios.base import ScenarioEffect
+from fedscout.experiments.scenarios.effects import ScenarioEffect
 from fedscout.experiments.scenarios.table import EFFECTS, EXAMPLE, SCENARIOS, EffectChoice, parse_effects
 
 DEFAULT_PARTITION = "dirichlet"

@@ -17,6 +17,7 @@ to those of the trial's own evaluation: the same layers on the same chunks of ro
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -34,25 +35,22 @@ from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogErro
 from fedscout.engine.models.layout import ModelFactory, ParameterLayout
 from fedscout.engine.runtime.files import read_json_object, remove_file, write_atomically
 from fedscout.engine.text import details, shown
-from fedscout.engine.trials.record import Trial
+from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import kept_model, shares_nothing
 from fedscout.experiments.data.dataset import DataKind, DatasetRequest
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import pictures_alone
 from fedscout.experiments.data.own import ADDRESS, own_place
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
+from fedscout.experiments.data.tables import encoded_rows
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model
 from fedscout.search.ledger import trainings_of
 from fedscout.strategies import StrategySpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
 
-    from fedscout.engine.trials.record import TrialSettings
     from fedscout.experiments.config import StudyConfig
 
 

@@ -10,7 +10,7 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import FOLDER, AsJson, Settings, names, out_folder, prepare
+from fedscout.experiments.cli.options import FOLDER, AsJson, Columns, Rows, Seeds, Settings, names, out_folder, prepare
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def scaling(
     """Measure a round's overhead on local clusters of many raylets, and fit its cost per host, client and megabyte."""
     numbers = _ascending(nodes)
     prepare(verbose=False)
-    from fedscout.experiments.timings.scaling import measure_scaling
+    from fedscout.experiments.timings.engine import measure_scaling
 
     tables = measure_scaling(numbers, clients, rounds, note=tell)
     _show(as_json, tables, _table_lines(tables))
@@ -123,7 +123,7 @@ def table(
 ) -> None:
     """Train a table of trials: the one used to replay recommenders, or the one from which priors are learnt."""
     prepare(verbose=False)
-    from fedscout.experiments.suites.table_training import train_table
+    from fedscout.experiments.suites.replay import train_table
 
     typer.echo(str(train_table(names(columns), out=out, settings=settings or [], note=tell, suite=suite)))
 
@@ -135,11 +135,6 @@ What = Annotated[
         help="Tables of the suite (all by default), and keys for every cell, such as training.num_rounds=5.",
         show_default=False,
     ),
-]
-Rows = Annotated[str | None, typer.Option(help="Names of rows, separated by commas; all by default.")]
-Columns = Annotated[str | None, typer.Option(help="Names of columns, separated by commas; all by default.")]
-Seeds = Annotated[
-    int | None, typer.Option(min=2, help="Number of seeds; each table's own by default.", show_default=False)
 ]
 
 
@@ -272,9 +267,7 @@ def reproduce(
     scale: Annotated[
         Literal["laptop", "published"], typer.Option(help="Size of federations, rounds and seeds.")
     ] = "laptop",
-    seeds: Annotated[
-        int | None, typer.Option(min=2, help="Number of seeds; each study's own by default.", show_default=False)
-    ] = None,
+    seeds: Seeds = None,
     out: TrialsOut = Path("runs/reproduction"),
     as_json: AsJson = False,
 ) -> None:
@@ -302,14 +295,11 @@ def reproduce(
 
 
 def _list(entries: Sequence[Entry], as_json: bool) -> None:
-    from fedscout.experiments.reports.console import markdown_table, show_json
+    from fedscout.experiments.reports.console import markdown_table
 
     listed = [
         {"study": entry.name, "also": [f"{entry.source}/{name}" for name in entry.also], "title": entry.read().title}
         for entry in entries
     ]
-    if as_json:
-        show_json({"studies": listed})
-        return
     rows = [[entry["study"], ", ".join(entry["also"]), entry["title"]] for entry in listed]
-    show("\n".join(markdown_table(["study", "also", "what is compared"], rows)))
+    _show(as_json, {"studies": listed}, markdown_table(["study", "also", "what is compared"], rows))

@@ -14,8 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import AsJson, ConfigFile, Out, Settings, Verbose, names, prepare
+from fedscout.experiments.cli.options import (
+    AsJson,
+    Columns,
+    ConfigFile,
+    Out,
+    Rows,
+    Seeds,
+    Settings,
+    Verbose,
+    names,
+    prepare,
+)
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
@@ -29,17 +41,6 @@ Parallel = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the studies and their state without running anything.")]
-Rows = Annotated[
-    str | None, typer.Option(help="For an experiment file: names of its rows, separated by commas.", show_default=False)
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(help="For an experiment file: names of its columns, separated by commas.", show_default=False),
-]
-Seeds = Annotated[
-    int | None,
-    typer.Option(min=2, help="For an experiment file: number of seeds, instead of its own.", show_default=False),
-]
 
 LOST = 1
 NONE_COMPLETED = 2
@@ -62,7 +63,6 @@ def sweep(
     A YAML file with `rows` is a user-defined experiment: methods × federations, all on the same seeds.
     """
     prepare(verbose)
-    from fedscout.engine.errors import ConfigurationError
     from fedscout.experiments.grids.experiment import is_experiment
     from fedscout.experiments.sweeps.sweep import read_sweep
 
@@ -261,22 +261,12 @@ def tune_table(
     prepare(verbose)
     from click.core import ParameterSource
 
-    from fedscout.engine.contracts.client_table import METRICS
-    from fedscout.engine.errors import ConfigurationError
-    from fedscout.experiments.client_settings.request import (
-        HETEROGENEITIES,
-        TableRequest,
-        make_table,
-        read_config,
-        refinement_of,
-    )
+    from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config, refinement_of
     from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
     if refine is None:
-        levels: tuple[float, ...] = HETEROGENEITIES if metric in METRICS else ()
-        if heterogeneity is not None:
-            levels = _numbers("--heterogeneity", heterogeneity, float)
+        levels = () if heterogeneity is None else _numbers("--heterogeneity", heterogeneity, float)
         quantities = None if quantity is None else _numbers("--quantity", quantity, int)
         config = read_config(settings or [], config_file, proxy, synthetic is not None)
         request = TableRequest(config, levels, quantities, clients, patience, threshold, synthetic, metric)
@@ -301,8 +291,6 @@ def _numbers(option: str, text: str, kind: Callable[[str], Number]) -> tuple[Num
     Raises:
         ConfigurationError: If they are no numbers.
     """
-    from fedscout.engine.errors import ConfigurationError
-
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:

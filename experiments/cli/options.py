@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
+from fedscout.engine.runtime.files import mounted, storage_at
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ Settings = Annotated[
 
 def out_folder(place: str | Path) -> Path:
     """Return a path unchanged; for a URI, a local folder whose files are synchronized while the command runs."""
-    from fedscout.engine.runtime.files import mounted, storage_at
-
     if isinstance(place, Path) or "://" not in place:  # a default is a path
         return Path(place)
     storage = storage_at(place)
@@ -63,6 +63,13 @@ Out = Annotated[
         metavar=FOLDER,
         help="Folder of the study, or URI such as s3://bucket/name; an existing study is continued.",
     ),
+]
+Rows = Annotated[str | None, typer.Option(help="Names of an experiment's rows, separated by commas; all by default.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Names of an experiment's columns, separated by commas; all by default.")
+]
+Seeds = Annotated[
+    int | None, typer.Option(min=2, help="Number of seeds; an experiment's own by default.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Verbose = Annotated[
@@ -92,7 +99,6 @@ def prepare(verbose: bool) -> None:
 
 def _show_own_messages() -> None:
     """Log the package's own messages to standard error, one line each."""
-    import logging
 
     class _OneLineEach(logging.Handler):
         """Prints to the current standard error, which may have been replaced since the start."""

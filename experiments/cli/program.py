@@ -14,17 +14,16 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import click
 import typer
 
-from fedscout.engine.errors import Fault
-from fedscout.experiments.cli import bench, inspect, many_studies, others, studies
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LanguageModelError, UserError
+from fedscout.engine.runtime.processes import signal_exit
+from fedscout.experiments.cli import bench, many_studies, others, studies
 from fedscout.experiments.cli.options import FAILED
 from fedscout.experiments.text import tell
-
-if TYPE_CHECKING:
-    import click
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -55,23 +54,23 @@ app = typer.Typer(
 for command in (
     studies.run,
     studies.detect,
-    inspect.describe,
+    others.describe,
     studies.recommend,
     studies.search,
     many_studies.sweep,
     studies.train,
     others.predict,
     many_studies.tune_table,
-    inspect.strategies,
-    inspect.scenarios,
-    inspect.trials,
-    inspect.report,
-    inspect.plot,
+    others.strategies,
+    others.scenarios,
+    others.trials,
+    others.report,
+    others.plot,
     bench.reproduce,
-    inspect.export,
+    others.export,
     others.app,
     others.mcp,
-    inspect.keys,
+    others.keys,
 ):
     app.command()(command)
 app.add_typer(bench.bench)
@@ -106,10 +105,6 @@ def _program() -> click.Command:
 
 def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
     """Run a command line and return its exit code; `signals` is filled by the signal handler."""
-    import click
-
-    from fedscout.engine.runtime.processes import signal_exit
-
     lines: Sequence[str] = ()
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
@@ -140,10 +135,6 @@ def exit_code(arguments: Sequence[str] | None, signals: Sequence[int]) -> int:
 
 def _code_and_lines(error: BaseException) -> tuple[int, Sequence[str]]:
     """Return exit code and lines for an expected error; unexpected ones are raised again."""
-    import click
-
-    from fedscout.engine.errors import EngineError, LanguageModelError, UserError
-
     match error:
         case click.ClickException():
             return error.exit_code, [_one_line(error)]
@@ -174,8 +165,6 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: If an argument is not.
     """
-    from fedscout.engine.errors import ConfigurationError
-
     undecoded = [argument for argument in arguments if argument.encode(errors="ignore").decode() != argument]
     if undecoded:
         raise ConfigurationError([Fault("an argument", "be valid UTF-8", argument) for argument in undecoded])

@@ -21,15 +21,7 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import (
-    FAILED,
-    AsJson,
-    ConfigFile,
-    Out,
-    Settings,
-    Verbose,
-    read_settings,
-)
+from fedscout.experiments.cli.options import FAILED, AsJson, ConfigFile, Out, Settings, Verbose, read_settings
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
@@ -178,7 +170,7 @@ def command_line(words: Sequence[str], width: int = 72) -> str:
     return "\n".join(lines)
 
 
-def study_command(name: str, settings: Iterable[str], file: Path | None, out: Path | None, *flags: str) -> list[str]:
+def study_command(name: str, settings: Iterable[str], file: Path | None, out: Path | None) -> list[str]:
     """Return the words of a command with these arguments."""
     return [
         "fedscout",
@@ -186,7 +178,6 @@ def study_command(name: str, settings: Iterable[str], file: Path | None, out: Pa
         *([] if file is None else ["-c", str(file)]),
         *settings,
         *([] if out is None else ["--out", str(out)]),
-        *flags,
     ]
 
 
@@ -203,7 +194,7 @@ def training_command(settings: Iterable[str], file: Path | None, strategy: Mappi
     strategy_values = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
     fields = type(parse_strategy(strategy_values)).model_fields
     strategy_settings = [
-        f"strategy.{name}={_yaml(value)}"
+        f"strategy.{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in strategy_values.items()
         if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
     ]
@@ -222,10 +213,6 @@ def _is_of_a_training(setting: str) -> bool:
     if "=" not in setting and setting.endswith(YAML_SUFFIXES):
         return True
     return not setting.startswith(NOT_TRAINING_KEYS) or setting.startswith(OF_ITS_MEASURE)
-
-
-def _yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def search(

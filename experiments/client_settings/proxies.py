@@ -110,6 +110,10 @@ class ProxyData:
         rows = self.class_rows
         return int(held * np.quantile(rows[rows > 0], 0.25))
 
+    def scored_share(self, quantity: int) -> float:
+        """Return the share of scoring rows among the rows of a proxy client that trains on `quantity` rows."""
+        return self.num_scored / (self.num_scored + quantity)
+
     def digest(self) -> str:
         """Return the SHA-256 of the rows and of the split into training and scoring rows."""
         digest = hashlib.sha256(f"{self.features.dtype} {self.features.shape} {self.num_scored}".encode())
@@ -433,11 +437,20 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
     return ProxyClients(rows, rows.size - len(np.unique(rows)))
 
 
-def cell_federation(clients: ProxyClients, proxy: ProxyData, model: ModelFactory, name: str) -> Federation:
-    """Return the federation of a cell; the test part of each client is a share of `test_share`."""
+def cell_federation(
+    place: CellPosition, proxy: ProxyData, num_clients: int, seed: int, model: ModelFactory
+) -> tuple[Federation, int]:
+    """Draw the clients of a cell and return their federation, and how many of their training rows are repeated.
+
+    The test part of each client is all scoring rows, at its end.
+
+    Raises:
+        ConfigurationError: As `draw_proxy_clients`.
+    """
+    clients = draw_proxy_clients(place, proxy, num_clients, seed)
     scored = np.arange(proxy.num_trained, len(proxy.labels))
-    return Federation(
-        name=name,
+    federation = Federation(
+        name=f"{place.num_classes} classes, {place.quantity} rows, {num_clients} proxy clients",
         features=proxy.features,
         labels=proxy.labels,
         num_classes=proxy.num_classes,
@@ -445,11 +458,7 @@ def cell_federation(clients: ProxyClients, proxy: ProxyData, model: ModelFactory
         model=model,
         split="last",
     )
-
-
-def test_share(place: CellPosition, proxy: ProxyData) -> float:
-    """Return the share of scoring rows among a proxy client's rows."""
-    return proxy.num_scored / (proxy.num_scored + place.quantity)
+    return federation, clients.num_repeated
 
 
 def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Generator) -> IntArray:

@@ -37,7 +37,7 @@ from fedscout.experiments.client_settings.proxies import (
     scaled,
     synthetic_rows,
 )
-from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, plan_cells, tune_table
+from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.checks import folder_of_metric
@@ -99,7 +99,8 @@ class TableRequest:
 
     Attributes:
         config: Data, model, training, search and seed.
-        levels: Rows of the grid: heterogeneity or entropy in [0, 1], or values of the user's own metric.
+        levels: Rows of the grid: heterogeneity or entropy in [0, 1], or values of the user's own metric; empty uses
+            defaults of heterogeneity and entropy.
         quantities: Columns of the grid; None uses the source's, scaled down if there are too few proxy rows.
         num_clients: Proxy clients of a cell.
         patience: Evaluations without improvement that end a cell.
@@ -130,13 +131,18 @@ class TableRequest:
             for value in self.levels
             if not (low <= value <= high and isfinite(value))
         ]
-        if not self.levels:
+        if not self.rows:
             faults.append(Fault("--heterogeneity", f"list values of {self.metric}"))
         faults += [Fault("--quantity", "be at least 1 row", value) for value in self.quantities or () if value < 1]
         if self.threshold is not None and not 0 <= self.threshold < inf:
             faults.append(Fault("--threshold", "be a distance, at least 0", f"{self.threshold:g}"))
         if faults:
             raise ConfigurationError(faults)
+
+    @property
+    def rows(self) -> tuple[float, ...]:
+        """The rows of the grid, or the default ones; empty for a user's own metric without any."""
+        return self.levels or (HETEROGENEITIES if self.metric in METRICS else ())
 
 
 def read_config(
@@ -256,8 +262,7 @@ def make_table(
     document = provenance(request, federation, tuning)
     check_output_file(out, document)
     folder = out.absolute().with_name(f"{out.stem}.tuning")
-    planned = plan_cells(tuning, new, folder, {place: result.setting for place, result in results.items()})
-    results |= tune_table(tuning, planned, folder, display, parallel, verbose, search_path)
+    results |= tune_table(tuning, new, folder, display, results, parallel, verbose, search_path)
     table = SettingsTable(tuple(results[place].cell for place in grid), request.threshold)
     cells = [{name: value for name, value in vars(results[place]).items() if name != "cell"} for place in grid]
     write_settings_table(out, table, {**document, "cells": cells})
@@ -267,11 +272,11 @@ def make_table(
 def _grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
     quantities = request.quantities
     if quantities is None and request.metric == HETEROGENEITY:
-        held = [classes_of(level, proxy.num_classes) for level in request.levels]
+        held = [classes_of(level, proxy.num_classes) for level in request.rows]
         quantities = tuple(max(*held, quantity) for quantity in scaled(QUANTITIES, proxy.usual_rows(min(held))))
     elif quantities is None:  # so that most classes have enough rows
         quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
-    return grid_of(request.levels, quantities, proxy.num_classes, request.metric)
+    return grid_of(request.rows, quantities, proxy.num_classes, request.metric)
 
 
 def refinement_of(

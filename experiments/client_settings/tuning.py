@@ -34,14 +34,7 @@ from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.user_code import code_digests
-from fedscout.experiments.client_settings.proxies import (
-    CellPosition,
-    ProxyData,
-    cell_federation,
-    draw_proxy_clients,
-    test_share,
-    warm_started_by,
-)
+from fedscout.experiments.client_settings.proxies import CellPosition, ProxyData, cell_federation, warm_started_by
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.studies.run_folder import RunFolder, federation_code, locked_folder
 from fedscout.experiments.studies.runner import open_runner
@@ -166,9 +159,7 @@ def tune_cell(
         ConfigurationError: If there are too few proxy rows, or if every setting failed.
     """
     config = _config_of_cell(tuning, place)
-    clients = draw_proxy_clients(place, tuning.proxy, tuning.num_clients, config.seed)
-    name = f"{place.num_classes} classes, {place.quantity} rows, {tuning.num_clients} proxy clients"
-    federation = cell_federation(clients, tuning.proxy, tuning.model, name)
+    federation, num_repeated = cell_federation(place, tuning.proxy, tuning.num_clients, config.seed, tuning.model)
     facts = study_facts(config, federation)
     objective = _ScoreAtEnd("accuracy", facts.num_rounds)
     facts = replace(facts, config_hash=digest, objective=objective, data_digest=tuning.proxy.digest())
@@ -188,7 +179,7 @@ def tune_cell(
         score=best.fitness,
         trials=len(trials),
         failed=sum(trial.status == "failed" for trial in trials),
-        repeated_rows=clients.num_repeated,
+        repeated_rows=num_repeated,
     )
     RunFolder(folder).write_json(RESULT_FILE, asdict(result))
     return result
@@ -196,7 +187,7 @@ def tune_cell(
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
     """Return the configuration of a cell's study, in which all proxy clients train in each round."""
-    changed = {"test_fraction": test_share(place, tuning.proxy), "fraction_train": 1.0}
+    changed = {"test_fraction": tuning.proxy.scored_share(place.quantity), "fraction_train": 1.0}
     training = tuning.config.training.model_copy(update=changed)
     federation = tuning.config.federation.model_copy(
         update={"num_clients": tuning.num_clients, "server_rows": None, "server_dataset": None, "server_labels": False}
@@ -266,7 +257,7 @@ class PlannedCell:
 
 
 def plan_cells(
-    tuning: CellTuning, cells: Sequence[CellPosition], folder: Path, known: Mapping[CellPosition, Setting] | None = None
+    tuning: CellTuning, cells: Sequence[CellPosition], folder: Path, known: Mapping[CellPosition, Setting]
 ) -> list[PlannedCell]:
     """Return the cells to tune, each after those whose settings it tries first.
 
@@ -276,7 +267,6 @@ def plan_cells(
         folder: Of the table's logs.
         known: The settings of cells that are not tuned again.
     """
-    known = known or {}
     first = warm_started_by(cells, list(known))
     planned: list[PlannedCell] = []
     positions: dict[CellPosition, int] = {}
@@ -293,33 +283,45 @@ def plan_cells(
 
 def tune_table(
     tuning: CellTuning,
-    planned: Sequence[PlannedCell],
+    cells: Sequence[CellPosition],
     folder: Path,
     display: Display,
+    known: Mapping[CellPosition, CellResult] | None = None,
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
 ) -> dict[CellPosition, CellResult]:
     """Tune all cells that are not tuned yet, and return the result of each.
 
+    Args:
+        tuning: The shared settings.
+        cells: Their positions, in the order of the grid.
+        folder: Of the table's logs.
+        display: Progress callbacks.
+        known: Tuned cells, which are not tuned again and whose settings are tried first.
+        parallel: Maximum number of parallel cells; None is the number of CPUs.
+        verbose: Whether Ray's and Flower's own messages are shown.
+        search_path: Folders for a user's own code.
+
     Raises:
         UserError: If the folder can't be used, or a cell can't be tuned.
         EngineError: If a cell was lost to an infrastructure failure.
     """
+    planned = plan_cells(tuning, cells, folder, {place: result.setting for place, result in (known or {}).items()})
     with locked_folder(folder):
         results = {position: result for position, cell in enumerate(planned) if (result := stored_result(cell))}
         budget = tuning.config.search.budget
         pieces = [Piece(cell.folder.name, cell.folder, budget, cell.place.quantity) for cell in planned]
         display.known(pieces, list(results))
         pending = [position for position in range(len(planned)) if position not in results]
-        cells = [planned[position] for position in pending]
+        waiting = [planned[position] for position in pending]
         ends = run_pieces(
             tuning.config.engine,
             run_cell,
-            [(cell, [planned[other] for other in cell.after]) for cell in cells],
+            [(cell, [planned[other] for other in cell.after]) for cell in waiting],
             parallel,
             display.of(pending),
-            [[pending.index(other) for other in cell.after if other in pending] for cell in cells],
+            [[pending.index(other) for other in cell.after if other in pending] for cell in waiting],
             verbose,
             search_path,
             shared=(tuning,),

@@ -244,7 +244,7 @@ class Dataset:
         vocabulary_size: For tokens: integers in `[0, vocabulary_size)`, stored as float32; 0 is padding.
         deviations: For standardised tables: each column's standard deviation before, shape `(num_columns,)`.
         targets: Regression target, float64, shape `(num_rows,)`; None for classification. Labels are then its deciles.
-        encoding: Encoding of table columns as features (`encoding.py`); None if no further tables can be encoded.
+        encoding: Encoding of table columns as features (`tables.py`); None if no further tables can be encoded.
     """
 
     name: str

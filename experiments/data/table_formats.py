@@ -23,7 +23,7 @@ import time
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,13 +32,7 @@ import numpy.typing as npt
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import (
-    MAX_CELL_LENGTH,
-    MAX_QUERY_SECONDS,
-    USUAL_LIMITS,
-    DatasetRequest,
-    ReadLimits,
-)
+from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, USUAL_LIMITS, DatasetRequest, ReadLimits
 from fedscout.experiments.data.table_files import (
     UNREADABLE,
     column_of,
@@ -182,9 +176,9 @@ DUCKDB_SETTINGS = {
 def read_database(
     place: Path | str,
     query: str | None,
-    dropped: Collection[str] = (),
-    limits: ReadLimits = USUAL_LIMITS,
-    seconds: float = MAX_QUERY_SECONDS,
+    dropped: Collection[str],
+    limits: ReadLimits,
+    seconds: float,
 ) -> pa.Table:
     """Read the rows of one statement.
 
@@ -328,6 +322,12 @@ ARROW_SUFFIXES = (".feather", ".arrow", ".ipc")
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 DATABASE_SUFFIXES = (*SQLITE_SUFFIXES, *DUCKDB_SUFFIXES)
 SUFFIXES = (*PARQUET_SUFFIXES, *TEXT_SUFFIXES, *JSON_SUFFIXES, *ARROW_SUFFIXES, *EXCEL_SUFFIXES, *DATABASE_SUFFIXES)
+
+
+def stem(name: str) -> str:
+    """Return a file name without its format suffix."""
+    endings = [ending for ending in SUFFIXES if name.lower().endswith(ending)]
+    return name[: len(name) - len(max(endings, key=len, default=PurePath(name).suffix))]
 
 
 def is_array_file(place: Path | str) -> bool:

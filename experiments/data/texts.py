@@ -33,13 +33,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import (
-    Dataset,
-    DatasetRequest,
-    TextArray,
-    present_classes,
-    usual_facts,
-)
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes, usual_facts
 
 PADDING = 0
 UNKNOWN = 1

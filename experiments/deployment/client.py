@@ -6,8 +6,8 @@ app = client_app("federation.json", rows=read_rows)    # rows: returned by a fun
 ```
 
 An agreement defines, for the driver and all clients of a real federation, how rows become numbers, the classes, and the
-model. It is one JSON file beside a Flower app (`app.py`), written from the study that chose the strategy, and holds no
-row: for a table it holds the statistics that the study's clients released (`min_release`) and the names of columns,
+model. It is one JSON file beside a Flower app (`driver.py`), written from the study that chose the strategy, and holds
+no row: for a table it holds the statistics that the study's clients released (`min_release`) and the names of columns,
 categories and classes. It includes the study's configuration for the driver; a client's process, which starts for every
 message, does not parse it.
 
@@ -53,10 +53,11 @@ from fedscout.engine.nodes.wire import ACTION, DOCUMENT_KEY, Wire, algorithms_of
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import ColumnRoles, discrete, groups_of, with_missing
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.images import client_pictures
-from fedscout.experiments.data.own_table import labelled_rows
+from fedscout.experiments.data.own import labelled_rows
+from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
+from fedscout.experiments.data.tables import encoded_rows
 from fedscout.experiments.models.request import ModelSettings
 from fedscout.experiments.models.table import embedding_source
 from fedscout.experiments.trained import ModelDescription, shared_fields
@@ -264,8 +265,6 @@ def _federation_of_rows(agreement: Agreement, number: int, rows: Any, node: Any)
 
 def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntArray, IntArray | None]:
     """Return the rows of a table, encoded as the agreement defines."""
-    from fedscout.experiments.data.table_files import read_frame
-
     request = agreement.rows
     name = str(rows) if isinstance(rows, str | Path) else "DataFrame"
     if agreement.encoding is None:

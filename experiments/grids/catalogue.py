@@ -12,7 +12,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from fedscout.engine.errors import ConfigurationError
@@ -20,18 +19,9 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
-from fedscout.experiments.grids.comparison import (
-    ExperimentResult,
-    cell_results,
-    experiment_picture,
-    group_means,
-    means,
-    result_lines,
-    statement_results,
-)
+from fedscout.experiments.grids.comparison import ExperimentResult, experiment_picture, result_lines, result_of
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
-from fedscout.experiments.grids.federation_runner import measurement_folder
-from fedscout.experiments.studies.run_folder import GridFolder, versions
+from fedscout.experiments.studies.run_folder import GridFolder, measurement_folder
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import NAME as LLM_RECORD
 from fedscout.search.language_model import has_key, read_exchanges
@@ -195,24 +185,7 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
     context = run.context(experiment, folder.path, lambda text: run.note(f"{name}: {text}"))
     engine = load_config(["engine.grid=ray", *(text for text in run.settings if text.startswith("engine."))]).engine
     parts = run_cells(experiment.parts(), folder, context, engine, run.parallel)
-    measured = means(experiment, parts)
-    result = ExperimentResult(
-        **experiment.model_dump(include={"title", "unit", "reference", "notes", "steps"}),
-        name=name,
-        date=datetime.now(UTC).date().isoformat(),
-        version=versions()["fedscout"],
-        command=run.shown,
-        seconds=time.perf_counter() - started,
-        test_to_train=measured.test_to_train,
-        rows=tuple(experiment.rows),
-        columns=tuple(experiment.federations),
-        cells=cell_results(experiment, measured),
-        statements=statement_results(experiment, measured),
-        absent=measured.absent,
-        groups=group_means(experiment, measured),
-        levels=tuple(experiment.levels),
-        parts=cell_results(experiment.parts(), parts) if experiment.levels else (),
-    )
+    result = result_of(experiment, parts, name, run.shown, time.perf_counter() - started)
     table = name.rpartition("/")[2]
     folder.write_text(f"{table}.json", result.model_dump_json(indent=2) + "\n")
     folder.write_text(f"{table}.md", "\n".join(result_lines(result)) + "\n")

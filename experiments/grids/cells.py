@@ -54,7 +54,6 @@ from fedscout.experiments.grids.federation_runner import (
     open_federation,
     other_seeds,
     read_config,
-    search_seeds,
 )
 from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
@@ -209,7 +208,7 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Ce
 def _measured(method: Method, runner: FederationRunner, context: CellContext) -> CellValues:
     if isinstance(method, Train):
         return _trained(method, runner, context)
-    seeds = search_seeds(context.num_seeds)
+    seeds = range(context.num_seeds)
     if isinstance(method, BestOfKind):
         outcomes = [_searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
         trials = [[outcome.baseline, *outcome.whole_trials] for outcome in outcomes]
@@ -320,7 +319,7 @@ def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Val
     read: Callable[[HeterogeneityReport], float | None]
     read = imported(method.value) if ":" in method.value else attrgetter(method.value)
     numbers = []
-    for seed in search_seeds(context.num_seeds):
+    for seed in range(context.num_seeds):
         built = built_federation("", (*given, f"federation.seed={seed}"), context.settings)
         with open_federation(built, context.folder) as runner:
             numbers.append(read(runner.report(seed)))

@@ -17,6 +17,7 @@ quantity, such as rounds, it shows curves, as the source's figure does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import product
 from math import isfinite
 from statistics import fmean
@@ -31,6 +32,7 @@ from fedscout.experiments.charts import curves, inline, tooltips
 from fedscout.experiments.grids.cells import CellValues, Measured, Values
 from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, Experiment, Relation, Statement, part_name
 from fedscout.experiments.reports.console import markdown_table
+from fedscout.experiments.studies.run_folder import versions
 from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
 
 NUM_RESAMPLES = 4000
@@ -135,6 +137,28 @@ class ExperimentResult(BaseModel, frozen=True):
     def of(self, cell: Cell) -> CellResult:
         """Return the result of a cell, or of a part of one."""
         return next(one for one in (*self.cells, *self.parts) if (one.row, one.column) == cell)
+
+
+def result_of(experiment: Experiment, parts: Measured, name: str, command: str, seconds: float) -> ExperimentResult:
+    """Return the result of an experiment from the numbers of its parts."""
+    measured = means(experiment, parts)
+    return ExperimentResult(
+        **experiment.model_dump(include={"title", "unit", "reference", "notes", "steps"}),
+        name=name,
+        date=datetime.now(UTC).date().isoformat(),
+        version=versions()["fedscout"],
+        command=command,
+        seconds=seconds,
+        test_to_train=measured.test_to_train,
+        rows=tuple(experiment.rows),
+        columns=tuple(experiment.federations),
+        cells=cell_results(experiment, measured),
+        statements=statement_results(experiment, measured),
+        absent=measured.absent,
+        groups=group_means(experiment, measured),
+        levels=tuple(experiment.levels),
+        parts=cell_results(experiment.parts(), parts) if experiment.levels else (),
+    )
 
 
 def means(experiment: Experiment, parts: Measured) -> Measured:

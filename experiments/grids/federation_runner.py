@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,14 +31,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import built_study, data_digest
-from fedscout.experiments.studies.run_folder import (
-    STUDIES,
-    GridFolder,
-    locked_folder,
-    read_json,
-    refuse_others,
-    versions,
-)
+from fedscout.experiments.studies.run_folder import STUDIES, GridFolder, read_json, versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
 from fedscout.search.ledger import Ledger
@@ -183,13 +176,8 @@ class Choice:
     study: EarlierStudy | None = None
 
 
-def search_seeds(count: int) -> tuple[int, ...]:
-    """Return the seeds of searches."""
-    return tuple(range(count))
-
-
 def other_seeds(purpose: str, count: int) -> tuple[int, ...]:
-    """Return `count` seeds for another purpose, which differ from those of searches."""
+    """Return `count` seeds for another purpose, which differ from those of searches, the first numbers."""
     return tuple(10_000 + integer(0, f"choice: {purpose}", index) % 2**30 for index in range(count))
 
 
@@ -286,19 +274,3 @@ def open_federation(built: BuiltFederation, out: Path) -> Iterator[FederationRun
     parallel = built.config.search.generation_size + 1
     with open_runner(built.federation, built.config.engine, None, parallel) as runner:
         yield FederationRunner(built, runner, out)
-
-
-@contextmanager
-def measurement_folder(out: Path, own: Collection[str]) -> Iterator[GridFolder]:
-    """Yield the locked folder of a measurement, new or of an earlier run.
-
-    Args:
-        out: The folder.
-        own: Names of the files that a measurement leaves there besides its trials.
-
-    Raises:
-        LogError: If it holds anything else, is not writable or is in use.
-    """
-    refuse_others(out.absolute(), [STUDIES, *own])
-    with locked_folder(out) as folder:
-        yield folder

@@ -45,7 +45,7 @@ import numpy as np
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
 from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.base import (
+from fedscout.experiments.partitions.labels import (
     BoolArray,
     FloatVector,
     PartitionRequest,

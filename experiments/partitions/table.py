@@ -45,21 +45,19 @@ import numpy as np
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.data.dataset import distinct_texts
-from fedscout.experiments.partitions.base import (
+from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf, sorted_rows
+from fedscout.experiments.partitions.labels import (
     FloatVector,
     PartitionKind,
     PartitionRequest,
     PartitionResult,
     PartitionSettings,
-    dirichlet_shares,
-    whole_rows,
-)
-from fedscout.experiments.partitions.generators import fds_vop, fds_wgc, lds, sfdl, sldf, sorted_rows
-from fedscout.experiments.partitions.labels import (
     classes_per_client,
     dirichlet,
+    dirichlet_shares,
     heterogeneity_index,
     inner_dirichlet,
+    whole_rows,
 )
 
 MAX_DRAWS = 20

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -14,9 +15,6 @@ from rich.text import Text
 from fedscout.engine.runtime.files import json_text
 from fedscout.engine.text import listed
 from fedscout.experiments.text import show_json_text, visible
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class PlainConsole(Console):

@@ -18,15 +18,7 @@ from rich.text import Text
 from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.files import UNUSABLE, json_text, not_written, write_atomically
-from fedscout.experiments.charts import (
-    NUM_SHADES,
-    Strip,
-    StripRow,
-    drawn,
-    federation_map,
-    shades,
-    strip_of,
-)
+from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, drawn, federation_map, shades, strip_of
 from fedscout.experiments.description import ClientChange, Description, RealizedHeterogeneity, Spread
 from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 

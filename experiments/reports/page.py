@@ -36,10 +36,10 @@ from fedscout.engine.errors import ConfigurationError, UserError, first_line
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments import charts
-from fedscout.experiments.reports import page_tables
+from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.reports import page_study
 from fedscout.experiments.reports.console import bytes_text, seconds_text
-from fedscout.experiments.reports.page_study import diagnosis, losers_sentence, verdict
-from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.reports.page_study import Page, Picture, Section, Table, diagnosis, losers_sentence, verdict
 from fedscout.experiments.studies.result import StoredStudy, read_study
 from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.text import visible
@@ -47,8 +47,6 @@ from fedscout.experiments.text import visible
 
 def command_of(study: StoredStudy) -> str | None:
     """Return a command that reproduces the study; None if no command of this version has the same digest."""
-    from fedscout.experiments.config import StudyConfig, load_config
-
     try:
         settings = list(_settings(study.claim["config"], StudyConfig().identity()))
         config = load_config([f"{key}={text}" for key, text in settings], None)
@@ -92,7 +90,7 @@ def study_page(folder: Path) -> Page:
         LogError: If the folder holds no study.
     """
     study = read_study(folder)
-    clients = page_tables.client_table(study)
+    clients = page_study.client_table(study)
     headline, lead, figures = verdict(study, clients)
     sections = (
         _federation(study),
@@ -107,7 +105,7 @@ def study_page(folder: Path) -> Page:
 
 
 def _federation(study: StoredStudy) -> Section:
-    sizes, labels = page_tables.size_table(study), page_tables.label_table(study)
+    sizes, labels = page_study.size_table(study), page_study.label_table(study)
     if sizes.empty:
         return Section("federation", "Federation", missing=("Client data are shown once the study is finished.",))
     total = int(sizes["rows"].sum())
@@ -134,7 +132,7 @@ CLASS_MAP = (
 
 
 def _search(study: StoredStudy) -> Section:
-    trials = page_tables.searched(study)
+    trials = page_study.searched(study)
     failed = [trial for trial in study.trials if trial.status == "failed"]
     if trials.empty:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
@@ -176,7 +174,7 @@ def _one_shot(study: StoredStudy) -> list[str]:
     return [f"No search was run. {answer.answered_by}", f"{answer.name}: {answer.reasons[0].explanation}"]
 
 
-def _clients(study: StoredStudy, found: page_tables.BeforeAndAfter | None) -> Section:
+def _clients(study: StoredStudy, found: page_study.BeforeAndAfter | None) -> Section:
     if found is None:
         reason = "Scores per client are unknown, as they require FedAvg and another strategy in the log."
         return Section("clients", "Who gains, who loses", missing=(reason,))
@@ -232,7 +230,7 @@ def _confirmation(study: StoredStudy) -> Section:
 def _cost(study: StoredStudy) -> Section:
     rows = [
         (part, str(cost.trainings), str(cost.rounds), bytes_text(cost.bytes), seconds_text(cost.seconds))
-        for part, cost in page_tables.cost_table(study)
+        for part, cost in page_study.cost_table(study)
     ]
     if not rows:
         return Section("cost", "Cost", missing=("Nothing has been trained yet.",))

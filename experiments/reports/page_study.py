@@ -1,41 +1,285 @@
-"""Sections of a study's page: the verdict in sentences with key figures, and the diagnosis with charts.
+"""Elements of a page, the tables of a stored study that its charts and texts are based on, and two of its sections.
 
-Both are derived from the study's result and log.
+Page elements are values that the template lays out; texts are plain, as the template escapes them. The study need not
+be finished. The sections are the verdict in sentences with key figures, and the diagnosis with charts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
+import altair as alt
 import pandas as pd
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import (
-    TITLES,
-    CalibratedFinding,
-    DetectorName,
-    Finding,
-    Verdict,
-    verdicts,
-)
+from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding, Verdict, verdicts
 from fedscout.engine.data.federation import Names
+from fedscout.engine.errors import StrategyError
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments import charts
 from fedscout.experiments.reports.console import bytes_text, seconds_text
-from fedscout.experiments.reports.page_tables import (
-    PARTS,
-    BeforeAndAfter,
-    Cost,
-    Picture,
-    Section,
-    Table,
-    completed,
-    fittest,
-    strategy_name,
-)
-from fedscout.experiments.reports.study_console import caveats, certainty
+from fedscout.experiments.reports.study_console import caveats, certainty, trial_name
 from fedscout.experiments.studies.result import StoredStudy
-from fedscout.search.confirmation.confirmation import reference_name
+from fedscout.search.confirmation.confirmation import Candidate, reference_name
+from fedscout.strategies import parse_strategy
+from fedscout.strategies.specification import SELECTION
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart with its caption.
+
+    Attributes:
+        name: Unique on its page, letters and hyphens; also the file name.
+        caption: Description of the chart in a sentence or two.
+        chart: The chart; its width is set where it is shown.
+    """
+
+    name: str
+    caption: str
+    chart: alt.TopLevelMixin
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table of headings and text cells. Columns after the first hold numbers unless listed in `words`."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page.
+
+    Attributes:
+        name: Unique on its page.
+        title: Heading.
+        sentences: Paragraphs.
+        pictures: Charts, shown below the paragraphs.
+        table: Table, shown below the charts.
+        missing: What is missing and why, one sentence each.
+        code: Commands, one per line.
+    """
+
+    name: str
+    title: str
+    sentences: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    table: Table | None = None
+    missing: tuple[str, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page, with the verdict first.
+
+    Attributes:
+        title: Title of the page.
+        headline: The verdict in a few words.
+        lead: Sentences below the headline.
+        figures: Key figures as pairs of label and text.
+        sections: Sections in order.
+        footer: Footer line.
+    """
+
+    title: str
+    headline: str
+    lead: tuple[str, ...]
+    figures: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...] = field(default=())
+    footer: str = ""
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All pictures, in order."""
+        return tuple(picture for section in self.sections for picture in section.pictures)
+
+
+PARTS: Mapping[str, str] = {
+    "baseline": "FedAvg",
+    "search": "search",
+    "tuned-baseline": "tuning FedAvg",
+    "confirmation": "confirmation",
+    "train": "training",
+}
+"""Display names of the log's phases."""
+
+BeforeAndAfter = tuple[pd.DataFrame, tuple[str, str]]
+"""Clients' scores with one strategy and with another, and what the two are called."""
+
+
+def completed(study: StoredStudy, *phases: str) -> list[Trial]:
+    """Return the completed trials of some phases, by number."""
+    return [trial for trial in study.trials if trial.status == "completed" and trial.phase in phases]
+
+
+def fittest(trials: Sequence[Trial]) -> Trial:
+    """Return the trial of largest fitness, the first if tied; there must be at least one."""
+    return max(trials, key=lambda trial: trial.fitness)
+
+
+def _configuration(held: Trial | Candidate) -> tuple[str, str, float]:
+    """Return strategy, parameters and the clients' learning rate of a trial or a candidate."""
+    return held.strategy, json.dumps(dict(held.parameters), sort_keys=True), held.learning_rate
+
+
+def strategy_name(trial: Trial) -> str:
+    """Return a trial's strategy with parameters and selection policy, such as `fedprox(proximal_mu=0.1)`.
+
+    The policy is included if the parameters name it or if the study is a single training; in a search, all trials that
+    do not name one use the study's policy. Custom strategies, whose code is not run here, and strategies of another
+    version are shown as logged.
+    """
+    selection = trial.selection if trial.phase == "train" else None
+    if '"path"' not in json.dumps(trial.parameters):
+        with suppress(StrategyError):
+            return trial_name(parse_strategy({**trial.parameters, "kind": trial.strategy}), selection)
+    parameters = {**trial.parameters, **({} if selection is None else {SELECTION: selection})}
+    arguments = [f"{name}={value}" for name, value in parameters.items() if value is not None and name != "path"]
+    return f"{trial.strategy}({', '.join(arguments)})" if arguments else trial.strategy
+
+
+def searched(study: StoredStudy) -> pd.DataFrame:
+    """Return the comparable trials on the search's seed, with highlighted ones marked by `role`.
+
+    A row has `trial`, `name`, `scores`, `fitness`, `role` and `phase`.
+    """
+    comparable = [
+        trial
+        for trial in completed(study, *PARTS)
+        if trial.phase != "confirmation" and (trial.phase != "tuned-baseline" or trial.seed == study.config.seed)
+    ]
+    roles = _roles(study, comparable)
+    rows = []
+    for trial in comparable:
+        rate = f", learning rate {trial.learning_rate:g}" if trial.phase == "tuned-baseline" else ""
+        name, scores = f"{strategy_name(trial)}{rate}", list(study.scores(trial, "round"))
+        rows.append((trial.trial, name, scores, trial.fitness, roles.get(trial.trial, ""), trial.phase))
+    return pd.DataFrame(rows, columns=["trial", "name", "scores", "fitness", "role", "phase"])
+
+
+def _roles(study: StoredStudy, trials: Sequence[Trial]) -> dict[int, str]:
+    """Return the roles of the highlighted trials by number: the pick, FedAvg, and FedAvg at its tuned rate."""
+    roles = {trial.trial: "FedAvg" for trial in trials if trial.phase == "baseline"}
+    confirmation = study.confirmation
+    if confirmation is None:
+        candidates = [trial for trial in trials if trial.phase in ("search", "train")]
+        return roles | ({fittest(candidates).trial: "best so far"} if candidates else {})
+    numbers = {_configuration(trial): trial.trial for trial in reversed(trials)}
+    pick = "chosen" if confirmation.verdict == "better" else "best of the search"
+    for candidate in confirmation.contestants:
+        role = {"tuned-fedavg": "FedAvg, tuned learning rate", "challenger": pick}.get(candidate.role)
+        number = numbers.get(_configuration(candidate))
+        if number is not None and role is not None:
+            roles[number] = role
+    return roles
+
+
+def label_table(study: StoredStudy) -> pd.DataFrame:
+    """Return the label counts that clients report: `client`, `class`, `rows`, `share`, for every pair in order."""
+    classes = study.names.classes
+    rows = [
+        (study.names.client(facts.client), classes[label] if label < len(classes) else str(label), count, count / size)
+        for facts in (() if study.report is None else study.report.clients)
+        for size in (max(facts.num_rows, 1),)
+        for label, count in enumerate(facts.label_counts)
+    ]
+    return pd.DataFrame(rows, columns=["client", "class", "rows", "share"])
+
+
+def size_table(study: StoredStudy) -> pd.DataFrame:
+    """Return `client`, `rows` and `affected` of every client."""
+    sizes = dict(enumerate(study.facts.federation.client_rows))
+    if not sizes and study.report is not None:
+        sizes = {facts.client: facts.num_rows for facts in study.report.clients}
+    affected = study.facts.affected_clients
+    rows = [(study.names.client(client), size, client in affected) for client, size in sizes.items()]
+    return pd.DataFrame(rows, columns=["client", "rows", "affected"])
+
+
+def client_table(study: StoredStudy) -> BeforeAndAfter | None:
+    """Return the clients' scores before and after, and the names of both strategies; None if unknown.
+
+    Scores are means over paired seeds of the log. "Before" is the confirmation's reference, or plain FedAvg without a
+    confirmation; "after" is the pick. Columns are `client`, `before`, `after`, `change`, `worse`, `seeds_worse`,
+    `seeds` and `rows`.
+    """
+    confirmation = study.confirmation
+    if confirmation is None:
+        old, found = completed(study, "baseline"), completed(study, "search", "train")
+        if not old or not found:
+            return None
+        new = [fittest(found)]
+        names = ("FedAvg", strategy_name(new[0]))
+    else:
+        reference, pick = confirmation.baseline, confirmation.contestants[0]
+        trials = completed(study, "confirmation")
+        old, new = (
+            [trial for trial in trials if _configuration(trial) == _configuration(side)] for side in (reference, pick)
+        )
+        names = (f"FedAvg, learning rate {reference.learning_rate:g}", pick.name)
+    joined = _by_client(study, old).merge(_by_client(study, new), on=["seed", "client"], suffixes=("_before", "_after"))
+    if joined.empty:
+        return None
+    joined["is_worse"] = joined["score_after"] < joined["score_before"]
+    grouped = joined.groupby("client", sort=True)
+    table = pd.DataFrame(
+        {
+            "before": grouped["score_before"].mean(),
+            "after": grouped["score_after"].mean(),
+            "seeds_worse": grouped["is_worse"].sum(),
+            "seeds": grouped.size(),
+            "rows": grouped["rows_after"].mean().round(1),
+        }
+    ).reset_index()
+    table["change"] = table["after"] - table["before"]
+    table["worse"] = [f"{a} of {b} seeds" for a, b in zip(table["seeds_worse"], table["seeds"], strict=True)]
+    table["client"] = table["client"].astype(str)
+    return table, names
+
+
+def _by_client(study: StoredStudy, trials: Sequence[Trial]) -> pd.DataFrame:
+    rows = [
+        (trial.seed, *client)
+        for trial in trials
+        for client in zip(
+            trial.clients["id"], study.scores(trial, "client"), trial.clients["num_examples"], strict=False
+        )
+    ]
+    return pd.DataFrame(rows, columns=["seed", "client", "score", "rows"]).dropna(subset=["score"])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of some trials: trainings, rounds, bytes sent and received as far as known, and seconds."""
+
+    trainings: int
+    rounds: int
+    bytes: float
+    seconds: float
+
+    @classmethod
+    def of(cls, study: StoredStudy, *phases: str) -> Cost:
+        """Return the cost of the trials of some phases."""
+        trials, repeated = [trial for trial in study.trials if trial.phase in phases], study.config.training.repetitions
+        sent = sum(((trial.bytes_down or 0.0) + (trial.bytes_up or 0.0)) * trial.num_rounds for trial in trials)
+        rounds, seconds = sum(trial.num_rounds for trial in trials), sum(trial.seconds["total"] for trial in trials)
+        return cls(len(trials) * repeated, rounds * repeated, sent * repeated, seconds)
+
+
+def cost_table(study: StoredStudy) -> Iterator[tuple[str, Cost]]:
+    """Yield the display name and the cost of each phase of the study, in order."""
+    for phase, part in PARTS.items():
+        cost = Cost.of(study, phase)
+        if cost.trainings:
+            yield part, cost
+
 
 Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """Headline, sentences, and figures."""

@@ -1,35 +1,35 @@
 """The page of a sweep: gain over FedAvg and winning strategy for each setting, and all studies.
 
 FedAvg means tuned FedAvg in studies that tuned it and where it is stronger. Cells are means over seeds with the
-intervals of `fedscout.experiments.sweeps.results`, read from the sweep's table.
+intervals of `fedscout.experiments.sweeps.run`, read from the sweep's table.
+
+A chart of means shows the measure against one axis; a curve is a chooser at a value of a second axis. A point is a mean
+over seeds, and its bar the 95 % interval for new data where scores on fresh seeds exist; a single study has its own
+interval. Overlapping bars do not imply that two choosers are alike, as scores are paired. The x axis is
+`federation.partition.alpha` if the sweep varies it, else the first numeric axis, else the first axis; the second one is
+the next. Every combination of further axes has its own panel, as a mean over different federations would be
+meaningless.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fedscout.engine.errors import LogError
 from fedscout.experiments.charts import curves, gain_map, winner_map
-from fedscout.experiments.reports.page_tables import Page, Picture, Section, Table
+from fedscout.experiments.reports.page_study import Page, Picture, Section, Table
 from fedscout.experiments.reports.sweep_console import sweep_table
 from fedscout.experiments.studies.run_folder import read_json
-from fedscout.experiments.sweeps.results import (
-    FEDAVG,
-    SEEDS,
-    TUNED,
-    Group,
-    Row,
-    axis_values,
-    compared_choosers,
-    groups_of,
-    layout_of,
-    measure_of,
-    points_of,
-)
+from fedscout.experiments.sweeps.run import LABELS, SEEDS, TUNED, Group, Row, compared_choosers, groups_of, measure_of
 from fedscout.experiments.sweeps.sweep import BINDING, value_text
 from fedscout.search.objective import MEASURES, UNLIKE, Measure
 
@@ -74,9 +74,6 @@ def _short(axis: str, axes: Sequence[str]) -> str:
 
 
 def _rows(path: Path) -> list[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as file:
             rows: list[Row] = file.read().to_pylist()
@@ -89,13 +86,13 @@ def _rows(path: Path) -> list[Row]:
 
 def _cells(groups: Sequence[Group], rows: Sequence[Row], measure: Measure) -> list[Cell]:
     """Return one row per group with a difference: its group, gain, and recommended strategy."""
-    choice = compared_choosers(rows)[-1] if compared_choosers(rows) else FEDAVG
+    choice = compared_choosers(rows)[-1:]
     cells = []
     for group in groups:
         gain = group.gain
         if gain is None:
             continue
-        chosen_rows = [row for row in rows if group.values.items() <= row.items() and row["chooser"] == choice]
+        chosen_rows = [row for row in rows if group.values.items() <= row.items() and row["chooser"] in choice]
         strategy = Counter(row["strategy"] for row in chosen_rows).most_common(1)[0][0]
         factor = measure.per_unit
         better = group.is_distinguished and gain.mean > 0
@@ -203,3 +200,58 @@ def _studies(rows: Sequence[Row], axes: Sequence[str]) -> Table:
         for name, row in per_study.items()
     ]
     return Table(("study", *seeds, "status", "trials", "time"), table_rows[:200], ("status",))
+
+
+PREFERRED_AXIS = "federation.partition.alpha"
+
+
+@dataclass(frozen=True)
+class PlotLayout:
+    """The axes along x and by colour, None if there is none; the others form panels."""
+
+    x: str | None
+    colour: str | None
+    panels: tuple[str, ...]
+
+
+def layout_of(values: Mapping[str, Sequence[Any]]) -> PlotLayout:
+    """Return the layout for axes with these distinct values, without the axes of seeds."""
+    varying = [axis for axis, distinct in values.items() if len(distinct) > 1]
+    numeric = [axis for axis in varying if all(_is_number(value) for value in values[axis])]
+    x_axis = PREFERRED_AXIS if PREFERRED_AXIS in numeric else next(iter([*numeric, *varying]), None)
+    rest = [axis for axis in varying if axis != x_axis]
+    return PlotLayout(x_axis, rest[0] if rest else None, tuple(rest[1:]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def axis_values(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """Return the distinct values of each axis: numbers ascending, anything else in the order of the groups."""
+    values = {}
+    for axis in groups[0].values if groups else ():
+        distinct = list(dict.fromkeys(group.values[axis] for group in groups))
+        values[axis] = sorted(distinct) if all(map(_is_number, distinct)) else distinct
+    return values
+
+
+def points_of(groups: Sequence[Group], layout: PlotLayout, measure: Measure) -> list[dict[str, Any]]:
+    """Return the means of a panel's groups, ordered along x, with their intervals within the measure's bounds."""
+    values = axis_values(groups)
+    bounds = measure.worst, measure.best
+    axes = [axis for axis in (layout.x, layout.colour) if axis is not None]
+    points = []
+    for group in sorted(groups, key=lambda group: [values[axis].index(group.values[axis]) for axis in axes]):
+        colour = [] if layout.colour is None else [f"{layout.colour.rpartition('.')[2]} {_text(group, layout.colour)}"]
+        for chooser, mean in group.accuracy.items():
+            ends = [mean.mean if end is None else end for end in (mean.low, mean.high)]
+            low, high = np.clip(ends, *bounds).tolist()
+            curve = ", ".join([LABELS[chooser], *colour])
+            step = _text(group, layout.x)
+            points.append({"step": step, "curve": curve, "mean": mean.mean, "low": low, "high": high})
+    return points
+
+
+def _text(group: Group, axis: str | None) -> str:
+    return "" if axis is None else value_text(group.values[axis])

@@ -19,28 +19,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from rich.console import Console
 from rich.text import Text
 
-from fedscout.engine.data.federation import Names
+from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.report import TITLES, CalibratedFinding, Finding, Verdict, verdicts
+from fedscout.detectors.statistics import standing
+from fedscout.engine.data.federation import Federation, Names
+from fedscout.engine.trials.record import Trial
 from fedscout.experiments.reports.console import WIDTH, bytes_text, paragraph, plain_table, seconds_text, show_path
 from fedscout.experiments.text import visible
 from fedscout.search.objective import ACCURACY, Measure
 from fedscout.search.recommenders.rules import DRAWN
-from fedscout.strategies import FedAvgSpec
+from fedscout.strategies import FedAvgSpec, StrategySpec
 from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from fedscout.detectors import HeterogeneityReport
-    from fedscout.detectors.report import CalibratedFinding, Verdict
-    from fedscout.engine.data.federation import Federation
-    from fedscout.engine.trials.record import Trial
     from fedscout.experiments.studies.workflow import FinishedStudy
     from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.confirmation.runs import TunedRate
     from fedscout.search.study import StudyOutcome
-    from fedscout.strategies import StrategySpec
 
 
 def headline(outcome: StudyOutcome) -> str:
@@ -62,8 +61,6 @@ COPIED = "No verdict: rows seem to depend on each other (see federation.group_co
 
 def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
     """Yield a line per verdict of a report, then notes on dependent rows and on what clients withhold."""
-    from fedscout.detectors.report import TITLES, verdicts
-
     all_verdicts = verdicts(report)
     for verdict in all_verdicts:
         answer, style = answer_of(verdict)
@@ -85,8 +82,6 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
 
 def show_diagnosis(console: Console, report: HeterogeneityReport) -> None:
     """Print the diagnosis, with a sentence per property present or not measured, and further findings."""
-    from fedscout.detectors.report import verdicts
-
     width = min(console.width, WIDTH)
     sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
     sentence_lines = [line for sentence in (*sentences, *report.beside) for line in paragraph(sentence, width)]
@@ -116,8 +111,6 @@ def answer_of(verdict: Verdict) -> tuple[str, str]:
 
 def verdict_strength(verdict: Verdict) -> tuple[float, str]:
     """Return how much of a bar a verdict fills, 0 or more, and its strength in words."""
-    from fedscout.detectors.report import Finding
-
     finding = verdict.decided_by
     if isinstance(finding, Finding):
         if finding.value is None:
@@ -133,8 +126,6 @@ def verdict_strength(verdict: Verdict) -> tuple[float, str]:
 
 
 def _effect_text(found: CalibratedFinding, effect: float) -> str:
-    from fedscout.detectors.statistics import standing
-
     if found.name == "feature_skew":
         return f"{effect:.2g} std. dev."
     if found.name == "label_skew":
@@ -362,8 +353,6 @@ def show_federation(console: Console, federation: Federation) -> None:
 
 def show_report(console: Console, report: HeterogeneityReport) -> None:
     """Print the diagnosis: one verdict per property, with the published rule below in dim text."""
-    from fedscout.detectors.report import verdicts
-
     console.print("\nDiagnosis", style="bold")
     table = plain_table(show_header=False, padding=(0, 1, 0, 0))
     for verdict in verdicts(report):
@@ -431,8 +420,6 @@ def _tuned_text(rate: TunedRate) -> str:
 
 def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
     """Print the verdict on the fresh seeds, in both views if they differ."""
-    import numpy as np
-
     from fedscout.search.confirmation.confirmation import difference_text
 
     clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
@@ -466,15 +453,9 @@ def trial_name(spec: StrategySpec, selection: str | None) -> str:
     return str(spec if selection is None else spec.with_values({SELECTION: selection}))
 
 
-def _score_text(value: float) -> str:
-    return f"{value:.4f}"
-
-
 DOWN, UP = "down per round", "up per round"
 INFORMATIVE: Mapping[str, Callable[[float], str]] = {
-    "mean score": _score_text,
-    "global model": _score_text,
-    "new client": _score_text,
+    **dict.fromkeys(("mean score", "global model", "new client"), "{:.4f}".format),
     DOWN: bytes_text,
     UP: bytes_text,
     "simulated time": seconds_text,

@@ -20,8 +20,7 @@ from fedscout.search.objective import Measure
 if TYPE_CHECKING:
     from fedscout.experiments.client_settings.request import TunedTable
     from fedscout.experiments.studies.workers import Display, Piece
-    from fedscout.experiments.sweeps.results import Group
-    from fedscout.experiments.sweeps.run import SweepOutcome
+    from fedscout.experiments.sweeps.run import Group, SweepOutcome
 
 
 NAMED = 2
@@ -100,7 +99,7 @@ def sweep_table(
     groups: Sequence[Group], measure: Measure, is_confirmed: bool
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return headings and rows of the means over seeds, one row per combination of values."""
-    from fedscout.experiments.sweeps.results import LABELS, TUNED
+    from fedscout.experiments.sweeps.run import LABELS, TUNED
     from fedscout.experiments.sweeps.sweep import value_text
 
     axes = list(groups[0].values) if groups else []

@@ -65,9 +65,15 @@ from pydantic import Field, field_validator, model_validator
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, Fault
-from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan, same_for_all, with_rows
-from fedscout.experiments.scenarios.effects import FeatureNoise
+from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult
+from fedscout.experiments.scenarios.effects import (
+    EffectRequest,
+    FeatureNoise,
+    ScenarioEffect,
+    ScenarioPlan,
+    same_for_all,
+    with_rows,
+)
 
 
 @dataclass(frozen=True)

@@ -31,48 +31,28 @@ from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import booleans_as_words, details, did_you_mean, shown
-from fedscout.experiments.partitions.base import Partitioner, PartitionRequest, PartitionResult
+from fedscout.experiments.partitions.labels import Partitioner, PartitionRequest, PartitionResult
 from fedscout.experiments.partitions.table import iid
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioEffect, ScenarioPlan
-from fedscout.experiments.scenarios.effects import (
-    DevicesEffect,
-    DropoutEffect,
-    FeatureDropEffect,
-    FeatureNoiseEffect,
-    FeatureScaleEffect,
-    GaussianUpdateEffect,
-    JpegEffect,
-    LatencyEffect,
-    LittleIsEnoughEffect,
-    ScaledUpdateEffect,
-    SignFlipEffect,
-)
-from fedscout.experiments.scenarios.labels import (
-    ClassSkewEffect,
-    ConceptShiftEffect,
-    CorruptedEffect,
-    LabelFlipEffect,
-    PoisoningEffect,
-    label_skew,
-)
+from fedscout.experiments.scenarios import effects, labels
+from fedscout.experiments.scenarios.effects import EffectRequest, ScenarioEffect, ScenarioPlan
 
 _MEMBERS: tuple[type[ScenarioEffect], ...] = (
-    FeatureNoiseEffect,
-    LabelFlipEffect,
-    PoisoningEffect,
-    CorruptedEffect,
-    FeatureDropEffect,
-    FeatureScaleEffect,
-    JpegEffect,
-    ConceptShiftEffect,
-    ClassSkewEffect,
-    SignFlipEffect,
-    ScaledUpdateEffect,
-    GaussianUpdateEffect,
-    LittleIsEnoughEffect,
-    LatencyEffect,
-    DevicesEffect,
-    DropoutEffect,
+    effects.FeatureNoiseEffect,
+    labels.LabelFlipEffect,
+    labels.PoisoningEffect,
+    labels.CorruptedEffect,
+    effects.FeatureDropEffect,
+    effects.FeatureScaleEffect,
+    effects.JpegEffect,
+    labels.ConceptShiftEffect,
+    labels.ClassSkewEffect,
+    effects.SignFlipEffect,
+    effects.ScaledUpdateEffect,
+    effects.GaussianUpdateEffect,
+    effects.LittleIsEnoughEffect,
+    effects.LatencyEffect,
+    effects.DevicesEffect,
+    effects.DropoutEffect,
 )
 
 EFFECTS: Mapping[str, type[ScenarioEffect]] = {member.model_fields["kind"].default: member for member in _MEMBERS}
@@ -133,7 +113,7 @@ def _fault(location: tuple[int | str, ...], text: str, item: Any) -> InitErrorDe
     return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=location, input=item)
 
 
-def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> ScenarioPlan:
+def stack_effects(stack: Sequence[ScenarioEffect], request: EffectRequest) -> ScenarioPlan:
     """Return the combined plan of all effects; the facts of each are recorded under `effects`.
 
     A client's data pass through the effects that select it in their order, and so does its update. If several effects
@@ -141,7 +121,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     client is affected if any effect changes its data or update.
 
     Args:
-        effects: Effects in order.
+        stack: Effects in order.
         request: The federation before any of them.
 
     Raises:
@@ -149,7 +129,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     """
     faults = [
         fault.below(f"federation.scenario.{place}")
-        for place, effect in enumerate(effects)
+        for place, effect in enumerate(stack)
         for fault in effect.faults(request)
     ]
     if faults:
@@ -162,7 +142,7 @@ def stack_effects(effects: Sequence[ScenarioEffect], request: EffectRequest) -> 
     records: dict[int, dict[str, Any]] = {}
     num_preceding: Counter[str] = Counter()
     partition: Partition | None = None
-    for place, effect in sorted(enumerate(effects), key=lambda placed: not placed[1].changes_partition):
+    for place, effect in sorted(enumerate(stack), key=lambda placed: not placed[1].changes_partition):
         effect_request = replace(request, occurrence=num_preceding[effect.kind])
         num_preceding[effect.kind] += 1
         clients = effect.chosen(effect_request)
@@ -216,43 +196,43 @@ class PublishedScenario:
 
     def plan(self, deal: PartitionResult, request: EffectRequest) -> ScenarioPlan:
         """Return the plan for the clients of a partition; clients that any effect selects count as affected."""
-        effects = self.effects
+        stack = self.effects
         if self.in_turn:
-            turns = [tuple(range(turn, request.num_clients, len(effects))) for turn in range(len(effects))]
-            effects = tuple(
+            turns = [tuple(range(turn, request.num_clients, len(stack))) for turn in range(len(stack))]
+            stack = tuple(
                 effect.model_copy(update={"clients": clients})
-                for effect, clients in zip(effects, turns, strict=True)
+                for effect, clients in zip(stack, turns, strict=True)
                 if clients
             )
-        plan = stack_effects(effects, request)
+        plan = stack_effects(stack, request)
         affected = {*deal.affected_clients, *plan.affected_clients, *plan.transforms}
-        return replace(plan, affected_clients=tuple(sorted(affected)), facts=plan.facts if effects else {})
+        return replace(plan, affected_clients=tuple(sorted(affected)), facts=plan.facts if stack else {})
 
 
 BEARING_SCENARIOS: Mapping[str, PublishedScenario] = {
     scenario.name: scenario
     for scenario in (
         PublishedScenario("iid"),
-        PublishedScenario("label_skew", partition_rows=label_skew),
+        PublishedScenario("label_skew", partition_rows=labels.label_skew),
         PublishedScenario(
             "feature_skew",
             (
-                FeatureNoiseEffect(std=0.1),
-                FeatureNoiseEffect(std=0.5),
-                FeatureNoiseEffect(mean=1.0, std=0.1),
-                FeatureNoiseEffect(mean=-0.1, std=0.1),
+                effects.FeatureNoiseEffect(std=0.1),
+                effects.FeatureNoiseEffect(std=0.5),
+                effects.FeatureNoiseEffect(mean=1.0, std=0.1),
+                effects.FeatureNoiseEffect(mean=-0.1, std=0.1),
             ),
             in_turn=True,
         ),
-        PublishedScenario("noisy_labels", (LabelFlipEffect(rate=0.3),)),
-        PublishedScenario("label_poisoning", (PoisoningEffect(),)),
-        PublishedScenario("corrupted_client", (CorruptedEffect(),)),
+        PublishedScenario("noisy_labels", (labels.LabelFlipEffect(rate=0.3),)),
+        PublishedScenario("label_poisoning", (labels.PoisoningEffect(),)),
+        PublishedScenario("corrupted_client", (labels.CorruptedEffect(),)),
     )
 }
 
-_SKEWED = ClassSkewEffect(clients=0.3, share=0.8)
-_NOISY = LabelFlipEffect(clients="all", alpha=15, beta=85)
-_SLOW = LatencyEffect(clients="all", shift_seconds=1, mean_seconds=10, per_row=True)
+_SKEWED = labels.ClassSkewEffect(clients=0.3, share=0.8)
+_NOISY = labels.LabelFlipEffect(clients="all", alpha=15, beta=85)
+_SLOW = effects.LatencyEffect(clients="all", shift_seconds=1, mean_seconds=10, per_row=True)
 
 SCENARIOS: Mapping[str, PublishedScenario] = {
     **BEARING_SCENARIOS,

@@ -379,9 +379,7 @@ def _objective(config: StudyConfig, federation: Federation | None) -> Objective:
 
 def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
     """Return the bytes that plain FedAvg sends and receives per round."""
-    from fedscout.engine.models.flat import new_model  # torch, which others do without
-
-    num_values = new_model(federation.model, seed=0).layout.size
+    num_values = driver_facts(federation).layout.size
     return float(2 * BYTES_A_VALUE * num_values * config.training.num_sampled(federation.num_seen))
 
 

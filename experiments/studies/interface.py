@@ -25,19 +25,21 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedscout.detectors import HeterogeneityReport
+from fedscout.engine.data.federation import Federation as BuiltFederation
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.ray import prepare_environment
 from fedscout.engine.text import Markup, curve, interval, paragraph, shaded_cell, table
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.config import config_of
+from fedscout.experiments.config import StudyConfig, config_of
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.own_table import dataset_from_own_table
+from fedscout.experiments.data.own import dataset_from_own_table, dataset_of_rows
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.tables import quantity_target
 from fedscout.experiments.description import Description, describe_federation, holdings_of
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.federation_config import GIVEN
+from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.result import rounds_of
 from fedscout.experiments.studies.run_folder import default_folder
 from fedscout.experiments.studies.workflow import SILENT, STAGES, Display, Stage
@@ -46,10 +48,6 @@ from fedscout.search.ledger import StudyEvents
 
 if TYPE_CHECKING:
     import datasets
-
-    from fedscout.engine.data.federation import Federation as BuiltFederation
-    from fedscout.experiments.config import StudyConfig
-    from fedscout.experiments.studies.workflow import FinishedStudy
 
 
 MOST_CLIENTS = 40
@@ -254,11 +252,9 @@ class Federation:
         Raises:
             UserError: If a setting is wrong.
         """
-        from fedscout.experiments.studies.workflow import run_detection
-
         config = self._config(**sections)
         with notebook_progress() as display:
-            return run_detection(config, display, federation=self._built_for(config))[1]
+            return workflow.run_detection(config, display, federation=self._built_for(config))[1]
 
     def _config(self, **sections: Any) -> StudyConfig:
         fixed = [name for name in self._sections if name in sections]
@@ -367,13 +363,11 @@ def study(
     Raises:
         UserError: If the request can't be fulfilled.
     """
-    from fedscout.experiments.studies.workflow import run_workflow
-
     config = federation._config(**sections)
     config = config if detection_first else config.without_diagnosis()
     folder = Path(out) if out is not None else federation._folder(config)
     with notebook_progress() as display:
-        finished: FinishedStudy = run_workflow(
+        finished = workflow.run_workflow(
             config,
             folder,
             display,
@@ -398,14 +392,12 @@ def train(
     Raises:
         UserError: If the request can't be fulfilled.
     """
-    from fedscout.experiments.studies.workflow import run_training
-
     kind = {"kind": strategy} if isinstance(strategy, str) else dict(strategy)
     config = federation._config(strategy=kind, **sections)
     folder = Path(out) if out is not None else federation._folder(config)
     built = federation._built_for(config)
     with notebook_progress() as display:
-        _, trial, folder = run_training(config, folder, display, search_path=user_folders(), federation=built)
+        _, trial, folder = workflow.run_training(config, folder, display, search_path=user_folders(), federation=built)
     numbers = pd.RangeIndex(1, trial.num_rounds + 1, name="round")
     return TrainedStrategy(folder, trial.summary(), pd.DataFrame(rounds_of(trial), index=numbers))
 
@@ -429,8 +421,6 @@ def _dataset_from(data: Any, request: DatasetRequest) -> Dataset:
 
 def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
     import datasets
-
-    from fedscout.experiments.data.own import dataset_of_rows
 
     if not isinstance(data, datasets.Dataset):
         raise DataError.of("data", "be one split of a data set (datasets.Dataset)", f"a {type(data).__name__}")

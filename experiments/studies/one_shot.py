@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -298,3 +298,8 @@ def language_model(config: StudyConfig, folder: Path | None) -> Iterator[Languag
     transcript = None if folder is None else Transcript(folder / TRANSCRIPT)
     with RecordedChat(config.recommender, transcript) as chat:
         yield LanguageModel(chat, config.recommender, config.seed)
+
+
+def model_of_search(config: StudyConfig, folder: Path) -> AbstractContextManager[LanguageModel | None]:
+    """Return a context manager of the language model that a study's search asks, or of None."""
+    return language_model(config, folder) if config.search.kind in ASKS_A_LANGUAGE_MODEL else nullcontext()

@@ -23,7 +23,7 @@ import logging
 import platform
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from fedscout.engine.runtime.files import (
     remove_unfinished,
     write_atomically,
 )
+from fedscout.engine.trials.log import read_columns
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import QUANTITIES
@@ -173,6 +174,20 @@ def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> No
         raise LogError.of("--out", must, f"{path} with {', '.join(others[:5])}{remark}")
 
 
+def measurement_folder(out: Path, own: Collection[str]) -> AbstractContextManager[GridFolder]:
+    """Return a context manager that yields the locked folder of a measurement, new or of an earlier run.
+
+    Args:
+        out: The folder.
+        own: Names of the files that a measurement leaves there besides its trials.
+
+    Raises:
+        LogError: If it holds anything else, is not writable or is in use.
+    """
+    refuse_others(out.absolute(), [STUDIES, *own])
+    return locked_folder(out)
+
+
 class RunFolder(GridFolder):
     """The locked folder of a study."""
 
@@ -270,8 +285,6 @@ def stored_claim(path: Path) -> dict[str, Any] | None:
 
 def _log_matches(path: Path, config: StudyConfig) -> bool:
     """Whether there is a log whose readable trials all have this configuration."""
-    from fedscout.engine.trials.log import read_columns
-
     rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
     return {row["config_hash"] for row in rows} == {config.digest()}
 

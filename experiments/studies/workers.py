@@ -38,9 +38,10 @@ from typing import Any, Literal, NamedTuple
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UnreachableModelError, UserError
 from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made
+from fedscout.engine.runtime.ray import ray_runtime
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import FOLDER_VARIABLE, START_VARIABLE
-from fedscout.experiments.studies.run_folder import GridFolder
+from fedscout.experiments.studies.run_folder import GridFolder, federation_code, strategy_code, versions
 from fedscout.experiments.studies.runner import num_processors
 from fedscout.search.config import ONE_SHOT
 
@@ -186,7 +187,6 @@ def differing(configs: Sequence[StudyConfig]) -> list[StudyConfig]:
 def what_studies_rest_on(configs: Sequence[StudyConfig]) -> list[Any]:
     """Return the versions, and for each study digests of data and user code, or why it can't run here."""
     from fedscout.experiments.federation import build_federation, data_digest
-    from fedscout.experiments.studies.run_folder import federation_code, strategy_code, versions
 
     dependencies: list[Any] = [versions()]
     for config in configs:
@@ -493,6 +493,18 @@ class WorkerPool:
             else:
                 self._ray.kill(worker)
 
+    def share(self, configs: Sequence[StudyConfig], parallel: int | None, on_gpus: bool) -> Share:
+        """Return how many of these studies run in parallel, and on how many hosts each.
+
+        Raises:
+            ConfigurationError: If more parallel studies are requested than there are CPUs or GPUs for.
+        """
+        if on_gpus:
+            return share_gpus(parallel)
+        timed = any(config.training.has_time_limit for config in configs)
+        there, num_hosts = cluster_cpus(self._ray, self.nodes), configs[0].engine.num_hosts
+        return share_out(there, len(configs), num_hosts, parallel, timed)
+
     def storage_for(self, folder: Path, witness: Path) -> NodeStorage | None:
         """Return the storage of a folder of the command's node; None if all nodes see the folder.
 
@@ -630,8 +642,6 @@ def run_pieces(
             display.begun(position)
             yield position, work(*shared, *piece)
         return
-    from fedscout.engine.runtime.ray import ray_runtime
-
     with ray_runtime(engine, verbose) as ray, closing(WorkerPool(ray, search_path)) as pool:
         num_parallel = min(len(pieces), parallel or cluster_cpus(ray).driver_cpus)
         stored = [ray.put(argument) for argument in shared]

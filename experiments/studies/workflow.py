@@ -51,14 +51,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.searchers.llm import opening_messages
-from fedscout.search.study import (
-    ASKS_A_LANGUAGE_MODEL,
-    StudyOutcome,
-    check_search,
-    planned_space,
-    run_study,
-    study_space,
-)
+from fedscout.search.study import StudyOutcome, check_search, planned_space, run_study, study_space
 from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
@@ -153,9 +146,7 @@ class Pipeline:
         cohort = cohort_of(self.config, self.federation.num_seen)
         if LAYERS.isdisjoint(name for each in named_classes(self.config.named_strategies) for name in each.requires):
             return cohort
-        from fedscout.engine.models.flat import new_model  # torch, which others do without
-
-        return replace(cohort, layers=new_model(self.federation.model, seed=0).layout.layers)
+        return replace(cohort, layers=checks.driver_facts(self.federation).layout.layers)
 
     @contextmanager
     def place(self, num_rounds: int, trials: RunFolder | None = None, parallel: int = 1) -> Iterator[LazyRunner]:
@@ -425,8 +416,7 @@ def run_workflow(
             start = None
             if compare is not None and report is not None:
                 start = compare(report, study_space(config.search, ledger.facts))
-            asks = config.search.kind in ASKS_A_LANGUAGE_MODEL
-            with one_shot.language_model(config, folder.path) if asks else nullcontext() as model:
+            with one_shot.model_of_search(config, folder.path) as model:
                 recommendation = None
                 if config.search.kind == ONE_SHOT:
                     recommendation, report = pipeline.one_shot(runner, folder, ledger.facts)

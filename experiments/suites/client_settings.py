@@ -42,24 +42,10 @@ from fedscout.experiments.client_settings.proxies import (
     proxy_data,
     synthetic_rows,
 )
-from fedscout.experiments.client_settings.tuning import (
-    CellResult,
-    CellTuning,
-    Setting,
-    plan_cells,
-    search_setting,
-    tune_table,
-)
+from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, Setting, search_setting, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
-from fedscout.experiments.grids.cells import (
-    CellContext,
-    CellValues,
-    best_round,
-    chance_level,
-    failures_of,
-    split_ratio,
-)
+from fedscout.experiments.grids.cells import CellContext, CellValues, best_round, chance_level, failures_of, split_ratio
 from fedscout.experiments.grids.experiment import Cell, Settings, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
 from fedscout.experiments.studies.workers import Display
@@ -75,8 +61,6 @@ PROXY_ROUNDS = 20
 VALIDATION_SHARE = 0.2
 UNIFORM = FedAvgSpec(sample_scaling="uniform")
 """With a table all clients have equal weights, and so they do when one setting is tuned for all."""
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -112,7 +96,7 @@ class SettingsTuning:
     runner: FederationRunner
     seed: int
     out: Path
-    note: Note = lambda _: None
+    note: Callable[[str], None] = lambda _: None
 
     @cached_property
     def config(self) -> StudyConfig:
@@ -168,10 +152,9 @@ class SettingsTuning:
             cells: Their positions.
             known: Tuned cells whose settings are tried first.
         """
-        folder = self.out / TABLES
-        planned = plan_cells(tuning, cells, folder, {place: result.setting for place, result in (known or {}).items()})
-        display = Display(ended=lambda position: self.note(f"  cell {planned[position].folder.name}"))
-        return tune_table(tuning, planned, folder, display)
+        texts = [f"  cell of {cell.num_classes} classes and {cell.quantity} rows" for cell in cells]
+        display = Display(ended=lambda position: self.note(texts[position]))
+        return tune_table(tuning, cells, self.out / TABLES, display, known)
 
     def tuned_for_all(self) -> tuple[Setting, int]:
         """Return the one setting that is best on the clients' validation rows, and the steps of clients."""

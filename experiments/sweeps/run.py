@@ -1,42 +1,47 @@
-"""Execution of a sweep: finished studies are read, the others are run, and all results are written.
+"""Execution of a sweep and its results: finished studies are read, the others are run, and all are put in one table.
 
 read_sweep ─► open_sweep_folder ─► finished? ─► workers on one Ray, or this process ─► table, summary
+
+The tidy table has one row per study and chooser, with all columns in every row. A chooser is a way to pick a strategy:
+plain FedAvg, FedAvg at its best client learning rate, the best of the search, and the challenger, which is the best of
+the search other than FedAvg and is confirmed on fresh seeds. A study that did not complete is one row without a
+chooser.
+
+Studies that differ only in a seed form a group. They partition, split and train on rows of one data set, so their
+interval is that for new data (`fedscout.search.confirmation.intervals`): with S the standard deviation of s studies'
+values, each a mean over c seeds of its own, S² is 1/c of the variance of one seed, which gives (1/s + c n_test/n_train)
+S². A group of a single study has that study's own interval. Neither interval covers other data sets of the same kind,
+and both are clipped to the bounds of the measure.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from fedscout.detectors import HeterogeneityReport
+from fedscout.detectors.report import verdicts
 from fedscout.engine.runtime.files import LOCK, Storage, refresh, storage_of
+from fedscout.engine.runtime.ray import ray_runtime
+from fedscout.engine.trials.log import read_columns
+from fedscout.experiments.config import planned_trials
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.run_folder import has_changed_since
-from fedscout.experiments.studies.workers import (
-    Display,
-    End,
-    Piece,
-    WorkerPool,
-    cluster_cpus,
-    driver_nodes,
-    run_pieces,
-    share_gpus,
-    share_out,
-    with_share,
-)
-from fedscout.experiments.sweeps.results import (
-    Group,
-    ended_study,
-    groups_of,
-    measure_of,
-    table_of,
-    write_table,
-)
+from fedscout.experiments.studies.workers import Display, End, Piece, WorkerPool, driver_nodes, run_pieces, with_share
 from fedscout.experiments.sweeps.sweep import (
     GridConfiguration,
     Sweep,
@@ -46,11 +51,341 @@ from fedscout.experiments.sweeps.sweep import (
     open_sweep_folder,
     run_one,
     run_stored,
+    value_text,
+)
+from fedscout.search.confirmation.intervals import (
+    UNBOUNDED,
+    Bounds,
+    PairedDifference,
+    SequentialDesign,
+    mean_score,
+    paired_difference,
+    tested_to_trained,
 )
 from fedscout.search.objective import UNLIKE, Measure
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+Row = dict[str, Any]
+
+FEDAVG, BEST, CHALLENGER, TUNED = "fedavg", "search best", "challenger", "tuned fedavg"
+LABELS: Mapping[str, str] = {
+    FEDAVG: "FedAvg",
+    TUNED: "FedAvg, tuned rate",
+    BEST: "best of the search",
+    CHALLENGER: "chosen by the search",
+}
+"""Display name of each chooser."""
+
+TABLE_COLUMNS: Mapping[str, str] = {
+    "study": "string",
+    "path": "string",
+    "config_hash": "string",
+    "status": "string",
+    "error": "string",
+    "chooser": "string",
+    "strategy": "string",
+    "parameters": "string",
+    "learning_rate": "float64",
+    "measure": "string",
+    "smallest_score": "float64",
+    "largest_score": "float64",
+    "fitness": "float64",
+    "accuracy": "float64",
+    "accuracy_own": "float64",
+    "accuracy_clean": "float64",
+    "accuracy_low": "float64",
+    "accuracy_high": "float64",
+    "num_confirmation_seeds": "int64",
+    "test_to_train": "float64",
+    "difference": "float64",
+    "difference_low": "float64",
+    "difference_high": "float64",
+    "gain": "float64",
+    "gain_low": "float64",
+    "gain_high": "float64",
+    "verdict": "string",
+    **{
+        f"{name}{rule}": kind
+        for name in ("label_skew", "feature_skew", "outliers")
+        for rule, kind in (("", "float64"), ("_detected", "bool"), ("_published", "bool"))
+    },
+    "outlier_clients": "string",
+    "num_clients": "int64",
+    "num_trials": "int64",
+    "num_failed_trials": "int64",
+    "seconds": "float64",
+    "trial_seconds": "float64",
+}
+"""Name and type of every column beside those of the axes; docs/sweep.md says what they mean."""
+
+
+def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepStudy:
+    """Return an ended study with its table rows; paths are relative to the sweep's folder."""
+    path = folder.study(one)
+    shared: Row = {
+        **one.setting,
+        "study": path.name,
+        "path": path.relative_to(folder.path).as_posix(),
+        "config_hash": one.digest,
+        "status": end.status,
+        "error": end.error,
+    }
+    result = folder.result(one) if end.status == "completed" else None
+    if result is None:
+        return SweepStudy(one, path, end, (shared,))
+    one = replace(one, config=one.config.with_task(result["config"]["federation"]["task"] == "regression"))
+    measure = measure_of_study(one.config)
+    trials, _ = read_columns(path / "trials", ["trial", "status", "seconds"])
+    shared |= _findings(result) | {
+        "measure": measure.name,
+        "smallest_score": measure.worst,
+        "largest_score": measure.best,
+        "num_clients": result["federation"]["num_clients"],
+        "num_trials": len(trials),
+        "num_failed_trials": sum(trial["status"] == "failed" for trial in trials),
+        "seconds": result["timings"]["seconds"]["total"],
+        "trial_seconds": sum(trial["seconds"] for trial in trials),
+    }
+    return SweepStudy(one, path, end, tuple(shared | choice for choice in _choices(result)))
+
+
+def _findings(result: Mapping[str, Any]) -> Row:
+    """Return the published indices and the decisions of both rules; a verdict is calibrated where possible."""
+    if result["report"] is None:
+        return {}
+    report = HeterogeneityReport.model_validate(result["report"])
+    row: Row = {}
+    for published, verdict in zip(report.findings, verdicts(report), strict=True):
+        row |= {
+            published.name: published.value,
+            f"{published.name}_detected": verdict.detected if verdict.measured else None,
+            f"{published.name}_published": published.detected if published.measured else None,
+        }
+        if published.name == "outliers":
+            row["outlier_clients"] = json.dumps(list(verdict.decided_by.flagged_clients))
+    return row
+
+
+def _choices(result: Mapping[str, Any]) -> list[Row]:
+    """Return one row per chooser: its choice and the choice's scores."""
+    confirmation = result["confirmation"] or {"contestants": []}
+    config = result["config"]
+    test_to_train = tested_to_trained(config["training"]["test_fraction"], config["search"]["validation_fraction"])
+    contestants = {candidate["role"]: candidate for candidate in confirmation["contestants"]}
+    baseline, best, tuned = result["baseline"], result["best"], result["tuned_baseline"]
+    others = [trial for trial in result["trials"] if trial["phase"] == "search" and trial["status"] == "completed"]
+    challenger = _picked(others, contestants.get("challenger"))
+    best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"
+    tuned_role = "tuned-fedavg" if "tuned-fedavg" in contestants else "fedavg"  # whose rate was the best
+    picks = ((FEDAVG, baseline, "fedavg"), (TUNED, tuned, tuned_role), (BEST, best, best_role))
+    rows = []
+    for chooser, trial, role in (*picks, (CHALLENGER, challenger, "challenger")):
+        if trial is None:
+            continue
+        row: Row = {"chooser": chooser, **{key: trial[key] for key in ("strategy", "learning_rate", "fitness")}}
+        row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": test_to_train}
+        if role in contestants:
+            row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
+        rows.append(row)
+    return rows
+
+
+def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the search trial with the configuration that was confirmed; without one, the best trial."""
+    keys = ("strategy", "parameters")
+    same = [trial for trial in searched if pick is not None and all(trial[key] == pick[key] for key in keys)]
+    return max(same or searched, key=lambda trial: float(trial["fitness"]), default=None)
+
+
+def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
+    """Return the accuracy on the fresh seeds and its paired differences, for new data.
+
+    A difference is from FedAvg; a gain from the stronger of FedAvg and tuned FedAvg, on which the verdict is based.
+    """
+    view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
+    measure = Measure.model_validate(confirmation.get("measure", {}))
+    score = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
+    row: Row = {
+        **_interval("accuracy", score),
+        "accuracy_own": float(np.mean(contestant["own"])),
+        "accuracy_clean": float(np.mean(contestant["clean"])),
+        "num_confirmation_seeds": len(contestant[view]),
+    }
+    if contestant["role"] == "challenger":
+        for name, against in (("difference", "fedavg"), ("gain", confirmation["reference"])):
+            row |= _interval(name, PairedDifference.model_validate(confirmation["versus"][against][view]))
+        row["verdict"] = confirmation["verdict"]
+    elif contestant["role"] != "fedavg":
+        difference = paired_difference(
+            contestant[view],
+            fedavg[view],
+            resolution=design.resolution,
+            test_to_train=design.test_to_train,
+            span=design.span,
+        )
+        row |= _interval("difference", difference)
+    return row
+
+
+def _interval(name: str, difference: PairedDifference) -> Row:
+    return {name: difference.mean, f"{name}_low": difference.low, f"{name}_high": difference.high}
+
+
+def table_of(sweep: Sweep, studies: Sequence[SweepStudy]) -> pa.Table:
+    """Return the table of studies in the order of the grid: the axes' columns first."""
+    axes = {key: axis_type([one.setting[key] for one in sweep.configurations]) for key in sweep.axes}
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in {**axes, **TABLE_COLUMNS}.items()])
+    rows = [dict(row) for study in studies for row in study.rows]
+    for row in rows:
+        texts = [key for key, kind in axes.items() if kind == "string" and row[key] is not None]
+        row.update({key: value_text(row[key]) for key in texts})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def axis_type(values: Sequence[Any]) -> str:
+    """Return the type of an axis's column: the common type of its values, else string."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return "float64"
+    return {bool: "bool", int: "int64", float: "float64"}.get(kinds.pop(), "string") if len(kinds) == 1 else "string"
+
+
+def write_table(table: pa.Table, folder: SweepFolder) -> None:
+    """Write `table.parquet` and `table.csv`."""
+    folder.write("table.parquet", lambda path: pq.write_table(table, path))
+    folder.write("table.csv", lambda path: csv.write_csv(table, path))
+
+
+SEEDS = ("seed", "federation.seed")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over `count` studies with its 95 % interval; None if a single study has no interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Studies that differ only in seeds.
+
+    Attributes:
+        values: The value of each other axis.
+        num_studies: Studies in the group, whatever their status.
+        num_completed: Studies in the group that completed.
+        accuracy: Of each compared chooser, in the order of `compared_choosers`.
+        difference: Of the search's choice from FedAvg; None if the search found nothing but FedAvg.
+        gain: Of the search's choice over the stronger of FedAvg and tuned FedAvg in each study; None likewise.
+        num_better: Studies whose choice is significantly better than the reference.
+        is_distinguished: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
+        detected: Studies in which each property was detected, by the verdict.
+    """
+
+    values: Mapping[str, Any]
+    num_studies: int
+    num_completed: int
+    accuracy: Mapping[str, Mean]
+    difference: Mean | None
+    gain: Mean | None
+    num_better: int
+    is_distinguished: bool
+    detected: Mapping[str, int]
+
+
+def measure_of(rows: Sequence[Row]) -> str:
+    """Return the column that compares choosers: `accuracy` if any study has fresh seeds, else `fitness`."""
+    return "accuracy" if any(row["accuracy"] is not None for row in rows) else "fitness"
+
+
+def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the compared choosers: FedAvg, tuned FedAvg if there is any, and the search's choice.
+
+    On fresh seeds, the search's choice is the challenger. Without them it is the best of the search, whose score is
+    biased upwards as the maximum of several scores on one seed.
+    """
+    present = {row["chooser"] for row in rows}
+    choice = CHALLENGER if measure_of(rows) == "accuracy" else BEST
+    return tuple(chooser for chooser in (FEDAVG, TUNED, choice) if chooser in present)
+
+
+def mean_of(values: Sequence[float], test_to_train: float = 0.0, bounds: Bounds = UNBOUNDED) -> Mean:
+    """Return the mean of at least one value with its interval; see `mean_score`."""
+    interval = mean_score(values, test_to_train=test_to_train, bounds=bounds)
+    return Mean(interval.mean, interval.low, interval.high, len(values))
+
+
+def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:
+    """Return the groups of a table's rows, in its order; `axes` includes those of seeds."""
+    group_axes = [axis for axis in axes if axis not in SEEDS]
+    members: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        members.setdefault(tuple(row[axis] for axis in group_axes), []).append(row)
+    measure, choosers = measure_of(rows), compared_choosers(rows)
+    return [
+        _group(dict(zip(group_axes, key, strict=True)), group_rows, measure, choosers)
+        for key, group_rows in members.items()
+    ]
+
+
+def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, choosers: Sequence[str]) -> Group:
+    scored: dict[str, dict[str, Row]] = {
+        chooser: {row["study"]: row for row in rows if row["chooser"] == chooser and row[measure] is not None}
+        for chooser in choosers
+    }
+    fedavg, choice = scored.get(FEDAVG, {}), scored.get(choosers[-1], {}) if choosers else {}
+    tuned, studies = scored.get(TUNED, {}), {row["study"]: row for row in rows}.values()
+    paired = [(choice[study], fedavg[study], tuned.get(study, fedavg[study])) for study in choice if study in fedavg]
+    difference = _mean_difference([(ours, plain) for ours, plain, _ in paired], measure, "difference")
+    stronger = [(ours, max(references, key=itemgetter(measure))) for ours, *references in paired]
+    gain = _mean_difference(stronger, measure, "gain") if tuned else difference
+    (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
+    differs = gain is not None and gain.low is not None and gain.high is not None and not gain.low <= 0 <= gain.high
+    detectors = ("label_skew", "feature_skew", "outliers")
+    return Group(
+        values=values,
+        num_studies=len(studies),
+        num_completed=sum(row["status"] == "completed" for row in studies),
+        accuracy={chooser: _accuracy([*of.values()], measure) for chooser, of in scored.items() if of},
+        difference=difference,
+        gain=gain,
+        num_better=[verdict, *more].count("better"),
+        is_distinguished=differs if more or verdict is None else verdict in ("better", "worse"),
+        detected={name: sum(bool(row[f"{name}_detected"]) for row in studies) for name in detectors},
+    )
+
+
+def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
+    if len(rows) == 1 and measure == "accuracy":
+        return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
+    return mean_of([row[measure] for row in rows], _test_to_train(rows), _bounds(rows[0]))
+
+
+def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
+    """Return the mean difference of the choice from another chooser; `column` has that of a single study."""
+    if not pairs:
+        return None
+    first = pairs[0][0]
+    if len(pairs) == 1 and first.get(column) is not None:
+        return Mean(first[column], first[f"{column}_low"], first[f"{column}_high"], 1)
+    least, most = _bounds(first)
+    differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
+    return mean_of(differences, _test_to_train([ours for ours, _ in pairs]), (least - most, most - least))
+
+
+def _bounds(row: Row) -> Bounds:
+    """Return the smallest and the largest possible score of a study, infinite where unknown."""
+    least, most = row["smallest_score"], row["largest_score"]
+    return -math.inf if least is None else least, math.inf if most is None else most
+
+
+def _test_to_train(rows: Sequence[Row]) -> float:
+    """Return the mean n_test / n_train in units of a study's variance (see the module docstring)."""
+    terms = [(row["test_to_train"] or 0.0) * (row["num_confirmation_seeds"] or 1) for row in rows]
+    return sum(terms) / len(terms)
+
 
 TABLE_SECONDS = 60.0
 """Seconds between writes of the table while studies run."""
@@ -103,8 +438,6 @@ def run_sweep(
     Raises:
         UserError: If the folder can't be used, Ray can't be reached, or `parallel` is too large.
     """
-    from fedscout.experiments.config import planned_trials
-
     display, configurations = display or Display(), sweep.configurations
     with open_sweep_folder(out, sweep) as folder:
         studies = _known(folder, sweep)
@@ -157,18 +490,12 @@ def _run_all(
         studies = [(one.config, folder.study(one), verbose, search_path) for one in pending]
         yield from run_pieces(engine, run_one, studies, parallel, display)
         return
-    from fedscout.engine.runtime.ray import ray_runtime
-
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
-        on_gpus = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1).on_gpu
+        device = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1)
         pool = stack.enter_context(closing(WorkerPool(ray, search_path, driver_nodes(ray, configs))))
         pool.drop_differing_nodes([with_share(config, 0) for config in configs])
-        if on_gpus:
-            share = share_gpus(parallel)
-        else:
-            timed = any(config.training.has_time_limit for config in configs)
-            share = share_out(cluster_cpus(ray, pool.nodes), len(pending), engine.num_hosts, parallel, timed)
+        share = pool.share(configs, parallel, device.on_gpu)
         sweep_storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
 
         def storage(study: Path) -> Storage | None:

@@ -140,28 +140,19 @@ def _check_order(path: Path, rows: pa.Table) -> None:
         )
 
 
-def load_bearing_faults(request: DatasetRequest) -> Dataset:
-    """Load the data set without the columns that identify the rig; the label is `Fault`."""
-    return _load_faults("bearing_faults", KEPT, request)
-
-
-def load_bearing_faults_all(request: DatasetRequest) -> Dataset:
-    """Load the data set with all nine columns, as in published results; the label is `Fault`."""
-    return _load_faults("bearing_faults_all", (*KEPT, *DROPPED), request)
-
-
-def _load_faults(name: str, columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
+def load_faults(columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
+    """Load these columns of the data set; the label is `Fault`."""
     import pyarrow as pa
 
     choose_label(request, (FAULT,), client=None)
     tables = []
-    for path in locate(name, FAULT_FILES, BEARING, request.folder):
+    for path in locate(request.dataset, FAULT_FILES, BEARING, request.folder):
         rows = read_csv(path, delimiter=",", limits=request.limits)
         require_columns(path, rows, (*columns, FAULT))
         tables.append(rows.select([*columns, FAULT]))
     table = pa.concat_tables(tables)
     facts = {"num_dropped_rows": 0, "dropped_columns": tuple(column for column in DROPPED if column not in columns)}
-    dataset = dataset_from_table(name, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)
+    dataset = dataset_from_table(request.dataset, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)
     return replace(dataset, series=SERIES)
 
 

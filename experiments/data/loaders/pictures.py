@@ -119,17 +119,8 @@ CIFAR100 = CifarFiles(
 )
 
 
-def load_cifar10(request: DatasetRequest) -> Dataset:
-    """Load CIFAR-10; the label is `class`."""
-    return _load_cifar(request, CIFAR10)
-
-
-def load_cifar100(request: DatasetRequest) -> Dataset:
-    """Load CIFAR-100; the label is `fine_label`, or the group, `coarse_label`."""
-    return _load_cifar(request, CIFAR100)
-
-
-def _load_cifar(request: DatasetRequest, files: CifarFiles) -> Dataset:
+def load_cifar(files: CifarFiles, request: DatasetRequest) -> Dataset:
+    """Load CIFAR-10, with the label `class`, or CIFAR-100, with `fine_label` or the group, `coarse_label`."""
     label = choose_label(request, tuple(files.labels), client=None)
     place = [*files.labels].index(label)
     parts, folder = choose_parts(request), files.binary.partition("/")[0]
@@ -251,16 +242,6 @@ FIRST_LABELS = {"letters": 1}
 USUAL = "balanced"
 
 
-def load_mnist(request: DatasetRequest) -> Dataset:
-    """Load the digits; the label is `digit`."""
-    return _mnist_like(request, MNIST, "digit", digits)
-
-
-def load_fashion_mnist(request: DatasetRequest) -> Dataset:
-    """Load the pieces of clothing; the label is `article`."""
-    return _mnist_like(request, FASHION_MNIST, "article", FASHION_CLASSES)
-
-
 def load_emnist(request: DatasetRequest) -> Dataset:
     """Load one variant of EMNIST; the label is `character`.
 
@@ -277,7 +258,8 @@ def load_emnist(request: DatasetRequest) -> Dataset:
     return image_dataset(request.dataset, upright, labels, CLASSES[variant], "character", str(EMNIST))
 
 
-def _mnist_like(request: DatasetRequest, publication: Publication, label: str, class_names: Sequence[str]) -> Dataset:
+def load_mnist(publication: Publication, label: str, class_names: Sequence[str], request: DatasetRequest) -> Dataset:
+    """Load MNIST or a data set with files of the same names."""
     choose_label(request, (label,), client=None)
     stems = [
         (variant, f"{request.dataset}/{{part}}-{{kind}}{separator}idx")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from string import digits
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.experiments.data.dataset import QUANTITIES, START_VARIABLE, Dataset, DatasetLoader, DatasetRequest
@@ -14,24 +16,24 @@ from fedscout.experiments.data.own import is_hugging_face, load_hugging_face, lo
 
 DATASETS: Mapping[str, DatasetLoader] = {
     "digits": tabular.load_digits,
-    "breast_cancer": tabular.load_breast_cancer,
-    "wine": tabular.load_wine,
+    "breast_cancer": partial(tabular.load_bunch, "diagnosis", tabular.BREAST_CANCER),
+    "wine": partial(tabular.load_bunch, "cultivar", tabular.WINE),
     "diabetes": tabular.load_diabetes,
-    "wine_quality": tabular.load_wine_quality,
-    "wine_quality_red": tabular.load_wine_quality_red,
-    "wine_quality_white": tabular.load_wine_quality_white,
+    "wine_quality": partial(tabular.load_wines, ("red", "white")),
+    "wine_quality_red": partial(tabular.load_wines, ("red",)),
+    "wine_quality_white": partial(tabular.load_wines, ("white",)),
     "bearing": bearing.load_bearing,
-    "bearing_faults": bearing.load_bearing_faults,
-    "bearing_faults_all": bearing.load_bearing_faults_all,
+    "bearing_faults": partial(bearing.load_faults, bearing.KEPT),  # without those that identify the rig
+    "bearing_faults_all": partial(bearing.load_faults, (*bearing.KEPT, *bearing.DROPPED)),
     "bearing_raw": bearing.load_bearing_raw,
     "retinal": pictures.load_retinal,
-    "unsw_nb15": tabular.load_unsw_nb15,
-    "nf_unsw_nb15": tabular.load_nf_unsw_nb15,
+    "unsw_nb15": partial(tabular.load_flows, tabular.UNSW_NB15),
+    "nf_unsw_nb15": partial(tabular.load_flows, tabular.NF_UNSW_NB15),
     "heart": tabular.load_heart,
-    "cifar10": pictures.load_cifar10,
-    "cifar100": pictures.load_cifar100,
-    "mnist": pictures.load_mnist,
-    "fashion_mnist": pictures.load_fashion_mnist,
+    "cifar10": partial(pictures.load_cifar, pictures.CIFAR10),
+    "cifar100": partial(pictures.load_cifar, pictures.CIFAR100),
+    "mnist": partial(pictures.load_mnist, pictures.MNIST, "digit", digits),
+    "fashion_mnist": partial(pictures.load_mnist, pictures.FASHION_MNIST, "article", pictures.FASHION_CLASSES),
     "emnist": pictures.load_emnist,
     **{f"emnist_{variant}": pictures.load_emnist for variant in sorted(pictures.CLASSES)},
     "sentiment140": leaf.load_sentiment140,

@@ -54,7 +54,7 @@ import gzip
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,6 +65,7 @@ from fedscout.experiments.data.dataset import (
     DatasetRequest,
     Layout,
     Publication,
+    ReadLimits,
     choose_label,
     locate,
     locate_layout,
@@ -79,8 +80,6 @@ from fedscout.experiments.data.tables import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from fedscout.experiments.data.dataset import ReadLimits
 
 
 DIGITS = Publication(
@@ -125,22 +124,6 @@ def load_digits(request: DatasetRequest) -> Dataset:
     return replace(dataset, features=features.astype(np.float32), feature_unit=unit)
 
 
-def load_breast_cancer(request: DatasetRequest) -> Dataset:
-    """Load the data set; the label is `diagnosis`."""
-    from sklearn import datasets
-
-    choose_label(request, ("diagnosis",), client=None)
-    return _bunch("breast_cancer", datasets.load_breast_cancer(), "diagnosis", BREAST_CANCER)
-
-
-def load_wine(request: DatasetRequest) -> Dataset:
-    """Load the data set; the label is `cultivar`."""
-    from sklearn import datasets
-
-    choose_label(request, ("cultivar",), client=None)
-    return _bunch("wine", datasets.load_wine(), "cultivar", WINE)
-
-
 def load_diabetes(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `progression`, a regression target.
 
@@ -161,11 +144,16 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
     return replace(dataset, targets=target.targets)
 
 
-def _bunch(name: str, bunch: Any, label: str, publication: Publication) -> Dataset:
+def load_bunch(label: str, publication: Publication, request: DatasetRequest) -> Dataset:
+    """Load a data set that scikit-learn's loader of the same name returns."""
+    from sklearn import datasets
+
+    choose_label(request, (label,), client=None)
+    bunch = getattr(datasets, f"load_{request.dataset}")()
     class_names = [str(target) for target in bunch.target_names]
     columns = [str(feature) for feature in bunch.feature_names]
     labels = bunch.target.astype(np.int64)
-    return dataset_of_numbers(name, bunch.data, labels, class_names, columns, label, str(publication))
+    return dataset_of_numbers(request.dataset, bunch.data, labels, class_names, columns, label, str(publication))
 
 
 HEART = Publication(
@@ -284,17 +272,8 @@ NF_UNSW_NB15 = FlowFiles(
 )
 
 
-def load_unsw_nb15(request: DatasetRequest) -> Dataset:
-    """Load the flows; the default label is `label`, the other is `attack_cat`."""
-    return _load_flows(UNSW_NB15, request)
-
-
-def load_nf_unsw_nb15(request: DatasetRequest) -> Dataset:
-    """Load the flows; the default label is `Attack`, the other is `Label`, normal or attack."""
-    return _load_flows(NF_UNSW_NB15, request)
-
-
-def _load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
+def load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
+    """Load network flows; the label is the first of the files' labels, or the other."""
     layouts = (Layout("CSV", (f"{flows.file}.csv",), packed=True), Layout("zip", (f"{flows.file}.zip",)))
     _, (path,) = locate_layout(request.dataset, layouts, flows.publication, request.folder)
     rows = read_csv(path, delimiter=",", limits=request.limits)
@@ -324,25 +303,13 @@ MEASUREMENTS = (
 )
 
 
-def load_wine_quality(request: DatasetRequest) -> Dataset:
-    """Load both colours, red wines first; the default label is `quality`."""
-    return _load_wines("wine_quality", ("red", "white"), request)
-
-
-def load_wine_quality_red(request: DatasetRequest) -> Dataset:
-    """Load the red wines; the default label is `quality`."""
-    return _load_wines("wine_quality_red", ("red",), request)
-
-
-def load_wine_quality_white(request: DatasetRequest) -> Dataset:
-    """Load the white wines; the default label is `quality`."""
-    return _load_wines("wine_quality_white", ("white",), request)
-
-
-def _load_wines(name: str, colors: tuple[str, ...], request: DatasetRequest) -> Dataset:
+def load_wines(colors: tuple[str, ...], request: DatasetRequest) -> Dataset:
+    """Load the wines of some colors; the label is `quality`."""
     import pyarrow as pa
 
-    paths = locate(name, tuple(f"wine/winequality-{color}.csv" for color in colors), WINE_QUALITY, request.folder)
+    paths = locate(
+        request.dataset, tuple(f"wine/winequality-{color}.csv" for color in colors), WINE_QUALITY, request.folder
+    )
     tables = []
     for color, path in zip(colors, paths, strict=True):
         rows = read_csv(path, delimiter=";", limits=request.limits)
@@ -351,4 +318,4 @@ def _load_wines(name: str, colors: tuple[str, ...], request: DatasetRequest) -> 
         tables.append(rows.append_column(COLOR, pa.repeat(color, len(rows))))
     table = pa.concat_tables(tables)
     roles = ColumnRoles(label=request.label or QUALITY, client=request.client_column, never_features=(COLOR,))
-    return dataset_from_table(name, table, roles, source=str(WINE_QUALITY), facts={"num_dropped_rows": 0})
+    return dataset_from_table(request.dataset, table, roles, source=str(WINE_QUALITY), facts={"num_dropped_rows": 0})

@@ -33,7 +33,6 @@ from fedscout.experiments.client_settings.proxies import (
     synthetic_rows,
     warm_started_by,
 )
-from fedscout.experiments.client_settings.proxies import test_share as share_of_test
 from fedscout.experiments.client_settings.request import HETEROGENEITIES
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
@@ -211,12 +210,12 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
     federation, proxy = of_digits()
     place = CellPosition(5, 50)
     clients = draw_proxy_clients(place, proxy, 5, seed=0)
-    cell = cell_federation(clients, proxy, federation.model, "cell")
+    cell, _ = cell_federation(place, proxy, 5, 0, federation.model)
     scored = np.arange(proxy.num_trained, len(proxy.labels))
     assert len({*np.bincount(proxy.labels[scored], minlength=10)}) == 1
     for client in range(5):
         rows = cell.partition.client(client)
-        split = cell.split_rows(client, cell.labels[rows], 0, share_of_test(place, proxy), 0.0)
+        split = cell.split_rows(client, cell.labels[rows], 0, proxy.scored_share(50), 0.0)
         assert np.array_equal(np.sort(rows[split.train]), clients.rows[client])
         assert np.array_equal(rows[split.test], scored)
         assert len(split.validation) == 0

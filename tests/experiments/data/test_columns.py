@@ -22,9 +22,9 @@ from fedscout.experiments.data.columns import (
     typed_columns,
 )
 from fedscout.experiments.data.dataset import Dataset
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
 from fedscout.experiments.data.table_files import plain_cells, read_frame
+from fedscout.experiments.data.tables import encoded_rows
 from fedscout.experiments.description import dependence_notes, describe_federation
 from fedscout.experiments.federation import build_federation
 from tests.experiments.data.awkward_tables import saved

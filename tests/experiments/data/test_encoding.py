@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.experiments.data.columns import CategoryColumn, Column, NumberColumn
-from fedscout.experiments.data.encoding import (
+from fedscout.experiments.data.tables import (
     LARGEST_SCORE,
     EncodedFeatures,
     TableStatistics,
     client_statistics,
     encode_features,
     merge_statistics,
+    standardise,
 )
-from fedscout.experiments.data.tables import standardise
 
 NAN = float("nan")
 # Features are float32: a value of size 1 is off by 6e-8 at most, and so is a mean of them.

@@ -17,9 +17,9 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.data import own
 from fedscout.experiments.data.columns import date_order, parts_of_time
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
-from fedscout.experiments.data.encoding import encoded_rows
 from fedscout.experiments.data.own import load_own_data
 from fedscout.experiments.data.table_files import plain_cells, read_csv
+from fedscout.experiments.data.tables import encoded_rows
 from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 from tests.experiments.data.loading import assert_refused, load_dataset, told
 from tests.kits.refusals import refused

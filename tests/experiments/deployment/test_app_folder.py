@@ -19,9 +19,8 @@ from safetensors.numpy import load_file
 from fedscout.engine.errors import ConfigurationError, DataError, LogError, StrategyError
 from fedscout.engine.models.flat import new_model
 from fedscout.experiments.config import load_config
-from fedscout.experiments.deployment.app import Program, app_name, write_app
 from fedscout.experiments.deployment.client import Agreement, client_federation
-from fedscout.experiments.deployment.driver import winner_of
+from fedscout.experiments.deployment.driver import Program, check_new, winner_of, write_app
 from fedscout.experiments.trained import DESCRIPTION_FILE, what_is_kept, write_model
 from fedscout.search.confirmation.confirmation import Candidate, confirm
 from fedscout.strategies import parse_strategy
@@ -68,15 +67,15 @@ def test_flower_takes_the_folder_for_an_app(agreement: Agreement, tmp_path: Path
     assert {f"ward/{name}" for name in ("federation.json", "server_app.py", "client_app.py")} < names
 
 
-@pytest.mark.parametrize(("folder", "name"), [("My App-2", "my_app_2"), ("ward", "ward")])
+@pytest.mark.parametrize(("folder", "name"), [("My App-2", "my_app_2"), ("a-ward", "a_ward")])
 def test_an_app_is_called_as_its_folder(folder: str, name: str) -> None:
-    assert app_name(Path(folder)) == name
+    assert check_new(Path(folder)) == name
 
 
 @pytest.mark.parametrize("folder", ["2nd", "___", "a" * 60])
 def test_a_folder_that_can_give_no_name_is_refused(folder: str) -> None:
     with refused(ConfigurationError, key="--out"):
-        app_name(Path(folder))
+        check_new(Path(folder))
 
 
 def test_nothing_is_written_over(agreement: Agreement, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
-from fedscout.experiments.deployment.app import Program, write_app
 from fedscout.experiments.deployment.client import Agreement
+from fedscout.experiments.deployment.driver import Program, write_app
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies.workflow import measure
 from fedscout.strategies import parse_strategy

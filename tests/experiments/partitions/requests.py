@@ -8,7 +8,7 @@ import numpy as np
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
-from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings
+from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult, PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS
 
 

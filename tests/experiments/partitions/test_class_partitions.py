@@ -14,8 +14,7 @@ from scipy import stats
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.base import PartitionResult
-from fedscout.experiments.partitions.labels import MAX_DRAWS, _mixtures
+from fedscout.experiments.partitions.labels import MAX_DRAWS, PartitionResult, _mixtures
 from tests.experiments.partitions.requests import class_counts, deal
 from tests.kits.refusals import refused
 

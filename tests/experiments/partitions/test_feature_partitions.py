@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.base import raw_variances
 from fedscout.experiments.partitions.generators import _quantiles, owners_by_blocks, wasserstein_distances
+from fedscout.experiments.partitions.labels import raw_variances
 from fedscout.experiments.partitions.table import PARTITIONS
 from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
 from tests.kits.refusals import refused

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.data.dataset import TextArray
-from fedscout.experiments.partitions.base import PartitionRequest, PartitionResult, PartitionSettings, whole_rows
+from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult, PartitionSettings, whole_rows
 from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
 from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
 from tests.kits.refusals import refused

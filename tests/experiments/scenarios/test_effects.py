@@ -18,9 +18,8 @@ from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Device
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.partitions.base import PartitionRequest
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
-from fedscout.experiments.scenarios.effects import FeatureNoise
+from fedscout.experiments.partitions.labels import PartitionRequest
+from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioPlan
 from fedscout.experiments.scenarios.labels import RandomLabelFlip, RenameLabels
 from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS, parse_effects, stack_effects
 from tests.kits.refusals import refused

@@ -20,9 +20,8 @@ from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.partitions.base import PartitionRequest
-from fedscout.experiments.scenarios.base import EffectRequest, ScenarioPlan
-from fedscout.experiments.scenarios.effects import FeatureNoise
+from fedscout.experiments.partitions.labels import PartitionRequest
+from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioPlan
 from fedscout.experiments.scenarios.labels import LabelFlipEffect
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS, EFFECTS, parse_effects, stack_effects
 from tests.kits.refusals import refused

@@ -18,11 +18,12 @@ from fedscout.engine.errors import ConfigurationError, LogError, StrategyError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured, Values
 from fedscout.experiments.grids.experiment import Experiment, arguments, read_experiment
-from fedscout.experiments.grids.federation_runner import Choice, other_seeds, search_seeds
+from fedscout.experiments.grids.federation_runner import Choice, other_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
 from fedscout.experiments.suites.replay import (
     PUBLISHED,
     SPACE,
+    SUITES,
     FederationTrials,
     Replayed,
     ReplayedFederation,
@@ -31,12 +32,13 @@ from fedscout.experiments.suites.replay import (
     fedavg_rates,
     grid_points,
     joint_grid,
+    prior_studies,
     read_table,
     regret_fedavg,
     regret_tuned,
+    train_table,
     write_table,
 )
-from fedscout.experiments.suites.table_training import SUITES, prior_studies, train_table
 from fedscout.search.ledger import BASELINE
 from fedscout.search.study import planned_space
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
@@ -353,7 +355,7 @@ def test_a_record_of_answers_is_as_good_as_a_key(tmp_path: Path, monkeypatch: py
 
 
 def test_seeds_for_different_purposes_are_different() -> None:
-    groups = [search_seeds(50), *(other_seeds(purpose, 50) for purpose in ("fresh", "tuning", "selection"))]
+    groups = [range(50), *(other_seeds(purpose, 50) for purpose in ("fresh", "tuning", "selection"))]
     assert len({seed for group in groups for seed in group}) == 200
 
 

@@ -19,8 +19,7 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import StudyConfig, planned_trials
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.workflow import Display, run_workflow
-from fedscout.experiments.sweeps.results import TABLE_COLUMNS, axis_type
-from fedscout.experiments.sweeps.run import SweepOutcome, run_sweep, scored_by
+from fedscout.experiments.sweeps.run import TABLE_COLUMNS, SweepOutcome, axis_type, run_sweep, scored_by
 from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, run_one
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import UNLIKE

@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.experiments.sweeps.results import (
+from fedscout.experiments.reports.page_sweep import PlotLayout, axis_values, layout_of, points_of
+from fedscout.experiments.sweeps.run import (
     LABELS,
     TABLE_COLUMNS,
     Mean,
-    PlotLayout,
-    axis_values,
     compared_choosers,
     groups_of,
-    layout_of,
     mean_of,
     measure_of,
-    points_of,
 )
 from fedscout.search.objective import ACCURACY, MEASURES, Measure
 

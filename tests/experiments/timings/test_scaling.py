@@ -10,7 +10,7 @@ import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.cli.bench import scaling
-from fedscout.experiments.timings.scaling import QUANTITIES, SPARE_BYTES, TERMS, RoundSize, fit, measure_scaling
+from fedscout.experiments.timings.engine import QUANTITIES, SPARE_BYTES, TERMS, RoundSize, fit, measure_scaling
 from tests.experiments.timings.benches import finished_bench
 from tests.kits.refusals import refused
 
@@ -61,8 +61,8 @@ SMALL, LARGE = 46, 268_290
 def test_without_memory_nothing_is_measured_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     started: list[int] = []
-    monkeypatch.setattr("fedscout.experiments.timings.scaling.memory_in_use", lambda: (0, SPARE_BYTES))
-    monkeypatch.setattr("fedscout.experiments.timings.scaling._growing_hosts", lambda: nullcontext(started.append))
+    monkeypatch.setattr("fedscout.experiments.timings.engine.memory_in_use", lambda: (0, SPARE_BYTES))
+    monkeypatch.setattr("fedscout.experiments.timings.engine._growing_hosts", lambda: nullcontext(started.append))
     found = measure_scaling([2, 4], 1000, 4, told.append)
     assert [re.findall(r"[\d.]+", line) for line in told] == [["2", "2", "2.0", "1.0"]]
     assert (found, started) == ({"rounds": [], "costs": []}, [])

@@ -24,10 +24,10 @@ from fedscout.experiments.charts import thinned
 from fedscout.experiments.config import load_config
 from fedscout.experiments.reports import page
 from fedscout.experiments.reports.page import command_of, report_of_finished, study_page, write_figures, write_report
+from fedscout.experiments.reports.page_study import searched, strategy_name
 from fedscout.experiments.reports.page_sweep import sweep_page
-from fedscout.experiments.reports.page_tables import searched, strategy_name
 from fedscout.experiments.studies.result import read_study
-from fedscout.experiments.sweeps.results import TABLE_COLUMNS
+from fedscout.experiments.sweeps.run import TABLE_COLUMNS
 from fedscout.strategies import parse_strategy
 from tests.experiments.reports.page.written_study import write_study
 from tests.kits.refusals import refused

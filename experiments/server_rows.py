@@ -27,21 +27,18 @@ clients do not hold these rows.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import ServerData, spread_over_classes
 from fedscout.engine.errors import DataError, UserError
+from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed
-from fedscout.experiments.data.dataset import (
-    Dataset,
-    DatasetLoader,
-    DatasetRequest,
-    distinct_texts,
-    duplicate_rows,
-    present_classes,
-)
+from fedscout.experiments.data.dataset import Dataset, distinct_texts, duplicate_rows, present_classes
+from fedscout.experiments.data.loaders.table import load_dataset
+from fedscout.experiments.federation_config import FederationConfig
 
 
 def without_small_clients(dataset: Dataset, min_client_rows: int) -> Dataset:
@@ -228,21 +225,24 @@ OF_THE_CLIENTS: dict[str, object] = {
 """Settings that apply only to the clients' data, at their defaults."""
 
 
-def load_server_dataset(request: DatasetRequest, name: str, load: DatasetLoader) -> Dataset:
-    """Return the server's data set.
-
-    Args:
-        request: Request for the clients' data set.
-        name: Name of the server's data set, as configured.
-        load: Loads a request.
+def with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:
+    """Return the data set without the server's rows but with facts on them, and the server's data.
 
     Raises:
-        DataError: If it can't be read.
+        DataError: If another data set can't be read, or the rows do not suffice.
     """
+    generator = stream(federation.seed, "server-rows")
+    num_rows, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
+    if name is None:
+        return without_server_rows(dataset, num_rows, labelled, generator)
     try:
-        return load(request.model_copy(update={**OF_THE_CLIENTS, "dataset": name}))
+        other = load_dataset(federation.model_copy(update={**OF_THE_CLIENTS, "dataset": name}))
     except UserError as error:
         raise DataError([f"{DATASET_KEY}={name} can't be read: {fault}" for fault in error.faults]) from error
+    server = rows_of_another(dataset, other, num_rows, labelled, generator)
+    facts: dict[str, Any] = {"num_server_rows": server.num_rows, "server_labels": labelled}
+    facts |= {"server_dataset": other.name, "server_source": other.source}
+    return replace(dataset, facts={**dataset.facts, **facts}), server
 
 
 def rows_of_another(

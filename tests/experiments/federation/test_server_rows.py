@@ -18,10 +18,10 @@ from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data.dataset import Dataset, duplicate_rows
-from fedscout.experiments.data.server_rows import sample_rows, without_server_rows, without_small_clients
 from fedscout.experiments.federation import build_federation, data_digest
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.table import parse_effects
+from fedscout.experiments.server_rows import sample_rows, without_server_rows, without_small_clients
 from fedscout.experiments.studies.workflow import cohort_of
 from tests.experiments.data.loading import clients_of, load_dataset
 from tests.kits.refusals import refused
