@@ -45,9 +45,7 @@ class TrainingConfig(LocalTraining):
     )
     fraction_train: float = Field(default=1.0, gt=0, le=1, description="fraction of the clients that train in a round")
     scored_clients: int | None = Field(
-        default=None,
-        ge=1,
-        description="number of clients, drawn by the seed, that evaluate each model; all by default",
+        default=None, ge=1, description="number of clients, drawn by the seed, that evaluate each model; all by default"
     )
     test_fraction: float = Field(
         default=0.2, gt=0, lt=1, description="fraction of each client's rows held out for testing"
@@ -60,15 +58,13 @@ class TrainingConfig(LocalTraining):
         description="on Ray, time limit of a host's part of a round, after which the host is replaced; none by default",
     )
     simulated_deadline_seconds: Seconds | None = Field(
-        default=None,
-        description="deadline of a round in simulated time; slower clients are left out; none by default",
+        default=None, description="deadline of a round in simulated time; slower clients are left out; none by default"
     )
     backend: Literal["auto", "loop"] = Field(
         default="auto", description="loop trains clients one by one; auto trains several at once where possible"
     )
     metric: Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc", "r2", "mae"] | None = Field(
-        default=None,
-        description="score on the test rows of all clients; accuracy by default, r2 for regression",
+        default=None, description="score on the test rows of all clients; accuracy by default, r2 for regression"
     )
 
     @field_validator("repetitions")

@@ -148,8 +148,7 @@ def choice(
         str | None, typer.Option(help="quick, or strategies (a replay with fixed client settings).")
     ] = None,
     searcher: Annotated[
-        list[str] | None,
-        typer.Option(help="Your own searcher, as package.module:Class; may be repeated."),
+        list[str] | None, typer.Option(help="Your own searcher, as package.module:Class; may be repeated.")
     ] = None,
     out: TrialsOut = Path("runs/bench"),
     as_json: AsJson = False,

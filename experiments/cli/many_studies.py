@@ -105,13 +105,7 @@ def sweep(
         raise typer.Exit(NONE_COMPLETED)
 
 
-def _run_file(
-    file: Path,
-    request: tuple[Any, ...],
-    out: Path | None,
-    as_json: bool,
-    dry_run: bool,
-) -> None:
+def _run_file(file: Path, request: tuple[Any, ...], out: Path | None, as_json: bool, dry_run: bool) -> None:
     """Run a user's own experiment, or list its cells, and print its table; `request` follows the command in a `Run`."""
     from fedscout.experiments.grids.catalogue import Run, run_file
     from fedscout.experiments.grids.cells import finished_cells
@@ -184,8 +178,7 @@ TableFile = Annotated[
     Path, typer.Option("--out", "-o", help="File of the table; its logs are written to NAME.tuning beside it.")
 ]
 Metric = Annotated[
-    str,
-    typer.Option("--metric", help="heterogeneity, entropy, or package.module:function of (class counts, rows)."),
+    str, typer.Option("--metric", help="heterogeneity, entropy, or package.module:function of (class counts, rows).")
 ]
 Heterogeneity = Annotated[
     str | None,

@@ -33,10 +33,7 @@ Files = Annotated[
 
 
 def describe(
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    out: Files = None,
-    as_json: AsJson = False,
+    settings: Settings = None, config_file: ConfigFile = None, out: Files = None, as_json: AsJson = False
 ) -> None:
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
@@ -200,10 +197,7 @@ COLUMNS = [
 ]
 
 
-def trials(
-    out: StudyFolder,
-    as_json: AsJson = False,
-) -> None:
+def trials(out: StudyFolder, as_json: AsJson = False) -> None:
     """Show the trials of a study's log."""
     folder = out / "trials"
     if not folder.is_dir() or not any(folder.glob("*.parquet")):
@@ -231,10 +225,7 @@ def trials(
 Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
 
-def report(
-    out: StudyFolder,
-    show_it: Open = False,
-) -> None:
+def report(out: StudyFolder, show_it: Open = False) -> None:
     """Write a study's or a sweep's report, finished or not: one HTML file with all pictures, in OUT/report.html."""
     prepare(verbose=False)
     from fedscout.experiments.reports.page import write_report
@@ -255,11 +246,7 @@ What = Annotated[
 ]
 
 
-def plot(
-    out: StudyFolder,
-    file_format: Format = "png",
-    what: What = None,
-) -> None:
+def plot(out: StudyFolder, file_format: Format = "png", what: What = None) -> None:
     """Write the pictures of a study's or a sweep's report into OUT/figures, as PNG, PDF or SVG."""
     prepare(verbose=False)
     from fedscout.experiments.reports.page import write_figures
@@ -280,11 +267,7 @@ At = Annotated[
 ]
 
 
-def export(
-    out: StudyFolder,
-    to: To = "optuna",
-    path: At = None,
-) -> None:
+def export(out: StudyFolder, to: To = "optuna", path: At = None) -> None:
     """Export a study's trials, finished or not, to Optuna's dashboard, MLflow, TensorBoard or Weights & Biases."""
     prepare(verbose=False)
     user_folders()

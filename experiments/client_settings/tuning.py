@@ -140,11 +140,7 @@ class _ScoreAtEnd(Objective):
 
 
 def tune_cell(
-    tuning: CellTuning,
-    place: CellPosition,
-    first: Sequence[Setting],
-    digest: str,
-    folder: Path,
+    tuning: CellTuning, place: CellPosition, first: Sequence[Setting], digest: str, folder: Path
 ) -> CellResult:
     """Tune a cell, resuming an earlier run, and write the result to its folder.
 

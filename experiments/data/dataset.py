@@ -470,12 +470,10 @@ class DatasetRequest(BaseModel):
         ),
     )
     missing_values: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = Field(
-        default=(),
-        description="your own table: additional codes of missing values, such as [-9999, unknown]",
+        default=(), description="your own table: additional codes of missing values, such as [-9999, unknown]"
     )
     query: str | None = Field(
-        default=None,
-        description="your own database: the SELECT whose rows are the table, such as SELECT * FROM visits",
+        default=None, description="your own database: the SELECT whose rows are the table, such as SELECT * FROM visits"
     )
     encoding: Annotated[str | None, AfterValidator(known_encoding)] = Field(
         default=None, description="your own text file: encoding, such as cp1252; UTF-8 or the detected one by default"

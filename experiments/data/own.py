@@ -243,12 +243,7 @@ def _left_out_if_unusable(use: ColumnUse, unusable: Collection[str], statistics:
 
 
 def _texts(
-    name: str,
-    table: pa.Table,
-    request: DatasetRequest,
-    roles: ColumnRoles,
-    source: str,
-    uses: Sequence[ColumnUse] = (),
+    name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str, uses: Sequence[ColumnUse] = ()
 ) -> Dataset:
     """Read one column as texts; all columns except label, client and group are ignored."""
     if request.predicts_quantity:

@@ -433,11 +433,7 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
 
 
 def plain_table(
-    source: Path | str,
-    table: pa.Table,
-    dropped: Collection[str] = (),
-    *,
-    limits: ReadLimits = NO_LIMITS,
+    source: Path | str, table: pa.Table, dropped: Collection[str] = (), *, limits: ReadLimits = NO_LIMITS
 ) -> pa.Table:
     """Return a table with plain cells; a saved index without a name is left out.
 

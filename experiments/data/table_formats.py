@@ -166,19 +166,11 @@ WRITES = re.compile(r";|\binto\b", re.IGNORECASE)  # another statement; rows int
 SECRETS = ("pass", "pwd", "token", "secret")
 SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 DUCKDB_TABLES = "SELECT table_name FROM duckdb_tables()"
-DUCKDB_SETTINGS = {
-    "enable_external_access": "false",
-    "memory_limit": "1GB",
-    "temp_directory": "",
-}
+DUCKDB_SETTINGS = {"enable_external_access": "false", "memory_limit": "1GB", "temp_directory": ""}
 
 
 def read_database(
-    place: Path | str,
-    query: str | None,
-    dropped: Collection[str],
-    limits: ReadLimits,
-    seconds: float,
+    place: Path | str, query: str | None, dropped: Collection[str], limits: ReadLimits, seconds: float
 ) -> pa.Table:
     """Read the rows of one statement.
 

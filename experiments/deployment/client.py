@@ -313,9 +313,7 @@ def _class_numbers(agreement: Agreement, labels: list[Any]) -> IntArray:
     unknown = {str(label) for label in labels} - class_numbers.keys()
     if unknown:
         raise DataError.of(
-            "a client's rows",
-            f"be of the classes {listed([*class_numbers])} of the agreement",
-            listed([*unknown]),
+            "a client's rows", f"be of the classes {listed([*class_numbers])} of the agreement", listed([*unknown])
         )
     return np.array([class_numbers[str(label)] for label in labels], dtype=np.int64)
 

@@ -146,11 +146,7 @@ class TrialProgress(WorkLine):
     """
 
     def __init__(
-        self,
-        num_trials: int = 0,
-        num_rounds: int = 0,
-        rounds_less: int = 0,
-        plain_lines: bool = False,
+        self, num_trials: int = 0, num_rounds: int = 0, rounds_less: int = 0, plain_lines: bool = False
     ) -> None:
         super().__init__()
         self.so_far = TrialCounter()

@@ -470,10 +470,7 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
         required = " ".join(f"federation.{key}={_text(table_settings[key])}" for key in differing)
         actual = " ".join(f"federation.{key}={_text(study_settings[key])}" for key in differing)
         raise ConfigurationError.of(
-            "clients",
-            f"hold no row that {name} was tuned on",
-            actual,
-            f"with {required} the server holds these rows",
+            "clients", f"hold no row that {name} was tuned on", actual, f"with {required} the server holds these rows"
         )
 
 

@@ -113,9 +113,7 @@ class Display:
     def of(self, positions: Sequence[int]) -> Display:
         """Return the callbacks for the pieces at these positions."""
         return replace(
-            self,
-            begun=lambda place: self.begun(positions[place]),
-            ended=lambda place: self.ended(positions[place]),
+            self, begun=lambda place: self.begun(positions[place]), ended=lambda place: self.ended(positions[place])
         )
 
 

@@ -136,10 +136,7 @@ class Sample:
         test_rows = tuple([int(test.sum()) // NUM_CLIENTS] * NUM_CLIENTS)
         clients = tuple(range(NUM_CLIENTS))
         return Trial.of(
-            settings,
-            status="completed",
-            rounds=scores | losses,
-            clients={"id": clients, "num_examples": test_rows},
+            settings, status="completed", rounds=scores | losses, clients={"id": clients, "num_examples": test_rows}
         )
 
 

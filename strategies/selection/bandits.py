@@ -78,14 +78,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.messages.calls import (
-    ClientTable,
-    Cohort,
-    DoubleArray,
-    ReportRequest,
-    RoundReport,
-    SelectionPolicy,
-)
+from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, ReportRequest, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.policies import SelectionSpec, robust_loss
 
 Context = Literal["training", "validation", "duration", "reward"]

@@ -106,8 +106,7 @@ class Distorted:
 
 
 @pytest.mark.parametrize(
-    "invalid",
-    ['{"reason": "drift", "strategy": {"kind": "fedprox", "proximal_mu": 7}}', "FedProx would be my choice."],
+    "invalid", ['{"reason": "drift", "strategy": {"kind": "fedprox", "proximal_mu": 7}}', "FedProx would be my choice."]
 )
 @pytest.mark.parametrize("num_invalid", [1, 2])
 def test_a_correction_is_understood(address: str, model: ModelAt, invalid: str, num_invalid: int) -> None:

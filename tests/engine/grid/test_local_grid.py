@@ -37,16 +37,7 @@ from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.training.loop import NO_ROWS
 from tests.engine.choices import Participations
-from tests.engine.federations import (
-    ABLE,
-    EMPTY,
-    ONE_ROW,
-    QUERIES,
-    SIZES,
-    TWO_ROWS,
-    normalised,
-    uneven_federation,
-)
+from tests.engine.federations import ABLE, EMPTY, ONE_ROW, QUERIES, SIZES, TWO_ROWS, normalised, uneven_federation
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 EVERY = range(len(SIZES))

@@ -270,10 +270,7 @@ def test_the_default_race_sees_every_strategy_for_two_and_a_half_trainings() -> 
 
 
 @given(
-    num_rounds=st.integers(1, 200),
-    trainings=st.floats(1, 40),
-    factor=st.integers(2, 10),
-    min_rounds=st.integers(1, 20),
+    num_rounds=st.integers(1, 200), trainings=st.floats(1, 40), factor=st.integers(2, 10), min_rounds=st.integers(1, 20)
 )
 def test_races_keep_to_their_budget_and_use_it(num_rounds: int, trainings: float, factor: int, min_rounds: int) -> None:
     rungs = race(RacingConfig(trainings=trainings, reduction_factor=factor, min_rounds=min_rounds), num_rounds)
