@@ -5,13 +5,13 @@
 1. Columns are standardised, and the pairwise 1-Wasserstein distances between their distributions are computed.
 2. Agglomerative clustering groups the columns into as many clusters as there are clients.
 3. Client k gets the rows whose values lie below the 25th or above the 75th percentile of their column, in any column of
-cluster k.
+cluster k (`tail_rule: all`: in all of them).
 
 So a row may be assigned to several clients, or to none: both numbers are on record (`num_rows_repeated` counts the rows
 of several clients, `num_rows_dropped` those of none). There must be at least as many columns as clients. A column with
 fewer than `min_size` rows in its tails, such as a constant or an even split into two values, cannot define a client: it
 is excluded from the clustering, and counted (`num_columns_without_tails`). Reconstructions: "normalised" means zero
-mean and unit variance; average linkage; any column, not all of them; clients are numbered by the first column of their
+mean and unit variance; average linkage; `any` is the default; clients are numbered by the first column of their
 cluster. Beyond 1,000 rows the distance is computed from 1,000 equally spaced quantiles of each column instead of all
 values.
 
@@ -64,12 +64,15 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
     """Partition rows by the tails of clusters of columns.
 
     Raises:
-        DataError: If there are no features, or fewer columns with `min_size` rows in their tails than clients.
+        DataError: If there are no features, fewer columns with `min_size` rows in their tails than clients, or a client
+            would have fewer.
     """
     num_clients, columns = request.require_num_clients(), feature_columns(request)
     min_size = request.require_min_size()
     quantiles, tails = _quantiles(columns)
-    usable = np.array([_in_tails(columns, tails, [column]).sum() >= min_size for column in range(len(quantiles))])
+    usable = np.array(
+        [_in_tails(columns, tails, [column], False).sum() >= min_size for column in range(len(quantiles))]
+    )
     if np.count_nonzero(usable) < num_clients:
         raise DataError.of(
             "federation.num_clients",
@@ -81,7 +84,9 @@ def fds_wgc(request: PartitionRequest) -> PartitionResult:
     usable_columns = np.flatnonzero(usable)
     clusters = _column_clusters(quantiles[usable_columns], num_clients)
     columns_by_client = [usable_columns[clusters == cluster] for cluster in range(num_clients)]
-    is_assigned = np.stack([_in_tails(columns, tails, member) for member in columns_by_client])
+    in_all = request.settings.tail_rule == "all"
+    is_assigned = np.stack([_in_tails(columns, tails, member, in_all) for member in columns_by_client])
+    request.check_sizes(is_assigned.sum(axis=1))
     num_owners = is_assigned.sum(axis=0)
     partition = Partition.from_lists([request.generator.permutation(np.flatnonzero(rows)) for rows in is_assigned])
     return PartitionResult(
@@ -136,12 +141,13 @@ def _column_clusters(quantiles: FloatVector, num_clusters: int) -> IntArray:
     return np.argsort(np.argsort(first))[inverse]
 
 
-def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int]) -> BoolArray:
-    """Return which rows lie in the tails of any of the given columns."""
-    result = np.zeros(len(columns), np.bool_)
+def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int], in_all: bool) -> BoolArray:
+    """Return which rows lie in the tails of any, or all, of the given columns."""
+    combine = np.logical_and if in_all else np.logical_or
+    result = np.full(len(columns), in_all)
     for column in member:
         values = columns[:, column]
-        result |= (values < tails[0, column]) | (values > tails[1, column])
+        combine(result, (values < tails[0, column]) | (values > tails[1, column]), out=result)
     return result
 
 

@@ -110,6 +110,9 @@ class PartitionSettings(BaseModel):
         default=(),
         description="heterogeneity_index: numbers of rows assigned to clients in turn; by default all rows, equally",
     )
+    tail_rule: Literal["any", "all"] = Field(
+        default="any", description="fds_wgc: whether a row must be in the tail of any column of a cluster, or of all"
+    )
     counts: Annotated[tuple[Counts, ...], Field(min_length=1)] | None = Field(
         default=None, description="counts: rows of each client by class"
     )

@@ -302,7 +302,7 @@ PARTITIONS: Mapping[str, PartitionKind] = {
     "exponential": PartitionKind(exponential, reads=("min_size",)),
     "lds": PartitionKind(lds),
     "fds_vop": PartitionKind(fds_vop),
-    "fds_wgc": PartitionKind(fds_wgc, reads=("min_size",), repeats_rows=True),
+    "fds_wgc": PartitionKind(fds_wgc, reads=("tail_rule", "min_size"), repeats_rows=True),
     "sfdl": PartitionKind(sfdl),
     "sldf": PartitionKind(sldf),
 }

@@ -160,6 +160,17 @@ def test_rows_are_those_in_the_tails_of_columns_of_like_shape() -> None:
         assert sorted(dealt.partition.client(client).tolist()) == expected.tolist()
 
 
+def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
+    """Half of each column's rows are in a tail; of two independent ones' 3/4 in any, 1/4 in all."""
+    columns = noise(1000, 4)
+    columns[:, 2:] = np.exp(columns[:, 2:])
+    for tail_rule, expected in (("any", 750), ("all", 250)):
+        dealt = deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule=tail_rule)
+        assert np.abs(dealt.partition.sizes - expected).max() < 5 * np.sqrt(1000 * 3 / 16)
+    with refused(DataError, key="federation.partition.min_size"):
+        deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule="all", min_size=400)
+
+
 def test_both_counts_are_reported() -> None:
     columns = skewed()
     dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns)
