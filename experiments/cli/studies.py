@@ -350,10 +350,9 @@ def recommend(
     from fedscout.experiments.studies.run_folder import default_folder
 
     user_folders()
-    recommender_config = config.recommender
     request = RecommendationRequest(
-        recommender_config.source if source is None else source,
-        recommender_config.text if text is None else text,
+        config.recommender.source if source is None else source,
+        config.recommender.text if text is None else text,
         report,
     )
     progress = TrialProgress()

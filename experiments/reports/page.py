@@ -411,7 +411,7 @@ def write_figures(folder: Path, file_format: charts.FileFormat, name: str | None
     paths = []
     for picture in selected:
         content = charts.drawn(picture.chart.properties(width=WIDTH), file_format)
-        name = f"{FIGURES}/{picture.name}.{file_format}"
-        GridFolder(folder).write(name, partial(Path.write_bytes, data=content))
-        paths.append(folder / name)
+        file = f"{FIGURES}/{picture.name}.{file_format}"
+        GridFolder(folder).write(file, partial(Path.write_bytes, data=content))
+        paths.append(folder / file)
     return paths

@@ -90,8 +90,8 @@ def asks_model(config: StudyConfig, source: SourceChoice) -> bool:
     return source == "llm" or (source == "auto" and available)
 
 
-def check_wanted(config: StudyConfig, wanted: RecommendationRequest) -> None:
-    """Check a request before anything is built.
+def check_wanted(config: StudyConfig, wanted: RecommendationRequest, sends: bool = True) -> None:
+    """Check a request before anything is built; one that sends nothing needs no key.
 
     Raises:
         UserError: With every fault that was found.
@@ -102,11 +102,11 @@ def check_wanted(config: StudyConfig, wanted: RecommendationRequest) -> None:
         faults.append(Fault("--text", "describe how the clients' data differ", "nothing"))
     if wanted.text is not None and len(wanted.text) > LONGEST_DESCRIPTION:
         faults.append(Fault("--text", f"have at most {LONGEST_DESCRIPTION} characters", len(wanted.text)))
-    if wanted.source == "rules" and config.recommender.replay is not None:
-        faults.append(Fault("--source rules", "not be given with --replay, which replays a language model"))
+    if wanted.source == "rules" and (config.recommender.replay is not None or not sends):
+        faults.append(Fault("--source rules", "not be given with --replay or --prompt, which are of a language model"))
     if faults:
         raise ConfigurationError(faults)
-    if asks_model(config, wanted.source):
+    if sends and asks_model(config, wanted.source):
         check_answerer(config.recommender)
 
 

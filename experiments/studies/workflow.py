@@ -271,6 +271,7 @@ def prompt(
     Raises:
         UserError: If the request can't be fulfilled.
     """
+    one_shot.check_wanted(config, wanted, sends=False)
     wanted = replace(wanted, source="llm")
     with _asking(config, wanted, None, Pipeline(config, display, verbose)) as asking:
         context = one_shot.told_to_model(wanted, asking.context, asking.diagnosis)

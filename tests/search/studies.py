@@ -45,10 +45,9 @@ def by_map(found: Measured) -> dict[str, Any]:
     """Return the fields of a record: measures, named as columns such as `round_accuracy`, in their maps."""
     fields: dict[str, Any] = {"rounds": {}, "clients": {}}
     for name, value in found.items():
-        for prefix, measures in (("round_", "rounds"), ("client_", "clients")):
-            if name.startswith(prefix):
-                fields[measures][name.removeprefix(prefix)] = value
-                break
+        kind, _, measure = name.partition("_")
+        if kind in ("round", "client"):
+            fields[f"{kind}s"][measure] = value
         else:
             fields[name] = value
     return fields

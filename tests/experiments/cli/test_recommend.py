@@ -72,6 +72,7 @@ def test_a_language_model_recommends_and_its_record_does_so_again_without_it(
     monkeypatch.delenv("OPENAI_API_KEY")
     replay = ("recommend", "--report", report, "--replay", "first/llm.jsonl", "--out", "second", "--json")
     assert cli(*replay).document == {**found, "out": "second"}
+    assert cli(*arguments, "--prompt", "--json").document["messages"] == serving.asked[0].body["messages"]
     assert len(serving.asked) == 3
 
 
@@ -162,6 +163,8 @@ WRONG: list[tuple[list[str], tuple[str, ...]]] = [
     (["--replay", "nowhere.jsonl"], ("recorded exchanges", "got nowhere.jsonl")),
     (["--replay", "broken.json"], ("recorded exchanges", "got broken.json")),
     (["--source", "rules", "--replay", "x"], ("--source rules", "--replay")),
+    (["--source", "rules", "--prompt"], ("--source rules", "--prompt")),
+    (["--text", "", "--prompt"], ("--text", "nothing")),
     (["--source", "oracle"], ("", "'--source'", "'oracle'")),
     (["strategy.kind=krum"], ("strategy ", "'krum'")),
     (["recommender.base_url=here"], ("recommender.base_url", "got 'here'")),
