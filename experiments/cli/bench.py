@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -272,20 +273,21 @@ def reproduce(
 ) -> None:
     """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
-    from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.catalogue import Run, absent_tables, catalogue, entries_named, run_entries
     from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.reports.console import show_json
 
-    entries = catalogue(PUBLISHED)
+    entries, absent = catalogue(PUBLISHED), absent_tables(PUBLISHED)
     sources = [text for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     if sources in ([], ["list"]):
-        _list(entries, as_json)
+        _list(entries, absent, as_json)
         return
     command = "fedscout reproduce {entry.name}"
     request = Run(command, settings, None if scale == "laptop" else scale, seeds, note=tell)
     results = []
-    for result in run_entries(entries, entries_named(entries, [] if sources == ["all"] else sources), out, request):
+    wanted = entries_named(entries, [] if sources == ["all"] else sources, absent)
+    for result in run_entries(entries, wanted, out, request):
         results.append(result)
         if not as_json:
             show("\n".join([*result_lines(result), ""]))
@@ -293,12 +295,11 @@ def reproduce(
         show_json({"studies": [result.model_dump(mode="json") for result in results], "out": str(out)})
 
 
-def _list(entries: Sequence[Entry], as_json: bool) -> None:
+def _list(entries: Sequence[Entry], absent: Mapping[str, str], as_json: bool) -> None:
     from fedscout.experiments.reports.console import markdown_table
 
-    listed = [
-        {"study": entry.name, "also": [f"{entry.source}/{name}" for name in entry.also], "title": entry.read().title}
-        for entry in entries
-    ]
-    rows = [[entry["study"], ", ".join(entry["also"]), entry["title"]] for entry in listed]
-    _show(as_json, {"studies": listed}, markdown_table(["study", "also", "what is compared"], rows))
+    titles = {entry.name: entry.read().title for entry in entries}
+    studies = markdown_table(["study", "what is compared"], [[*row] for row in titles.items()])
+    reasons = [[", ".join(group), why] for why, group in groupby(absent, absent.__getitem__)]
+    others = markdown_table(["not reproduced", "reason"], reasons)
+    _show(as_json, {"studies": titles, "absent": absent}, [*studies, "", *others])

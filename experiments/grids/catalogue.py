@@ -1,6 +1,7 @@
 """Catalogues of built-in experiments: lookup by name, sequential runs, and their results.
 
-A folder of a catalogue holds `source.yaml`, with the source of the experiments and their order, and one file for each.
+A folder of a catalogue holds `source.yaml`, with the source of the experiments, their order and what of the source is
+absent, and one file for each experiment.
 
 OUT/SOURCE/studies/, cells/   trials and finished cells; the experiments of a source share the trials
 OUT/SOURCE/TABLE.json         the numbers; also TABLE.md and TABLE.svg
@@ -39,13 +40,11 @@ class Entry:
     Attributes:
         source: The folder's name.
         table: The file's name, without suffix.
-        also: Alternative names.
         path: Of the file.
     """
 
     source: str
     table: str
-    also: tuple[str, ...]
     path: Path
 
     @property
@@ -56,7 +55,7 @@ class Entry:
     @property
     def names(self) -> set[str]:
         """All names that it is selected by."""
-        return {self.source, *(f"{self.source}/{table}" for table in (self.table, *self.also))}
+        return {self.source, self.name}
 
     def read(self, scale: str | None = None) -> Experiment:
         """Return the experiment at a scale."""
@@ -70,14 +69,26 @@ def catalogue(folder: Path) -> list[Entry]:
     entries = []
     for source_file in sorted(folder.glob("*/source.yaml")):
         for table in yaml.safe_load(source_file.read_text())["tables"]:
-            path = source_file.with_name(f"{table}.yaml")
-            also = yaml.safe_load(path.read_text()).get("also", ())
-            entries.append(Entry(source_file.parent.name, table, tuple(also), path))
+            entries.append(Entry(source_file.parent.name, table, source_file.with_name(f"{table}.yaml")))
     return entries
 
 
-def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+def absent_tables(folder: Path) -> dict[str, str]:
+    """Return the tables of the sources that no experiment measures, such as `choice/fig1`, and the reason of each."""
+    import yaml
+
+    absent = {
+        path.parent.name: yaml.safe_load(path.read_text()).get("absent", {}) for path in folder.glob("*/source.yaml")
+    }
+    return {f"{name}/{table}": why for name in sorted(absent) for why in absent[name] for table in absent[name][why]}
+
+
+def entries_named(
+    entries: Sequence[Entry], names: Sequence[str], absent: Mapping[str, str] | None = None
+) -> list[Entry]:
     """Return the entries of these names, such as `choice/table6` or `choice`; all of them without names.
+
+    `absent` holds the reasons why further names have no experiment.
 
     Raises:
         ConfigurationError: If a name is unknown.
@@ -88,7 +99,10 @@ def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]
         if not matches:
             known = sorted({known for entry in entries for known in entry.names})
             raise ConfigurationError.of(
-                "an experiment", f"be one of {', '.join(known)}", repr(name), did_you_mean(name, known)
+                "an experiment",
+                f"be one of {', '.join(known)}",
+                repr(name),
+                (absent or {}).get(name) or did_you_mean(name, known),
             )
         selected += [entry for entry in matches if entry not in selected]
     return selected

@@ -209,7 +209,6 @@ class Experiment(BaseModel):
         published: Published numbers by row and column.
         unit: Of the numbers; `accuracy` is shown in percent.
         notes: Substitutions for what could not be obtained.
-        also: Further names of the same table.
         steps: Whether rows or columns are steps of one quantity, such as rounds; then the chart shows curves.
         groups: Columns by group name; rows are averaged over each group with a bootstrap interval.
         scales: Overrides of parts of the file, by name of the scale.
@@ -234,7 +233,6 @@ class Experiment(BaseModel):
     published: dict[str, Any] = {}
     unit: str = PERCENT
     notes: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
     steps: Literal["rows", "columns"] | None = None
     groups: dict[str, tuple[str, ...]] = {}
     scales: dict[str, dict[str, Any]] = {}

@@ -11,7 +11,15 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
-from fedscout.experiments.grids.catalogue import ANSWERS, Entry, Run, catalogue, entries_named, recorded_answers
+from fedscout.experiments.grids.catalogue import (
+    ANSWERS,
+    Entry,
+    Run,
+    absent_tables,
+    catalogue,
+    entries_named,
+    recorded_answers,
+)
 from fedscout.experiments.grids.experiment import (
     Choose,
     Detect,
@@ -228,15 +236,13 @@ def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
         parse_strategy(with_strategy(config).strategy or {})
 
 
-def test_every_file_is_listed_and_every_name_is_one_table_s() -> None:
-    names = [f"{entry.source}/{name}" for entry in ENTRIES for name in (entry.table, *entry.also)]
-    assert len(names) == len({*names})
+def test_every_file_is_listed_and_no_table_is_both_measured_and_absent() -> None:
+    assert not {entry.name for entry in ENTRIES} & absent_tables(FOLDER).keys()
     files = {path for path in FOLDER.glob("*/*.yaml") if path.name != "source.yaml"}
     assert files == {entry.path for entry in ENTRIES}
 
 
-def test_a_table_is_found_by_each_of_its_names_and_a_source_s_name_is_all_of_them() -> None:
-    assert entries_named(ENTRIES, ["choice/table4"]) == entries_named(ENTRIES, ["choice/table6"])
+def test_a_source_s_name_is_all_of_its_tables() -> None:
     both = entries_named(ENTRIES, ["selection", "selection/table1"])
     assert both == [entry for entry in ENTRIES if entry.source == "selection"]
     assert entries_named(ENTRIES, []) == ENTRIES
