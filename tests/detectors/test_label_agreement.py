@@ -32,7 +32,7 @@ from fedscout.detectors.statistics import ClientTest
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.grid.local_grid import LocalGrid
 from tests.detectors.federations import federation, inputs, let_out, most_alarms, samples
-from tests.detectors.skew.test_calibrated_feature_skew import draw, measure
+from tests.detectors.test_calibrated_feature_skew import draw, measure
 
 RATE = 0.05
 

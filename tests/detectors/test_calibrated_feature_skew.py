@@ -25,7 +25,7 @@ from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import holm, moment_matched_tail
 from fedscout.engine.data.federation import Names
 from tests.detectors.federations import fewest_alarms, inputs, most_alarms, samples
-from tests.detectors.skew.test_feature_skew import moments_of, pool
+from tests.detectors.test_feature_skew import moments_of, pool
 
 RATE = 0.05
 NUM_FEATURES = 8
