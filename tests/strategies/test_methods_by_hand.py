@@ -12,17 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import Descent
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, ModelFactory
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, StrategySpec
 from fedscout.strategies.methods.drift import FedDynSpec, FedNovaSpec, ScaffoldSpec
-from fedscout.strategies.methods.losses import CalibratedDescent
 from fedscout.strategies.methods.personal import BATCH_NORMS
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
 from tests.engine.trials.test_resume import assert_same
@@ -382,11 +380,8 @@ def test_feddyn_s_rounds_are_its_paper_s(scaling: Any) -> None:
 
 def test_statistics_of_batch_normalisation_are_averaged_alone() -> None:
     """Next to no regulariser, one round: buffers are those of FedAvg, and the rest is the mean and the lead beyond."""
-    host = host_of(normalised)
-    feddyn, fedavg = (
-        result_of(host, strategy, num_rounds=1).vector
-        for strategy in (FedDynSpec(dynamic_alpha=1e-9), FedAvgSpec(sample_scaling="uniform"))
-    )
+    host, uniform = host_of(normalised), FedAvgSpec(sample_scaling="uniform")
+    feddyn, fedavg = (result_of(host, own, num_rounds=1).vector for own in (FedDynSpec(dynamic_alpha=1e-9), uniform))
     np.testing.assert_allclose(feddyn[-10:], fedavg[-10:], rtol=1e-6)
     start = host.initial_vector(3)[:-10]
     np.testing.assert_allclose(feddyn[:-10] - start, (1 + 5 / 8) * (fedavg[:-10] - start), rtol=0, atol=1e-6)
@@ -461,26 +456,14 @@ def run(small_host: ClientHost, strategy: StrategySpec, **changes: Any) -> Trial
     return result_of(small_host, strategy, num_sampled=len(SEEN), num_rounds=NUM_ROUNDS, **changes)
 
 
-def test_ditto_s_global_accuracy_is_fedavg_s(small_host: ClientHost) -> None:
-    """Its global model is; new clients have no other."""
-    ditto, fedavg = run(small_host, made("ditto")), run(small_host, made("fedavg"))
-    assert ditto.rounds.get("global_accuracy") == fedavg.rounds["accuracy"]
-    assert ditto.rounds.get("new_client_accuracy") == fedavg.rounds.get("new_client_accuracy")
+def test_new_clients_have_the_global_model_and_tune_it_where_others_do(small_host: ClientHost) -> None:
+    """On training rows that took no part in it."""
+    ditto, tuning, fedavg = (run(small_host, made(kind)) for kind in ("ditto", "fine_tuning", "fedavg"))
+    for trial in (ditto, tuning):
+        assert trial.rounds["global_accuracy"] == fedavg.rounds["accuracy"]
+    assert ditto.rounds["new_client_accuracy"] == fedavg.rounds["new_client_accuracy"]
+    assert tuning.rounds["new_client_accuracy"] != fedavg.rounds["new_client_accuracy"]
     assert fedavg.rounds.get("global_accuracy") is None, "it is the accuracy itself"
-
-
-def test_who_tunes_has_fedavg_s_global_model(small_host: ClientHost) -> None:
-    """New clients tune it, too, on training rows that took no part in it."""
-    tuning, fedavg = run(small_host, made("fine_tuning", tuning_epochs=5)), run(small_host, made("fedavg"))
-    assert tuning.rounds.get("global_accuracy") == fedavg.rounds["accuracy"]
-    assert tuning.rounds["accuracy"] != fedavg.rounds["accuracy"]
-    assert tuning.rounds.get("new_client_accuracy") != fedavg.rounds.get("new_client_accuracy")
-
-
-def test_the_global_model_of_local_training_is_the_initial_one(small_host: ClientHost) -> None:
-    trial = run(small_host, made("local"))
-    assert len(set(trial.rounds["global_accuracy"])) == 1
-    assert trial.global_accuracy == trial.rounds["global_accuracy"][0]
 
 
 @pytest.mark.parametrize("strategy", [made("fedavg"), made("ditto"), made("local")], ids=lambda one: one.kind)
@@ -493,27 +476,3 @@ def test_who_keeps_a_model_where_clients_have_their_own_is_told_which_one_it_is(
 
 
 # -- MOON, FedLC, FedRS, the symmetric loss and FedRoD: clients with a loss of their own -------------------------------
-
-
-class CountedRun:
-    """As much of a run as FedLC looks at."""
-
-    received = torch.zeros(2)
-
-    def __init__(self, counts: Tensor) -> None:
-        self.counts = counts
-        self.adjusted: Adjusted | None = None
-
-    def label_counts(self) -> Tensor:
-        return self.counts
-
-    def descend(self, start: Tensor, adjusted: Adjusted) -> Descent:
-        self.adjusted = adjusted
-        return Descent(start[None], torch.ones(1), torch.ones(1))
-
-
-def test_a_class_without_rows_is_left_out_by_a_finite_shift() -> None:
-    """As infinity would be no number where a class has no weight."""
-    run = CountedRun(torch.tensor([[16.0, 0.0]]))
-    CalibratedDescent(2.0).train(run)  # type: ignore[arg-type]
-    assert run.adjusted.shift.tolist() == [[-1.0, MASKED_LOGIT]]

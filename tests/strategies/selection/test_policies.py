@@ -198,7 +198,7 @@ def test_exactly_the_chosen_clients_train(any_host: ClientHost, kind: str) -> No
     spec = parse_strategy({"kind": kind, **FITTING.get(kind, {})}, cohort)
     trial = trained(any_host, spec, RandomSpec())
     assert sum(trial.clients["rounds"]) == SAMPLED * ROUNDS
-    assert max(trial.clients["rounds"]) <= ROUNDS
+    assert trial.clients["rounds"] == trained(any_host, FedAvgSpec(), RandomSpec()).clients["rounds"]
     assert not trial.dropped_clients
 
 
@@ -219,17 +219,3 @@ def test_policies_that_measure_and_assign_choose_for_unlike_strategies(
     assert trial.rounds["accuracy"][-1] > 0
     apart = trained(any_host, spec, policy, merge_on_hosts=False)
     assert (apart.clients["rounds"], apart.rounds["accuracy"]) == (trial.clients["rounds"], trial.rounds["accuracy"])
-
-
-def test_all_strategies_meet_the_same_choice(any_host: ClientHost) -> None:
-    rounds = {
-        result_of(any_host, parse_strategy(kind), selection=RandomSpec()).clients["rounds"]
-        for kind in ("fedavg", "scaffold", "fedmedian")
-    }
-    assert len(rounds) == 1
-
-
-@pytest.mark.parametrize("document", CHOICES, ids=str)
-def test_so_many_clients_train_in_each_round(any_host: ClientHost, document: dict[str, Any]) -> None:
-    trial = result_of(any_host, FedAvgSpec(), num_sampled=3, num_rounds=5, selection=parse_selection(document))
-    assert sum(trial.clients["rounds"]) == 3 * 5
