@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.exception import AggregationError
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from scipy.optimize import minimize
 
 from fedscout.engine.client.host import ClientHost
@@ -113,12 +112,6 @@ def test_a_reply_that_is_not_finite_does_as_with_the_median(kind: str, values: l
         ((_, model),) = played(spec.build(COHORT), np.ones(4), lambda _: [*MODELS[:4], np.array(values)], 1)
         assert np.isnan(model[0]) or np.isinf(values[0])
         assert np.isfinite(model).all() == (np.isinf(values[0]) and spec.kind != "fedexp")
-
-
-def test_without_a_model_sent_out_there_is_nothing_to_move() -> None:
-    message = Message(RecordDict(), 2, "train")
-    with pytest.raises(AggregationError, match="configure_train"):
-        RfaSpec().build(Cohort(1, 1, 0.1)).aggregate_train(1, [reply_of(message, np.ones(4))])
 
 
 # -- FedExP steps further than FedAvg where clients disagree, by the closed form on quadratic clients ------------------
