@@ -368,7 +368,7 @@ class FedExP(rules.ServerRule):
         iterate: x, shape `(params,)`; None before the first model.
     """
 
-    def __init__(self, epsilon: float = 1e-3, **settings: Any) -> None:
+    def __init__(self, epsilon: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.epsilon = epsilon
         self.iterate: ClientModel | None = None
@@ -427,7 +427,7 @@ class FedBuff(rules.QuickMessages):
         received: The model sent out last; None between rounds.
     """
 
-    def __init__(self, buffer_size: int = 2, server_learning_rate: float = 1.0, **settings: Any) -> None:
+    def __init__(self, buffer_size: int, server_learning_rate: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.buffer_size = buffer_size
         self.server_learning_rate = server_learning_rate

@@ -455,7 +455,7 @@ class RFA(rules.ServerRule):
         settings: Arguments of Flower's FedAvg.
     """
 
-    def __init__(self, num_iterations: int = 3, smoothing: float = 1e-6, **settings: Any) -> None:
+    def __init__(self, num_iterations: int, smoothing: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.num_iterations = num_iterations
         self.smoothing = smoothing
@@ -515,7 +515,7 @@ class CenteredClipping(rules.ServerRule):
         change: v, shape `(params,)`; None before the first model.
     """
 
-    def __init__(self, clipping_radius: float = 1.0, **settings: Any) -> None:
+    def __init__(self, clipping_radius: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.clipping_radius = clipping_radius
         self.change: Vector | None = None

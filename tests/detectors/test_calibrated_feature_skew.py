@@ -120,20 +120,6 @@ def test_false_alarms_keep_to_the_rate(clients: int, rows: int, federations: int
     assert fewest_alarms(federations, 0.5 * RATE) <= alarms <= most_alarms(federations, RATE)
 
 
-def test_the_effect_is_the_shift() -> None:
-    """Features 2 and 5 of 8 are shifted by two standard deviations: root mean square √(2 · 4 / 8) = 1."""
-    generator = np.random.default_rng(4)
-    members = [draw(generator, [2000] * 3) for _ in range(9)]
-    scale = np.sqrt(np.diag(within_covariance(*measure(members))))
-    shift = np.zeros(NUM_FEATURES)
-    shift[[2, 5]] = 2 * scale[[2, 5]]
-    members[7] = ((members[7][0] + shift).astype(np.float32), members[7][1])
-    found = decide(members).clients[7]
-    # the shifted client itself widens the pooled deviations to √(1 + 4 · 8/81) and draws the mean along by a ninth
-    assert found.effect == pytest.approx((8 / 9 + 1 / 9) / np.sqrt(1 + 4 * 8 / 81), rel=0.05)
-    assert {each.feature for each in found.features} == {2, 5}
-
-
 def test_who_is_at_both_limits_is_flagged_and_its_largest_five_shifts_are_named() -> None:
     """Of seven shifts above the smallest that has a name the largest five have one."""
     own = np.array([0.1, -0.3, 0.5, -0.7, 0.9, 0.4, 0.8, 0.25])

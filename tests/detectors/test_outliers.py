@@ -178,13 +178,13 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(
     grid: RecordingGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together, exchanges = {}, {}
-    for held in (5, 2, 1):
+    for held in (5, 2, 0):
         monkeypatch.setattr("fedscout.detectors.outliers.GROUP_BYTES", held * 3 * grid.initial_vector(0).nbytes)
         grid.exchanges.clear()
         together[held] = [told(comparison) for comparison in repeated(grid)]
         exchanges[held] = [len(contents) for contents in grid.exchanges]
-    assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 1: [5, 1, 1, 1, 1, 1]}
-    assert together[5] == together[2] == together[1]
+    assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 0: [5, 1, 1, 1, 1, 1]}
+    assert together[5] == together[2] == together[0]
 
 
 # -- Output divergence: what a client returns, and its value where it can be derived -----------------------------------
@@ -204,19 +204,18 @@ def test_the_mean_output_is_of_rows_and_float64_and_the_model_is_run_in_float32(
     assert run[0].dtype == np.float32
 
 
-def test_an_answer_that_is_not_finite_is_left_out() -> None:
-    """Of answers (1, 0), (0, 1) and one with a NaN: the divergence of the first two, one bit."""
-
-    def divergence(*means: tuple[float, float]) -> float | None:
-        conversation = measure_output_divergence(range(len(means)), np.zeros(1, np.float32))
-        next(conversation)
-        arrays = {client: {"mean": np.array(mean)} for client, mean in enumerate(means)}
-        with pytest.raises(StopIteration) as stop:
-            conversation.send(([QueryAnswers(arrays, dict.fromkeys(arrays, 9), {})], []))
-        return stop.value.value
-
-    assert divergence((1, 0), (0.5, np.nan), (0, 1), (np.inf, 0)) == pytest.approx(1)
-    assert divergence((1, 0), (np.nan, 1)) is None
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [([(1, 0), (0.5, np.nan), (0, 1), (np.inf, 0)], pytest.approx(1)), ([(1, 0), (np.nan, 1)], None)],
+)
+def test_an_answer_that_is_not_finite_is_left_out(means: list[tuple[float, float]], expected: float | None) -> None:
+    """The divergence of (1, 0) and (0, 1) is one bit."""
+    conversation = measure_output_divergence(range(len(means)), np.zeros(1, np.float32))
+    next(conversation)
+    arrays = {client: {"mean": np.array(mean)} for client, mean in enumerate(means)}
+    with pytest.raises(StopIteration) as stop:
+        conversation.send(([QueryAnswers(arrays, dict.fromkeys(arrays, 9), {})], []))
+    assert stop.value.value == expected
 
 
 def linear_outputs(grid: LocalGrid, num_features: int, favoured: float) -> np.ndarray:
@@ -229,19 +228,16 @@ def linear_outputs(grid: LocalGrid, num_features: int, favoured: float) -> np.nd
 
 
 def test_equal_clients_have_none_and_opposite_clients_the_entropy_of_their_mixture() -> None:
-    generator = np.random.default_rng(0)
-    rows = generator.random((40, 3)).astype(np.float32)
-    labels = np.zeros(40, np.int64)
-    equal = LocalGrid(federation([(rows, labels), (rows, labels)]), CLIENT_QUERIES)
-    model = linear_outputs(equal, 3, 1.0)
-    assert hold(equal, measure_output_divergence((0, 1), model)) == 0.0
+    """Client 0 has zeros (outputs 1/2, 1/2), client 1 large first features (outputs 1, 0). With M = (3/4, 1/4):
 
-    # Client 0 has zeros (outputs 1/2, 1/2), client 1 large first features (outputs 1, 0). With M = (3/4, 1/4):
-    # JS = H(M) - H(1/2, 1/2) / 2 = 0.811278 - 0.5 bits.
-    high = np.zeros((40, 3), np.float32)
+    JS = H(M) - H(1/2, 1/2) / 2 = 0.811278 - 0.5 bits.
+    """
+    rows, labels = np.random.default_rng(0).random((40, 3)).astype(np.float32), np.zeros(40, np.int64)
+    zeros, high = np.zeros_like(rows), np.zeros_like(rows)
     high[:, 0] = 100.0
-    opposite = LocalGrid(federation([(np.zeros_like(high), labels), (high, labels)]), CLIENT_QUERIES)
-    assert hold(opposite, measure_output_divergence((0, 1), model)) == pytest.approx(0.311278, abs=1e-6)
+    for features, expected in (([rows, rows], 0.0), ([zeros, high], pytest.approx(0.311278, abs=1e-6))):
+        grid = LocalGrid(federation([(own, labels) for own in features]), CLIENT_QUERIES)
+        assert hold(grid, measure_output_divergence((0, 1), linear_outputs(grid, 3, 1.0))) == expected
 
 
 # -- Calibrated outliers: exchanged models, their false-alarm rate, and the joint decision -----------------------------
