@@ -274,18 +274,14 @@ class Fixed(GroupedRule):
         return [[0, 3], [1, 2, 4]]
 
 
-def rounds_with(answers: Sequence[Sequence[float | None]], kind: str = "fedavg") -> list[Any]:
-    rule = Fixed(parse_strategy(kind).build, Cohort(5, 5, 0.1))
-    moves = iter(answers)
+def test_a_community_without_an_answer_keeps_its_model() -> None:
+    rule = Fixed(parse_strategy("fedavg").build, Cohort(5, 5, 0.1))
+    moves: Any = iter([[None] * 5, [3, None, None, 5, None], [None, 1, 2, 9, None]])
 
-    def trained(sent: npt.NDArray[np.float32]) -> list[Any]:
+    def trained(_: Any) -> list[Any]:
         return [None if move is None else np.full(2, move) for move in next(moves)]
 
-    return played(rule, np.zeros(2), trained, len(answers))
-
-
-def test_a_community_without_an_answer_keeps_its_model() -> None:
-    none, first, both = rounds_with([[None] * 5, [3, None, None, 5, None], [None, 1, 2, 9, None]])
+    none, first, both = played(rule, np.zeros(2), trained, 3)
     assert none[1] is None
     np.testing.assert_array_equal(first[1], [[4, 4], [0, 0]])
     np.testing.assert_array_equal(both[1], [[9, 9], [1.5, 1.5]])

@@ -282,26 +282,43 @@ def test_models_and_scores_are_those_by_hand(name: str) -> None:
         assert scores.tolist() == common.tolist()
 
 
-@pytest.mark.parametrize(("scaling", "rate"), [("uniform", 1.0), ("num-examples", 0.7)])
-def test_rounds_are_the_paper_s_algorithm(host: ClientHost, scaling: Any, rate: float) -> None:
-    """Algorithm 1 in float64: eight rounds, five of eight clients in each."""
-    spec = spec_of(ScaffoldSpec(sample_scaling=scaling, server_learning_rate=rate), num_rounds=8)
-    hand, controls = Hand(uneven_federation(sizes=SIZES)), {}
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    control = np.zeros(len(vector))
+Step = Callable[[Vector, list[int], Any, int], Vector]
+"""From the model, a round's clients, their shares and its number to the model after it."""
+
+
+def check_rounds(
+    strategy: Any, num_rounds: int, step: Step, training: LocalTraining = TRAINING, atol: float = 2e-6
+) -> None:
+    """Hold that rounds of five of eight clients give the models of a server by hand, in float64."""
+    host, hand = host_of(), Hand(uneven_federation(sizes=SIZES))
+    vector: Vector = host.initial_vector(SEED).astype(np.float64)
+    spec = spec_of(strategy, num_rounds=num_rounds, training=training)
     for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        shares = weights_of(hand, clients) if scaling == "num-examples" else np.full(5, 1 / 5)
-        moved, changed = np.zeros(len(vector)), np.zeros(len(vector))
+        equal = strategy.sample_scaling == "uniform"
+        vector = step(vector, clients, np.full(5, 1 / 5) if equal else weights_of(hand, clients), server_round)
+        np.testing.assert_allclose(found, vector, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(("scaling", "rate"), [("uniform", 1.0), ("num-examples", 0.7)])
+def test_scaffold_s_rounds_are_its_paper_s(scaling: Any, rate: float) -> None:
+    """Algorithm 1."""
+    hand, controls, control = Hand(uneven_federation(sizes=SIZES)), {}, np.zeros(53)
+
+    def step(vector: Vector, clients: list[int], shares: Any, server_round: int) -> Vector:
+        nonlocal control
+        moved, changed = np.zeros(53), np.zeros(53)
         for share, client in zip(shares, clients, strict=True):
-            own = controls.get(client, np.zeros(len(vector)))
+            own = controls.get(client, np.zeros(53))
             trained, num_steps = hand.descend(
                 vector, client, server_round, lambda _, gradient, shift=control - own: gradient + shift
             )
             controls[client] = own - control + (vector - trained) / (num_steps * TRAINING.learning_rate)
             moved += share * (trained - vector)
             changed += share * (controls[client] - own)
-        vector, control = vector + rate * moved, control + 5 / 8 * changed
-        np.testing.assert_allclose(found, vector, rtol=0, atol=1e-6)
+        control = control + 5 / 8 * changed
+        return vector + rate * moved
+
+    check_rounds(ScaffoldSpec(sample_scaling=scaling, server_learning_rate=rate), 8, step, atol=1e-6)
     assert len(controls) == 8
 
 
@@ -322,19 +339,15 @@ def test_buffers_have_no_control_variates() -> None:
 @pytest.mark.parametrize(
     ("scaling", "momentum", "mu"), [("num-examples", 0.0, 0.0), ("uniform", 0.9, 0.0), ("num-examples", 0.0, 0.5)]
 )
-def test_rounds_are_the_paper_s_update(scaling: Any, momentum: float, mu: float) -> None:
-    """x + τ_eff Σ p_i (y_i − x)/a_i in float64: four rounds, five of eight clients of unequal steps in each."""
-    host, training = host_of(), TRAINING.model_copy(update={"momentum": momentum})
-    spec = spec_of(FedNovaSpec(sample_scaling=scaling, proximal_mu=mu), num_rounds=4, training=training)
+def test_fednova_s_rounds_are_its_paper_s(scaling: Any, momentum: float, mu: float) -> None:
+    """x + τ_eff Σ p_i (y_i − x)/a_i of clients of unequal steps."""
+    training = TRAINING.model_copy(update={"momentum": momentum})
     hand = Hand(uneven_federation(sizes=SIZES), training)
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        shares = weights_of(hand, clients) if scaling == "num-examples" else np.full(5, 1 / 5)
-        effective, normalised, different = 0.0, np.zeros(len(vector)), set()
+
+    def step(vector: Vector, clients: list[int], shares: Any, server_round: int) -> Vector:
+        effective, normalised, different = 0.0, np.zeros(53), set()
         for share, client in zip(shares, clients, strict=True):
-            trained, num_steps = hand.descend(
-                vector, client, server_round, lambda w, gradient, x=vector: gradient + mu * (w - x)
-            )
+            trained, num_steps = hand.descend(vector, client, server_round, lambda w, g: g + mu * (w - vector))
             if momentum:
                 length = sum((1 - momentum**k) / (1 - momentum) for k in range(1, num_steps + 1))
             else:
@@ -343,8 +356,9 @@ def test_rounds_are_the_paper_s_update(scaling: Any, momentum: float, mu: float)
             normalised += share * (trained - vector) / length
             different.add(num_steps)
         assert len(different) > 1
-        vector = vector + effective * normalised
-        np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
+        return vector + effective * normalised
+
+    check_rounds(FedNovaSpec(sample_scaling=scaling, proximal_mu=mu), 4, step, training)
 
 
 def test_what_has_no_length_is_refused() -> None:
@@ -357,25 +371,22 @@ def test_what_has_no_length_is_refused() -> None:
 
 @pytest.mark.parametrize("scaling", ["uniform", "num-examples"])
 def test_feddyn_s_rounds_are_its_paper_s(scaling: Any) -> None:
-    """Algorithm 1 in float64, h and all: eight rounds, five of eight clients in each."""
-    host, hand, alpha = host_of(), Hand(uneven_federation(sizes=SIZES)), 0.3
-    spec, kept = spec_of(FedDynSpec(dynamic_alpha=alpha, sample_scaling=scaling), num_rounds=8), {}
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    h = np.zeros(len(vector))
-    for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        shares = np.full(5, 1 / 5) if scaling == "uniform" else weights_of(hand, clients)
-        mean, changed = np.zeros(len(vector)), np.zeros(len(vector))
+    """Algorithm 1, h and all."""
+    hand, alpha, kept, h = Hand(uneven_federation(sizes=SIZES)), 0.3, {}, np.zeros(53)
+
+    def step(vector: Vector, clients: list[int], shares: Any, server_round: int) -> Vector:
+        changed = np.zeros(53)
         for share, client in zip(shares, clients, strict=True):
-            own = kept.get(client, np.zeros(len(vector)))
+            own = kept.get(client, np.zeros(53))
             trained, _ = hand.descend(
-                vector, client, server_round, lambda y, g, own=own, x=vector: g - own + alpha * (y - x)
+                vector, client, server_round, lambda y, g, own=own: g - own + alpha * (y - vector)
             )
             kept[client] = own - alpha * (trained - vector)
-            mean += share * trained
             changed += share * (trained - vector)
-        h -= alpha * 5 / 8 * changed
-        vector = mean - h / alpha
-        np.testing.assert_allclose(found, vector, rtol=0, atol=3e-6)
+        h[:] -= alpha * 5 / 8 * changed
+        return vector + changed - h / alpha
+
+    check_rounds(FedDynSpec(dynamic_alpha=alpha, sample_scaling=scaling), 8, step)
 
 
 def test_statistics_of_batch_normalisation_are_averaged_alone() -> None:
