@@ -664,7 +664,7 @@ class ClassCovariances:
         padded = np.append(weights, 0.0)
         solved = self._solver @ padded
         spread = float(padded @ solved)
-        if spread <= 0 or not np.allclose(self._freedom @ solved, padded, rtol=1e-6, atol=1e-6 * padded.max()):
+        if not np.allclose(self._freedom @ solved, padded, rtol=1e-6, atol=1e-6 * padded.max()):
             return None
         covariance = np.zeros(self._triangle.shape)
         covariance[self._triangle] = solved @ self._sums

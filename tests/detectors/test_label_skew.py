@@ -331,6 +331,14 @@ def test_no_table_that_agrees_with_what_is_told_makes_clients_more_alike(table: 
         assert information(counts.completed()) <= information(table) + 1e-4
 
 
+def test_a_completion_is_a_fixed_point_to_a_thousandth_of_a_row() -> None:
+    generator = np.random.default_rng(1)
+    counts = released(np.stack([generator.multinomial(60, generator.dirichlet(np.ones(6))) for _ in range(5)]), 9)
+    whole = counts.completed()
+    assert (whole > counts.told).any()
+    np.testing.assert_allclose(counts.completed(whole.sum(axis=0)), whole, rtol=0, atol=1e-3)
+
+
 @settings(max_examples=30)
 @given(TABLES, st.integers(2, 9))
 def test_no_client_looks_more_unlike_the_others_than_it_is(table: np.ndarray, min_release: int) -> None:
