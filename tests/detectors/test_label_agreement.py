@@ -71,7 +71,8 @@ def test_many_disagreements_are_normal() -> None:
 
 
 def test_nothing_to_compare_is_no_evidence() -> None:
-    """No disagreement at the client, or nobody else of the class."""
+    """No disagreement at the client, or nobody else of the class, or nobody who agrees."""
+    assert disagreement_tail(np.array([9]), np.array([9]), np.array([30]), np.array([30])) == 1
     assert disagreement_tail(np.array([9]), np.array([0]), np.array([30]), np.array([5])) == 1
     assert disagreement_tail(np.array([9]), np.array([9]), np.array([9]), np.array([9])) == 1
     assert disagreement_tail(np.array([9, 5]), np.array([9, 0]), np.array([9, 40]), np.array([9, 3])) == 1

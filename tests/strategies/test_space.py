@@ -435,6 +435,7 @@ def test_values_have_four_decimals_or_four_significant_digits_within_the_ends(
     assert found.from_unit(place) == value
     drawn = [found.draw(np.random.default_rng(seed)) for seed in range(20)]
     assert all(own in (round(own, 4), float(f"{own:.3e}"), found.low) for own in drawn)
+    assert 0 <= found.to_unit(value) <= (found.low < found.high)
     narrow = RealRange(1e-6, 1e-5)
     assert len({narrow.from_unit(place) for place in np.linspace(0, 1, 2001)}) >= 100
 
@@ -456,6 +457,7 @@ def test_ranges_for_people_and_programs() -> None:
         assert found.json_schema() == {"type": kind, "minimum": found.low, "maximum": found.high}
         assert replace(found, log=True).json_schema() == {**found.json_schema(), "x-scale": "log"}
     choices = ChoiceRange((1, "a"))  # told apart by type
+    assert (choices.text(), choices.json_schema()) == ("1 | a", {"enum": [1, "a"]})
     assert [choices.contains(value) for value in (1, "a", True, 1.0)] == [True, True, False, False]
     assert {choices.draw(np.random.default_rng(seed)) for seed in range(50)} == {1, "a"}
 
