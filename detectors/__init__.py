@@ -4,22 +4,10 @@
 package is also imported by processes that do not need Flower, such as the command line's help.
 """
 
-from fedscout.detectors.queries import CLIENT_QUERIES
-from fedscout.detectors.report import (
-    CalibratedFinding,
-    ClientEvidence,
-    DetectionConfig,
-    Finding,
-    HeterogeneityReport,
-    ReportedMetrics,
-)
-
-__all__ = [
-    "CLIENT_QUERIES",
-    "CalibratedFinding",
-    "ClientEvidence",
-    "DetectionConfig",
-    "Finding",
-    "HeterogeneityReport",
-    "ReportedMetrics",
-]
+from fedscout.detectors.queries import CLIENT_QUERIES as CLIENT_QUERIES
+from fedscout.detectors.report import CalibratedFinding as CalibratedFinding
+from fedscout.detectors.report import ClientEvidence as ClientEvidence
+from fedscout.detectors.report import DetectionConfig as DetectionConfig
+from fedscout.detectors.report import Finding as Finding
+from fedscout.detectors.report import HeterogeneityReport as HeterogeneityReport
+from fedscout.detectors.report import ReportedMetrics as ReportedMetrics

@@ -61,14 +61,8 @@ from typing import Final
 
 import numpy as np
 
-from fedscout.detectors.feature_skew import (
-    NAME,
-    ClassCovariances,
-    ClassMoments,
-    ClientTotals,
-    FeatureGroups,
-    PooledMoments,
-)
+from fedscout.detectors import feature_skew
+from fedscout.detectors.feature_skew import NAME, ClassMoments, FeatureGroups, PooledMoments
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
 from fedscout.detectors.statistics import ClientTest, Values, by_client, decide, holm, largest, moment_matched_tail
 from fedscout.engine.arrays import IntArray
@@ -177,7 +171,7 @@ def label_adjusted_shifts(
     classes: ClassMoments,
     within: Values,
     groups: FeatureGroups | None = None,
-    covariances: ClassCovariances | None = None,
+    covariances: feature_skew.ClassCovariances | None = None,
 ) -> Shifts | str:
     """Return the shifts, or why there are none: fewer than two comparable clients, or no feature varies within a class.
 
@@ -236,7 +230,7 @@ def _weights(counts: IntArray, classes: ClassMoments) -> Values:
     return np.asarray(counts * (1 - counts / np.maximum(classes.pooled_counts, 1)))
 
 
-def classes_as_one(totals: Mapping[int, ClientTotals], pooled: PooledMoments) -> ClassMoments:
+def classes_as_one(totals: Mapping[int, feature_skew.ClientTotals], pooled: PooledMoments) -> ClassMoments:
     """Return moments in which all rows are of one class.
 
     Args:

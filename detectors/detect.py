@@ -33,19 +33,11 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from fedscout.detectors import feature_skew, label_skew, outliers, privacy, statistics
+from fedscout.detectors import report as reports
 from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
 from fedscout.detectors.near_copies import NearCopies
-from fedscout.detectors.report import (
-    ROWS_BELONG_TOGETHER,
-    TENTHS,
-    CalibratedFinding,
-    ClientFacts,
-    DetectionConfig,
-    Finding,
-    HeterogeneityReport,
-    ReportedMetrics,
-)
+from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding, DetectionConfig, Finding
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS
@@ -217,7 +209,7 @@ def detect(
     ordered: bool = True,
     expected_seconds: Mapping[int, float] | None = None,
     names: Names = UNNAMED,
-) -> HeterogeneityReport:
+) -> reports.HeterogeneityReport:
     """Measure how the clients' data differ.
 
     Args:
@@ -286,13 +278,13 @@ def detect(
             matrix, paired_counts = (
                 np.stack([labels.counts[client] for client in compared]) for compared in (clients, paired)
             )
-            reported = ReportedMetrics(
+            reported = reports.ReportedMetrics(
                 **statistics.count_metrics(matrix, paired_counts, ordered),
                 **features.distances,
                 **models.metrics(),
                 input_curvature=results.get(CURVATURE),
             )
-    return HeterogeneityReport(
+    return reports.HeterogeneityReport(
         seed=seed,
         settings=settings,
         num_clients=len(list(grid.get_node_ids())),
@@ -390,7 +382,7 @@ def _notes(copies: NearCopies | None, num_clients: int, settings: DetectionConfi
         if settings.noise == "seeded":
             yield "The noise was drawn from the seed: this shows its effect, but gives no privacy."
     if not classifies:
-        yield TENTHS
+        yield reports.TENTHS
 
 
 def _detect_by_models(
@@ -400,7 +392,7 @@ def _detect_by_models(
     settings: DetectionConfig,
     seed: int,
     names: Names,
-) -> HeterogeneityReport:
+) -> reports.HeterogeneityReport:
     """Return the report on reinforcement-learning clients, which have models but neither labels nor features."""
     timings: dict[str, float] = {}
     clients = tuple(sorted(client_of(node) for node in grid.get_node_ids()))
@@ -409,7 +401,7 @@ def _detect_by_models(
     # Episodes are drawn anew in each repetition, so repetitions are as independent as parts of rows.
     distance_test = outliers.model_test(models.comparisons, models.comparisons, settings.detector_rate)
     reason = "reinforcement-learning clients hold no labelled rows"
-    return HeterogeneityReport(
+    return reports.HeterogeneityReport(
         seed=seed,
         settings=settings,
         num_clients=len(clients),
@@ -420,19 +412,19 @@ def _detect_by_models(
         feature_skew=Finding.unmeasured(feature_skew.NAME, settings.feature_threshold, reason),
         outliers=models.finding,
         calibrated=(outliers.decide_outliers_calibrated((), distance_test, None, settings, names=names),),
-        metrics=ReportedMetrics(**models.metrics()),
+        metrics=reports.ReportedMetrics(**models.metrics()),
         notes=("Only the models were compared, as reinforcement-learning clients have neither labels nor features.",),
         names=names,
         timings=timings,
     )
 
 
-def _client_facts(released: label_skew.ReleasedCounts) -> tuple[ClientFacts, ...]:
+def _client_facts(released: label_skew.ReleasedCounts) -> tuple[reports.ClientFacts, ...]:
     low, high = released.limits()
     withheld = released.num_rows - low.sum(axis=1)
     present = np.count_nonzero(low, axis=1) + np.minimum(np.count_nonzero((low == 0) & (high > 0), axis=1), withheld)
     return tuple(
-        ClientFacts(
+        reports.ClientFacts(
             client=client,
             num_rows=int(released.num_rows[index]),
             label_counts=tuple(low[index].tolist()),

@@ -98,16 +98,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.detectors import statistics
 from fedscout.detectors.report import Finding
-from fedscout.detectors.statistics import (
-    Values,
-    check_finite,
-    distribution,
-    flat_features,
-    mean_pairwise_hellinger,
-    mean_pairwise_wasserstein,
-    own_counts,
-)
+from fedscout.detectors.statistics import Values, distribution, flat_features, own_counts
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError, released_cells
 from fedscout.engine.data.federation import UNNAMED, Names
@@ -356,7 +349,7 @@ def _grouped_values(inputs: QueryInputs) -> Iterator[tuple[slice, Values, IntArr
     for first in range(0, source.shape[1], step):
         block = slice(first, first + step)
         ordered = np.sort(source[rows, block].T)
-        check_finite(ordered[:, [0, -1]])  # where the order puts what is not
+        statistics.check_finite(ordered[:, [0, -1]])  # where the order puts what is not
         yield block, (np.add.reduceat(ordered, bounds[:-1], axis=1, dtype=np.float64) / sizes).T, sizes
 
 
@@ -397,8 +390,8 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
     if len(per_client) < 2 or len(varying) == 0:
         return {}
     histograms = distribution(np.stack([client[varying] for client in per_client], axis=1))  # (d, clients, bins)
-    wasserstein = mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
-    hellinger = mean_pairwise_hellinger(histograms)
+    wasserstein = statistics.mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
+    hellinger = statistics.mean_pairwise_hellinger(histograms)
     return {"feature_hellinger": float(hellinger.mean()), "feature_wasserstein": float(wasserstein.mean())}
 
 
@@ -671,7 +664,7 @@ class ClassCovariances:
         padded = np.append(weights, 0.0)
         solved = self._solver @ padded
         spread = float(padded @ solved)
-        if spread <= 0 or not np.allclose(self._freedom @ solved, padded, rtol=1e-6, atol=1e-6 * padded.max()):
+        if not np.allclose(self._freedom @ solved, padded, rtol=1e-6, atol=1e-6 * padded.max()):
             return None
         covariance = np.zeros(self._triangle.shape)
         covariance[self._triangle] = solved @ self._sums

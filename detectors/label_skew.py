@@ -68,23 +68,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.detectors import statistics
 from fedscout.detectors.privacy import integer_laplace, plausible_counts
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, Finding
-from fedscout.detectors.statistics import (
-    ClientTest,
-    GroupSums,
-    Values,
-    by_client,
-    decide,
-    design_effects,
-    distribution,
-    holm,
-    js_divergence,
-    largest,
-    moment_matched_tail,
-    own_counts,
-    pearson_moments,
-)
+from fedscout.detectors.statistics import ClientTest, GroupSums, Values, design_effects, distribution, holm
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, CountAggregate, QueryInputs, RowAggregate
 from fedscout.engine.data.federation import UNNAMED, Names
@@ -108,7 +95,7 @@ FEWEST_ROWS: Final = 1e-6
 def label_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, the rows of each class, shape `(num_classes,)`, and `min_release`, shape `(1,)`."""
     min_release = RowAggregate(np.array([inputs.min_release]), 0)
-    return {"counts": CountAggregate(own_counts(inputs)), "min_release": min_release}
+    return {"counts": CountAggregate(statistics.own_counts(inputs)), "min_release": min_release}
 
 
 @dataclass(frozen=True)
@@ -232,7 +219,7 @@ def decide_label_skew(released: ReleasedCounts, threshold: float, names: Names =
     if len(clients) < 2:
         return Finding.unmeasured(NAME, threshold, f"it takes two clients, got {len(clients)}")
     pairs = released.against_others()
-    divergences = js_divergence(distribution(pairs[:, 0]), distribution(pairs.sum(axis=1)))
+    divergences = statistics.js_divergence(distribution(pairs[:, 0]), distribution(pairs.sum(axis=1)))
     values = {client: float(value) for client, value in zip(clients, divergences, strict=True)}
     flagged = tuple(client for client in clients if values[client] > threshold)
     farthest = max(clients, key=values.__getitem__)
@@ -301,23 +288,23 @@ def label_p_values(
     table = counts[:, present]
     if table.shape[1] < 2 or len(table) < 2:
         return np.ones(len(table)), "one class only"
-    statistics = pearson(against_others)[:, 0]
+    chi_squares = pearson(against_others)[:, 0]
     if groups is not None:
-        return _grouped_p_values(table, design_effects(counts, groups)[:, present], statistics, rate, generator)
+        return _grouped_p_values(table, design_effects(counts, groups)[:, present], chi_squares, rate, generator)
     smallest_expected = float(table.sum(axis=1).min()) * float(table.sum(axis=0).min()) / float(table.sum())
     if noise_scale > 0 or smallest_expected < least_expected(len(table), rate):
         draws = number_of_draws(rate)
         if draws * table.size <= MAX_DRAWN_CELLS:
             rows = np.rint(table.sum(axis=1)).astype(np.int64)  # of a completed table they are real numbers
             columns = plausible_counts(table.sum(axis=0), rows.sum())
-            drawn = _drawn_p_values(rows, columns, statistics, draws, rate, generator, noise_scale)
+            drawn = _drawn_p_values(rows, columns, chi_squares, draws, rate, generator, noise_scale)
             return drawn, f"up to {draws} tables with the same margins{' and noise' if noise_scale > 0 else ''}"
         if noise_scale > 0:
             return np.ones(len(table)), "too many clients and classes to draw tables with noise"
         return holm(_class_p_values(against_others)), "exact test of each class at each client against the others"
     from scipy.special import chdtrc
 
-    return holm(np.asarray(chdtrc(table.shape[1] - 1, statistics))), "χ² test of each client against the others"
+    return holm(np.asarray(chdtrc(table.shape[1] - 1, chi_squares))), "χ² test of each client against the others"
 
 
 def least_expected(num_clients: int, rate: float) -> float:
@@ -340,21 +327,21 @@ def _class_p_values(against_others: Values) -> Values:
 
 
 def _grouped_p_values(
-    table: IntArray | Values, effects: Values, statistics: Values, rate: float, generator: np.random.Generator
+    table: IntArray | Values, effects: Values, chi_squares: Values, rate: float, generator: np.random.Generator
 ) -> tuple[Values, str]:
     shares = table.sum(axis=0) / table.sum()
-    mean, variance, third = pearson_moments(shares, effects)
+    mean, variance, third = statistics.pearson_moments(shares, effects)
     per_freedom = mean / (table.shape[1] - 1)
     words = f"design effect {per_freedom.min():.2g} to {per_freedom.max():.2g}, as rows belong together"
     if ((table.sum(axis=1) / per_freedom).min() * shares).min() >= least_expected(len(table), rate):
-        tails = moment_matched_tail(statistics, mean, variance, third)
+        tails = statistics.moment_matched_tail(chi_squares, mean, variance, third)
         return holm(tails), f"χ² test of each client against the others, {words}"
     rows = np.maximum(1, np.rint(table.sum(axis=1) / per_freedom)).astype(np.int64)
     columns = plausible_counts(np.maximum(shares * rows.sum(), 1.0), rows.sum())
     draws = min(number_of_draws(rate), MAX_DRAWN_CELLS // table.size)
     if draws < MIN_DRAWS:
         return np.ones(len(table)), "too many clients and classes to draw tables of groups"
-    drawn = _drawn_p_values(rows, columns, statistics / per_freedom, draws, rate, generator)
+    drawn = _drawn_p_values(rows, columns, chi_squares / per_freedom, draws, rate, generator)
     return drawn, f"up to {draws} tables of effective counts, {words}"
 
 
@@ -475,11 +462,13 @@ def decide_label_skew_calibrated(
     generator = stream(seed, "label-tables")
     p_values, method = _step_down(len(clients), effects >= min_effect, rate, test)
     classes = {
-        client: largest(client_differences, float(client_differences.max()) / CLASSES_NAMED, CLASSES_NAMED)
+        client: statistics.largest(client_differences, float(client_differences.max()) / CLASSES_NAMED, CLASSES_NAMED)
         for client, client_differences in zip(clients, differences, strict=True)
     }
-    client_test = ClientTest(by_client(clients, p_values), by_client(clients, effects), classes, "labels", method)
-    return decide(NAME, [(client_test, min_effect)], rate, _describe, names=names)
+    client_test = ClientTest(
+        statistics.by_client(clients, p_values), statistics.by_client(clients, effects), classes, "labels", method
+    )
+    return statistics.decide(NAME, [(client_test, min_effect)], rate, _describe, names=names)
 
 
 def _group_sums(released: ReleasedCounts, table: Values, groups: Mapping[int, Arrays] | None) -> GroupSums | None:
@@ -501,17 +490,17 @@ def _step_down(
         test: Returns p-values, X² and a description of the test for the clients at the given positions.
     """
     remaining = np.arange(num_clients)
-    first, statistics, method = test(remaining)
+    first, chi_squares, method = test(remaining)
     flagged = relevant & (first <= rate)
     max_removed = (num_clients - 1) // 2
     if num_clients > SEARCHED_ALWAYS and flagged.sum() > max_removed:
         return first, method
     p_values, suspects = first.copy(), flagged
     while suspects.any() and num_clients - len(remaining) < max_removed:
-        farthest = np.where(suspects, statistics, -np.inf).argsort(kind="stable")[::-1]
+        farthest = np.where(suspects, chi_squares, -np.inf).argsort(kind="stable")[::-1]
         num_removed = min(max(1, int(TAKEN_OUT * suspects.sum())), max_removed - (num_clients - len(remaining)))
         remaining = np.delete(remaining, farthest[:num_removed])
-        p_values[remaining], statistics, _ = test(remaining)
+        p_values[remaining], chi_squares, _ = test(remaining)
         suspects = relevant[remaining] & (p_values[remaining] <= rate)
     if suspects.any():
         return first, method

@@ -137,7 +137,6 @@ def weighted_average(vectors: npt.NDArray[np.floating], weights: Values, gram: V
 def _mean_distances(gram: Values) -> Values:
     norms = np.diag(gram)
     squared = np.maximum(norms[:, None] + norms[None, :] - 2 * gram, 0.0)
-    np.fill_diagonal(squared, 0.0)
     return np.asarray(np.sqrt(squared).sum(axis=1) / (len(gram) - 1))
 
 

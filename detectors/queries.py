@@ -68,19 +68,9 @@ def input_curvature(inputs: QueryInputs) -> Answer:
 CLIENT_QUERIES: QueryTable = {
     query.__name__: query
     for query in (
-        label_counts,
-        feature_skew.feature_moments,
-        feature_skew.class_sums,
-        feature_skew.feature_centroid,
-        feature_skew.feature_histogram,
-        label_agreement,
-        mean_output,
-        input_curvature,
-        privacy.private_counts,
-        privacy.private_sums,
-        feature_skew.row_norms,
-        group_labels,
-        feature_skew.group_norms,
-        near_copies,
+        *(label_counts, label_agreement, near_copies, mean_output, input_curvature, group_labels),
+        *(feature_skew.feature_moments, feature_skew.class_sums, feature_skew.feature_centroid),
+        *(feature_skew.feature_histogram, feature_skew.row_norms, feature_skew.group_norms),
+        *(privacy.private_counts, privacy.private_sums),
     )
 }

@@ -55,15 +55,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.detectors import report as reports
 from fedscout.detectors.report import (
-    TITLES,
     CalibratedFinding,
     ClientEvidence,
     DetectorName,
     EvidenceSource,
     FeatureShift,
     SpeedSkew,
-    yes_no,
 )
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError
@@ -311,7 +310,7 @@ def decide(
     leading = evidence[leader]
     p_value = f"p = {leading.p_value:.2g}" if leading.p_value >= 0.0001 else "p < 0.0001"
     sentence = (
-        f"{TITLES[name]}, calibrated: {yes_no(bool(flagged))}. {describe(leader, leading, names)} "
+        f"{reports.TITLES[name]}, calibrated: {reports.yes_no(bool(flagged))}. {describe(leader, leading, names)} "
         f"({p_value}, significance level {rate:.2g})."
     )
     if flagged:

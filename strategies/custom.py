@@ -36,20 +36,9 @@ import typing
 from collections.abc import Callable, Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
+import pydantic
 from flwr.serverapp.strategy import Strategy
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    JsonValue,
-    PydanticUserError,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, StrategyError
@@ -57,18 +46,9 @@ from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.seeds import UNSEEDED, unseeded_generators
 from fedscout.engine.text import details, fault_of, shown
 from fedscout.engine.user_code import code_digests
+from fedscout.strategies import specification
 from fedscout.strategies.methods.averaging import ProximalTerm
-from fedscout.strategies.specification import (
-    SHARED_PARAMETERS,
-    ChoiceRange,
-    IntegerRange,
-    Range,
-    RealRange,
-    StrategySpec,
-    Value,
-    node_counts,
-    parameter_faults,
-)
+from fedscout.strategies.specification import Range, StrategySpec, Value, node_counts
 
 logger = logging.getLogger("fedscout")
 
@@ -127,8 +107,8 @@ def converted(path: str, constructor: Callable[..., Any], values: Mapping[str, A
     faults = []
     for name, value in values.items():
         try:
-            arguments[name] = TypeAdapter(annotations.get(name, Any)).validate_python(value)
-        except PydanticUserError:  # it does not know such a type
+            arguments[name] = pydantic.TypeAdapter(annotations.get(name, Any)).validate_python(value)
+        except pydantic.PydanticUserError:  # it does not know such a type
             arguments[name] = value
         except ValidationError as error:
             faults.append(fault_of(f"{name} of {path}", details(error)[0]))
@@ -168,7 +148,7 @@ def _well_formed(path: str) -> str:
     return path
 
 
-ImportPath = Annotated[str, AfterValidator(_well_formed)]
+ImportPath = Annotated[str, pydantic.AfterValidator(_well_formed)]
 """A path of that form, outside Python's library."""
 
 
@@ -176,7 +156,7 @@ class UserClass(BaseModel):
     """What specifications of a user's class, a strategy's or a policy's, have in common."""
 
     path: Annotated[ImportPath, Field(description="module:Class")]
-    values: Annotated[Mapping[str, JsonValue], Field(description="arguments of its constructor")] = {}
+    values: Annotated[Mapping[str, pydantic.JsonValue], Field(description="arguments of its constructor")] = {}
 
     @property
     def label(self) -> str:
@@ -240,7 +220,7 @@ def specified(path: str, spec_class: type[StrategySpec], values: Mapping[str, An
     try:
         return spec_class.model_validate(values)
     except ValidationError as error:
-        raise StrategyError(parameter_faults(error, spec_class, path)) from error
+        raise StrategyError(specification.parameter_faults(error, spec_class, path)) from error
 
 
 class Interval(BaseModel):
@@ -258,8 +238,8 @@ class Interval(BaseModel):
         if self.integer:
             if not (self.low.is_integer() and self.high.is_integer()):
                 raise StrategyError.of("an integer range", "have integer ends", f"[{self.low}, {self.high}]")
-            return IntegerRange(int(self.low), int(self.high), self.log)
-        return RealRange(self.low, self.high, self.log)
+            return specification.IntegerRange(int(self.low), int(self.high), self.log)
+        return specification.RealRange(self.low, self.high, self.log)
 
 
 def _scalar(choice: Any) -> Any:
@@ -273,11 +253,11 @@ class Choices(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    choices: tuple[Annotated[Value, BeforeValidator(_scalar)], ...] = Field(description="the values, distinct")
+    choices: tuple[Annotated[Value, pydantic.BeforeValidator(_scalar)], ...] = Field(description="the values, distinct")
 
     def to_range(self) -> Range:
         """Return the range for the search."""
-        return ChoiceRange(self.choices)
+        return specification.ChoiceRange(self.choices)
 
 
 def _tag(value: Any) -> str:
@@ -294,9 +274,9 @@ def _valid_range(declared: Interval | Choices) -> Interval | Choices:
 
 
 Declared = Annotated[
-    Annotated[Interval, Tag("interval")] | Annotated[Choices, Tag("choices")],
-    Discriminator(_tag),
-    AfterValidator(_valid_range),
+    Annotated[Interval, pydantic.Tag("interval")] | Annotated[Choices, pydantic.Tag("choices")],
+    pydantic.Discriminator(_tag),
+    pydantic.AfterValidator(_valid_range),
 ]
 
 
@@ -351,7 +331,9 @@ class CustomSpec(UserClass, StrategySpec):
     def with_values(self, values: Mapping[str, Value]) -> Self:
         """Return the specification with other arguments or client parameters."""
         searched = self.search_names()
-        client_values = {name: values[name] for name in values if name in SHARED_PARAMETERS and name not in searched}
+        client_values = {
+            name: values[name] for name in values if name in specification.SHARED_PARAMETERS and name not in searched
+        }
         own_values = {name: value for name, value in values.items() if name not in client_values}
         return self.model_copy(update={"values": {**self.values, **own_values}, **client_values})
 

@@ -1,6 +1,6 @@
 """Puts small faults into a module, one at a time, and prints which of them its tests do not notice.
 
-    python -m tests.mutation detectors/outliers.py tests/detectors/outliers --sample 30 --seed 0
+    python -m tests.mutation detectors/outliers.py tests/detectors/test_outliers.py --sample 30 --seed 0
 
 The faults are put into a copy of the repository. A fault is noticed if a test fails or takes far too long. Some that
 are not noticed change nothing that can be observed, such as `<` in place of `<=` where both sides are never equal.

@@ -17,7 +17,7 @@ scikit-learn's clustering is imported when the first trial needs it, because the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -29,19 +29,13 @@ from flwr.serverapp import strategy as flower
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.selection import ChosenNodes, train_all_shown
+from fedscout.engine.messages import contents
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.messages.contents import (
-    client_of,
-    clients_text,
-    holds_several,
-    read_array,
-    several_models,
-    view_record,
-)
+from fedscout.engine.messages.contents import client_of, clients_text, read_array, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
 from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.trials.checkpoint import PlainState
-from fedscout.strategies.aggregation.rules import Aggregate, Unevaluated
+from fedscout.strategies.aggregation.rules import Aggregate, Messages, Unevaluated
 
 
 @dataclass
@@ -114,15 +108,13 @@ class GroupedRule(Unevaluated):
         for group in self.groups:
             group.strategy.summary()
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return the messages of all groups."""
         if not self._kept:
             full_grid = grid.include_idle_clients if isinstance(grid, ChosenNodes) else grid
             self._kept = self._made(self.first_groups(full_grid, config), self.cohort.num_sampled)
         flat = read_array(arrays[FLAT_KEY])
-        self._sent = [*flat] if holds_several([*arrays]) else [flat] * len(self._kept)
+        self._sent = [*flat] if contents.holds_several([*arrays]) else [flat] * len(self._kept)
         messages: list[Message] = []
         for group, vector in zip(self.groups, self._sent, strict=True):
             model, group_config = view_record({FLAT_KEY: vector}), ConfigRecord(dict(config))
@@ -134,7 +126,7 @@ class GroupedRule(Unevaluated):
             messages += group.strategy.configure_train(server_round, model, group_config, cast(Grid, group_grid))
         return messages
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the models of all groups; a group without replies keeps its model."""
         answers = self._dealt(replies)
         sent, self._sent = self._sent, []
@@ -153,7 +145,7 @@ class GroupedRule(Unevaluated):
         self._kept = entries
         return self.record(vectors), None
 
-    def _dealt(self, replies: Iterable[Message]) -> list[list[Message]]:
+    def _dealt(self, replies: Messages) -> list[list[Message]]:
         """Return the replies by group; a merged reply has the address of a client of its group."""
         group_of = self._group_of()
         answers: list[list[Message]] = [[] for _ in self._kept]
@@ -172,7 +164,7 @@ class GroupedRule(Unevaluated):
         """Return the groups' models, in order, as the result of a round; a matrix is not copied."""
         if len(vectors) == 1:
             return view_record({FLAT_KEY: vectors[0]})
-        return several_models(np.asarray(vectors), self._group_of())
+        return contents.several_models(np.asarray(vectors), self._group_of())
 
     def _made(
         self, parts: Sequence[Sequence[int]], num_sampled: int, memory: Mapping[str, float] | None = None

@@ -34,7 +34,6 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy.qfedavg import compute_delta_and_h, get_train_loss
 
 from fedscout.engine.arrays import FloatArray
@@ -88,6 +87,7 @@ def mean_metrics(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
     return MetricRecord(means)
 
 
+Messages = Iterable[Message]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 """The new model and the mean metrics; nothing where no reply can be used."""
 
@@ -101,7 +101,7 @@ class QuickMessages(flower.FedAvg):
         return messages + [copy for message in messages for copy in addressed(message, node_ids[1:])]
 
     def _check_and_log_replies(
-        self, replies: Iterable[Message], is_train: bool, validate: bool = True
+        self, replies: Messages, is_train: bool, validate: bool = True
     ) -> tuple[list[Message], list[Message]]:
         """Return the replies with content and those with errors; train replies are alike, as the engine makes them."""
         return super()._check_and_log_replies(replies, is_train, validate and not is_train)
@@ -113,13 +113,11 @@ class QuickMessages(flower.FedAvg):
 class Unevaluated(flower.Strategy):
     """Base class of strategies whose models the trial evaluates itself."""
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return no messages."""
         return []
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Messages) -> MetricRecord | None:
         """Return nothing."""
         return None
 
@@ -153,25 +151,18 @@ class ServerRule(QuickMessages):
         """
         return self.aggregate_models(received, models, self._weights([reply.content for reply in replies]))
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return Flower's messages, and store the model that is sent."""
         self.received = arrays
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the new model, float32, and the mean metrics.
-
-        Raises:
-            AggregationError: If no model was sent out.
-        """
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
+        """Return the new model, float32, and the mean metrics."""
         sent, self.received = self.received, None
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         if not valid_replies:
             return None, None
-        if sent is None:
-            raise AggregationError("No model was sent out. Ensure that `configure_train` has been called before.")
+        assert sent is not None, "clients reply to `configure_train`"
         contents = [reply.content for reply in valid_replies]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             models = [flat(array_record(content)) for content in contents]
@@ -226,14 +217,12 @@ class Hosted(flower.Strategy):
             raise StrategyError.of(type(self).__name__, "run on a grid with hosts for the server's work", name)
         return grid
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return the messages of the round, and store the grid."""
         self.grid = grid
         return super().configure_train(server_round, arrays, config, grid)  # type: ignore[safe-super]
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the new model and the mean metrics."""
         try:
             return super().aggregate_train(server_round, replies)  # type: ignore[safe-super]
@@ -259,7 +248,7 @@ class HostedRule(Hosted, ServerRule):
 class FedAvg(QuickMessages):
     """Flower's FedAvg; a single reply, such as a merged one, is returned as it is."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the mean model and the mean metrics."""
         replies = list(replies)
         contents = [reply.content for reply in replies if reply.has_content()]
@@ -292,7 +281,7 @@ class FedYogi(QuickMessages, flower.FedYogi):
 class QFedAvg(QuickMessages, flower.QFedAvg):
     """Flower's QFedAvg."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the q-fair aggregate, float64, and the mean metrics."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         if not valid_replies or self.current_arrays is None:
@@ -360,9 +349,7 @@ class MeanRule(FedAvg):
     def step(self, means: RoundMeans) -> DoubleArray:
         """Return the new model; called once for each round with a reply."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return FedAvg's messages with the auxiliary vectors in their shared content."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._received = read_array(arrays[FLAT_KEY])
@@ -370,7 +357,7 @@ class MeanRule(FedAvg):
             put_auxiliary(messages[0].content, self.auxiliary())
         return messages
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the new model and the mean metrics.
 
         Raises:

@@ -93,7 +93,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
@@ -110,7 +110,7 @@ from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import client_of, view_record
 from fedscout.engine.messages.keys import FLAT_KEY, SIMULATED_SECONDS_KEY
 from fedscout.strategies.aggregation import rules
-from fedscout.strategies.aggregation.rules import ClientModel, Vector
+from fedscout.strategies.aggregation.rules import ClientModel, Messages, Vector
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
 
 if TYPE_CHECKING:
@@ -368,14 +368,12 @@ class FedExP(rules.ServerRule):
         iterate: x, shape `(params,)`; None before the first model.
     """
 
-    def __init__(self, epsilon: float = 1e-3, **settings: Any) -> None:
+    def __init__(self, epsilon: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.epsilon = epsilon
         self.iterate: ClientModel | None = None
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return Flower's messages with x instead of the mean of the last two iterates."""
         sent = arrays if self.iterate is None else view_record({FLAT_KEY: self.iterate})
         return super().configure_train(server_round, sent, config, grid)
@@ -413,19 +411,6 @@ ROUNDING_SLACK = 1e-9
 """A share of the clients above 0, as Flower selects none at 0, but too small to raise the minimum number."""
 
 
-def buffered_change(changes: Sequence[ClientModel], staleness: Sequence[int]) -> Vector:
-    """Return the mean of Δ_i / √(1 + τ_i), shape `(params,)`.
-
-    Args:
-        changes: Δ_i, at least one, each of shape `(params,)`.
-        staleness: τ_i, >= 0.
-    """
-    total = np.zeros(len(changes[0]))
-    for change, stale in zip(changes, staleness, strict=True):
-        total += change.astype(np.float64) / sqrt(1 + stale)
-    return total / len(changes)
-
-
 class FedBuff(rules.QuickMessages):
     """Server rule of FedBuff.
 
@@ -442,7 +427,7 @@ class FedBuff(rules.QuickMessages):
         received: The model sent out last; None between rounds.
     """
 
-    def __init__(self, buffer_size: int = 2, server_learning_rate: float = 1.0, **settings: Any) -> None:
+    def __init__(self, buffer_size: int, server_learning_rate: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.buffer_size = buffer_size
         self.server_learning_rate = server_learning_rate
@@ -453,9 +438,7 @@ class FedBuff(rules.QuickMessages):
         self.seconds = 0.0
         self.received: ArrayRecord | None = None
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return messages to idle clients, one for each free slot."""
         self.received = arrays
         busy = {node for _, _, node, _ in self.in_training}
@@ -465,7 +448,7 @@ class FedBuff(rules.QuickMessages):
         free = ChosenNodes(grid, [client_of(node) for node in grid.get_node_ids() if node not in busy])
         return super().configure_train(server_round, arrays, config, cast(Grid, free))
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> rules.Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> rules.Aggregate:
         """Return the model of the K updates that arrive first, and the duration of the round."""
         sent, self.received = self.received, None
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
@@ -474,9 +457,10 @@ class FedBuff(rules.QuickMessages):
         with np.errstate(over="ignore", invalid="ignore"):
             self._take_in(valid_replies, sent)
             arrived, self.in_training = self.in_training[: self.buffer_size], self.in_training[self.buffer_size :]
-            staleness = [self.num_models - version for _, version, _, _ in arrived]
-            change = buffered_change([update[-1] for update in arrived], staleness)
-            moved = rules.flat(sent) + self.server_learning_rate * change
+            total = np.zeros(len(rules.flat(sent)))
+            for _, version, _, change in arrived:
+                total += change.astype(np.float64) / sqrt(1 + self.num_models - version)
+            moved = rules.flat(sent) + self.server_learning_rate * (total / len(arrived))
             arrays = view_record({FLAT_KEY: moved.astype(np.float32)})
         metrics = self._train_metrics([reply.content for reply in valid_replies]) if valid_replies else MetricRecord()
         end = max(self.seconds, arrived[-1][0])

@@ -76,12 +76,12 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
@@ -93,16 +93,9 @@ from fedscout.engine.messages.keys import ARRAYS_KEY, METRICS_KEY
 from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.text import shown
 from fedscout.strategies.aggregation import rules
-from fedscout.strategies.aggregation.rules import Aggregate, Unevaluated
-from fedscout.strategies.methods.averaging import (
-    FedAdagradSpec,
-    FedAdamSpec,
-    FedAvgMSpec,
-    FedAvgSpec,
-    FedProxSpec,
-    FedYogiSpec,
-    MeanSpec,
-)
+from fedscout.strategies.aggregation.rules import Aggregate, Messages, Unevaluated
+from fedscout.strategies.methods import averaging
+from fedscout.strategies.methods.averaging import FedAvgSpec, MeanSpec
 from fedscout.strategies.specification import RealRange, StrategySpec, clients_text, node_counts, parameter
 
 
@@ -112,7 +105,7 @@ class AdaptiveClipping(flower.DifferentialPrivacyServerSideAdaptiveClipping):
     Parameters and names are Flower's; `target_clipped_quantile` is the target share of clipped clients, 1 − γ.
     """
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the noisy mean, then update the clipping norm."""
         self._next_clipping_norm = self.clipping_norm
         aggregate = super().aggregate_train(server_round, replies)
@@ -145,14 +138,12 @@ class PrivateMean(Unevaluated):
         self.private.summary()
         self.strategy.summary()
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return the server rule's messages, and store the model that updates are relative to."""
         self.private.current_arrays = arrays
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         """Return the server rule's result for the noisy mean; nothing unless every sampled client replied.
 
         Raises:
@@ -313,7 +304,14 @@ def _wrappable(spec: MeanSpec) -> MeanSpec:
     return spec
 
 
-Averaged: TypeAlias = FedAvgSpec | FedProxSpec | FedAvgMSpec | FedAdagradSpec | FedAdamSpec | FedYogiSpec
+Averaged: TypeAlias = (
+    FedAvgSpec
+    | averaging.FedProxSpec
+    | averaging.FedAvgMSpec
+    | averaging.FedAdagradSpec
+    | averaging.FedAdamSpec
+    | averaging.FedYogiSpec
+)
 """Strategies that may be wrapped."""
 
 Averaging = Annotated[

@@ -79,29 +79,22 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.contents import view_record
 from fedscout.engine.messages.keys import FLAT_KEY
-from fedscout.strategies.aggregation.rules import (
-    Aggregate,
-    ClientModel,
-    QuickMessages,
-    ServerRule,
-    Vector,
-    array_record,
-    flat,
-)
+from fedscout.strategies.aggregation import rules
+from fedscout.strategies.aggregation.rules import ClientModel, Messages, Vector, array_record, flat
 from fedscout.strategies.methods.averaging import FedAvgSpec, FlowerSpec, SampleScaling
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, clients_text, parameter
 
@@ -250,14 +243,14 @@ def _aggregated(contents: list[RecordDict], statistic: Callable[[Values], npt.ND
     return view_record({FLAT_KEY: statistic([flat(array_record(content)) for content in contents])})
 
 
-class ComparedReplies(QuickMessages):
+class ComparedReplies(rules.QuickMessages):
     """Base class of strategies whose new model is a function of all replies."""
 
     @abstractmethod
     def _model(self, contents: list[RecordDict]) -> tuple[ArrayRecord, list[RecordDict]]:
         """Return the new model, and the replies whose metrics are averaged, given at least one reply."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> rules.Aggregate:
         """Return the new model and the mean metrics; nothing without a reply."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         contents = [reply.content for reply in valid_replies]
@@ -294,10 +287,10 @@ class Krum(MultiKrum, flower.Krum):
     """Flower's Krum."""
 
 
-class Bulyan(QuickMessages, flower.Bulyan):
+class Bulyan(rules.QuickMessages, flower.Bulyan):
     """Flower's Bulyan."""
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> rules.Aggregate:
         """Return the mean around the median of the replies with the best scores, and their mean metrics."""
         valid_replies, _ = self._check_and_log_replies(replies, is_train=True)
         malicious, contents = self.num_malicious_nodes, [reply.content for reply in valid_replies]
@@ -453,7 +446,7 @@ def geometric_median(
     return median
 
 
-class RFA(ServerRule):
+class RFA(rules.ServerRule):
     """Server rule of RFA.
 
     Args:
@@ -462,7 +455,7 @@ class RFA(ServerRule):
         settings: Arguments of Flower's FedAvg.
     """
 
-    def __init__(self, num_iterations: int = 3, smoothing: float = 1e-6, **settings: Any) -> None:
+    def __init__(self, num_iterations: int, smoothing: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.num_iterations = num_iterations
         self.smoothing = smoothing
@@ -511,7 +504,7 @@ def clipped_mean(models: Sequence[ClientModel], center: Vector, clipping_radius:
     return total / len(models)
 
 
-class CenteredClipping(ServerRule):
+class CenteredClipping(rules.ServerRule):
     """Server rule of centered clipping.
 
     Args:
@@ -522,7 +515,7 @@ class CenteredClipping(ServerRule):
         change: v, shape `(params,)`; None before the first model.
     """
 
-    def __init__(self, clipping_radius: float = 1.0, **settings: Any) -> None:
+    def __init__(self, clipping_radius: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.clipping_radius = clipping_radius
         self.change: Vector | None = None

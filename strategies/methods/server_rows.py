@@ -100,7 +100,7 @@ Deviations:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -119,7 +119,7 @@ from fedscout.engine.messages.contents import client_of, metrics_of, put_auxilia
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.groups import Group, GroupedRule
-from fedscout.strategies.aggregation.rules import ClientModel, Hosted, HostedRule, Vector, weighted_mean
+from fedscout.strategies.aggregation.rules import ClientModel, Hosted, HostedRule, Messages, Vector, weighted_mean
 from fedscout.strategies.methods.averaging import FedAvgSpec, FlowerSpec, SampleScaling, weight_metric
 from fedscout.strategies.methods.losses import SymmetricDescent
 from fedscout.strategies.specification import IntegerRange, RealRange, StrategySpec, node_counts, parameter
@@ -366,9 +366,7 @@ class FedBiO(HostedRule):
         self.client_weights: dict[int, float] = {}
         self.direction: FloatArray | None = None
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return the messages of the round, with u in their shared content."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         if messages and self.direction is not None:

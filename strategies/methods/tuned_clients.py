@@ -56,13 +56,13 @@ References:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isnan, log, sqrt
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 
@@ -73,7 +73,7 @@ from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import SEED_KEY
 from fedscout.engine.seeds import stream
-from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, RoundMeans
+from fedscout.strategies.aggregation.rules import DoubleArray, MeanRule, Messages, RoundMeans
 from fedscout.strategies.methods.averaging import MeanSpec
 from fedscout.strategies.specification import IntegerRange, parameter
 
@@ -217,9 +217,7 @@ class DrawnTrainingRule(MeanRule):
     def best(self) -> tuple[str, Configuration]:
         """Return a description of the best configuration so far, and the configuration."""
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return FedAvg's messages, and store the study's local training."""
         self.training = LocalTraining.from_config(config).model_dump()
         return super().configure_train(server_round, arrays, config, grid)
@@ -419,9 +417,7 @@ class FedPop(DrawnTrainingRule):
         """Return the population."""
         return {POPULATION: self.population.ravel()}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return FedAvg's messages with the population as an auxiliary vector."""
         self._drawn_by = int(config[SEED_KEY]), server_round  # type: ignore[arg-type]
         return super().configure_train(server_round, arrays, config, grid)

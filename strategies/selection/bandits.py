@@ -75,6 +75,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import AfterValidator, Field
 
 from fedscout.engine.arrays import IntArray
@@ -199,7 +200,7 @@ def standardised(contexts: DoubleArray) -> DoubleArray:
 class ContextualBandit(Protocol):
     """Predicts a score from contexts and learns from observed rewards."""
 
-    def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
+    def scores(self, contexts: DoubleArray, generator: Generator) -> DoubleArray:
         """Return the score of each context, `(clients,)` for `(clients, d)`; called once a round."""
 
     def update(self, contexts: DoubleArray, rewards: DoubleArray) -> None:
@@ -231,9 +232,7 @@ class ContextualSelection(SelectionPolicy):
         self._shown = np.zeros((self.contexts.num_clients, len(self.contexts.names)))
         self._round_before: tuple[IntArray, DoubleArray] = np.zeros(0, np.int64), self._shown
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Generator) -> IntArray:
         """Return the highest-scoring clients; with `start_with_all_clients`, all of the table in round 1."""
         contexts = self.contexts.show(table)
         scores = self.bandit.scores(contexts, generator) if len(contexts) else np.zeros(0)
@@ -253,7 +252,7 @@ class ContextualSelection(SelectionPolicy):
         self.bandit.update(shown[credited], rewards[credited])
 
 
-def highest(scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
+def highest(scores: DoubleArray, num_chosen: int, generator: Generator) -> IntArray:
     """Return the indices of the highest scores, ties in random order; NaN is lowest."""
     order = generator.permutation(len(scores))
     return order[np.argsort(-scores[order], kind="stable")[:num_chosen]]
@@ -312,7 +311,7 @@ class DiscountedRegression:
         information = 2 * math.log(1 / self.delta) + size * math.log1p(rounds / (self.regularisation * size))
         return self.exploration * (math.sqrt(self.regularisation) + math.sqrt(information))
 
-    def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
+    def scores(self, contexts: DoubleArray, generator: Generator) -> DoubleArray:
         """Return the upper confidence bound of each context; the generator is unused."""
         inner = np.linalg.solve(self.precision, contexts.T)
         variances = np.einsum("ci,ij,cj->c", inner.T, self.squared, inner.T, optimize=True)
@@ -350,12 +349,12 @@ class LinearPosterior(DiscountedRegression):
         logarithm = math.log((1 + self.num_rounds * self.num_clients) / self.delta)
         return self.exploration * (math.sqrt(self.regularisation) + math.sqrt(len(self.target) * logarithm))
 
-    def draw(self, generator: np.random.Generator) -> DoubleArray:
+    def draw(self, generator: Generator) -> DoubleArray:
         """Draw θ̃, `(d,)`."""
         upper = np.linalg.cholesky(self.precision).T  # V = UᵀU, so U⁻¹z has covariance V⁻¹
         return self.mean() + self.width() * np.linalg.solve(upper, generator.standard_normal(len(self.target)))
 
-    def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
+    def scores(self, contexts: DoubleArray, generator: Generator) -> DoubleArray:
         """Return θ̃ᵀx of each context, with one draw for all."""
         return contexts @ self.draw(generator)
 
@@ -395,7 +394,7 @@ class NeuralBandit:
         self.contexts = np.zeros((0, self.num_contexts))
         self.rewards = np.zeros(0)
 
-    def scores(self, contexts: DoubleArray, generator: np.random.Generator) -> DoubleArray:
+    def scores(self, contexts: DoubleArray, generator: Generator) -> DoubleArray:
         """Return the upper confidence bound of each context."""
         if not len(self.parameters):
             self.start = self._drawn(generator)
@@ -404,7 +403,7 @@ class NeuralBandit:
         variances = (gradients @ self.inverse * gradients).sum(axis=1) / self.num_hidden
         return np.asarray(rewards + self.exploration * np.sqrt(np.maximum(variances, 0)))
 
-    def _drawn(self, generator: np.random.Generator) -> DoubleArray:
+    def _drawn(self, generator: Generator) -> DoubleArray:
         """Return θ₀: He initialisation, two equal halves with output weights of opposite sign."""
         half = self.num_hidden // 2
         inner = generator.normal(0, np.sqrt(4 / self.num_hidden), (half, self.contexts.shape[1]))

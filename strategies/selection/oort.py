@@ -46,19 +46,13 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import Field
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import Fault
-from fedscout.engine.messages.calls import (
-    Assignment,
-    ClientTable,
-    Cohort,
-    DoubleArray,
-    ReportRequest,
-    RoundReport,
-    SelectionPolicy,
-)
+from fedscout.engine.messages import calls
+from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, RoundReport, SelectionPolicy
 from fedscout.strategies.selection.policies import SelectionSpec, draw_by_weight, reported_norms
 
 _SMALLEST_RANGE = 1e-4
@@ -109,7 +103,7 @@ class Oort(SelectionPolicy):
         exploited_utilities: Mean utility of those of them that replied, for each of the last rounds.
     """
 
-    observes = ReportRequest(training_losses=True)
+    observes = calls.ReportRequest(training_losses=True)
 
     def __init__(self, parameters: OortParameters) -> None:
         self._parameters = parameters
@@ -120,9 +114,7 @@ class Oort(SelectionPolicy):
         self.exploited: list[int] = []
         self.exploited_utilities: list[float] = []
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Generator) -> IntArray:
         """Return the exploited, then the explored clients, filled up with others if they are too few."""
         trained = np.array([client in self.utility for client in table.clients.tolist()], np.bool_)
         known, unknown = np.flatnonzero(trained), np.flatnonzero(~trained)
@@ -153,7 +145,7 @@ class Oort(SelectionPolicy):
         uncertainty: DoubleArray = np.sqrt(self._parameters.uncertainty * np.log(server_round) / last_round)
         return normalised(utility, self._parameters.clip_quantile) + uncertainty
 
-    def _exploited(self, scores: DoubleArray, num_chosen: int, generator: np.random.Generator) -> IntArray:
+    def _exploited(self, scores: DoubleArray, num_chosen: int, generator: Generator) -> IntArray:
         """Return the indices of the clients drawn among those that trained."""
         pool = np.arange(len(scores))
         if num_chosen < len(scores):
@@ -161,9 +153,7 @@ class Oort(SelectionPolicy):
             pool = np.flatnonzero(scores >= self._parameters.cut_off * at_cut)
         return pool[draw_by_weight(scores[pool], num_chosen, generator)]
 
-    def _explored(
-        self, clients: IntArray, weights: DoubleArray, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def _explored(self, clients: IntArray, weights: DoubleArray, num_chosen: int, generator: Generator) -> IntArray:
         """Return the indices of the clients drawn among those that never trained."""
         failures = np.array([self.num_failures.get(client, 0) for client in clients.tolist()], np.int64)
         order = generator.permutation(len(clients))
@@ -284,7 +274,7 @@ class PyramidFL(Oort):
         update_norm: Last reported update norm of each client.
     """
 
-    observes = ReportRequest(training_losses=True, update_norms=True)
+    observes = calls.ReportRequest(training_losses=True, update_norms=True)
 
     def __init__(self, parameters: PyramidFLSpec) -> None:
         super().__init__(parameters)
@@ -292,7 +282,7 @@ class PyramidFL(Oort):
         self._extra_epochs = parameters.extra_epochs
         self.update_norm: dict[int, float] = {}
 
-    def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
+    def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, calls.Assignment]:
         """Return the withheld share and the epoch factor of each selected client."""
         clients = np.asarray(chosen, np.int64)
         norms = np.array([self.update_norm.get(client, np.inf) for client in clients.tolist()])
@@ -302,7 +292,7 @@ class PyramidFL(Oort):
         seconds = table.seconds[np.searchsorted(table.clients, clients)]
         epochs = 1 + extra_rounds(seconds, self._extra_epochs)
         assignments = zip(clients.tolist(), epochs.tolist(), withheld.tolist(), strict=True)
-        return {client: Assignment(num_epochs, share) for client, num_epochs, share in assignments}
+        return {client: calls.Assignment(num_epochs, share) for client, num_epochs, share in assignments}
 
     def observe(self, report: RoundReport) -> None:
         """Update the update norms and Oort's state."""

@@ -91,19 +91,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import Fault, StrategyError
-from fedscout.engine.messages.calls import (
-    ClientTable,
-    Cohort,
-    DoubleArray,
-    Losses,
-    ReportRequest,
-    RoundReport,
-    SelectionPolicy,
-)
+from fedscout.engine.messages import calls
+from fedscout.engine.messages.calls import ClientTable, Cohort, DoubleArray, RoundReport, SelectionPolicy
 
 
 class SelectionSpec(BaseModel, ABC):
@@ -183,7 +177,7 @@ _LEAST = 1e-12
 """Of the largest weight; a weight of 0 is drawn after all others, and needs no case of its own."""
 
 
-def draw_by_weight(weights: DoubleArray, num_drawn: int, generator: np.random.Generator) -> IntArray:
+def draw_by_weight(weights: DoubleArray, num_drawn: int, generator: Generator) -> IntArray:
     """Return the indices of the drawn items, in the order of the draws.
 
     Args:
@@ -212,11 +206,11 @@ LARGEST_LOSS = 1e6
 
 
 @np.errstate(invalid="ignore")
-def robust_loss(losses: Losses | None, num_clients: int, alpha: float = 0.0, beta: float = 0.0) -> DoubleArray:
+def robust_loss(losses: calls.Losses | None, num_clients: int, alpha: float = 0.0, beta: float = 0.0) -> DoubleArray:
     """Return CE + α pseudo + β RCE of each client; NaN if it is missing or beyond `LARGEST_LOSS`.
 
     Args:
-        losses: Losses of the received model; None if they were not measured. The pseudo loss, the cross-entropy with
+        losses: Of the received model; None if they were not measured. The pseudo loss, the cross-entropy with
             the model's own soft outputs as labels, is there its entropy.
         num_clients: Number of clients.
         alpha: α >= 0.
@@ -231,9 +225,7 @@ def robust_loss(losses: Losses | None, num_clients: int, alpha: float = 0.0, bet
 class RandomSelection(SelectionPolicy):
     """Selects clients uniformly at random."""
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Generator) -> IntArray:
         """Return clients drawn uniformly."""
         return generator.choice(table.clients, num_chosen, replace=False)
 
@@ -266,9 +258,7 @@ class PowerOfChoice(SelectionPolicy):
         self._num_candidates = num_candidates
         self.loss: dict[int, float] = {}
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Generator) -> IntArray:
         """Return the candidates of the largest loss, largest first."""
         num_candidates = max(self._num_candidates, num_chosen)  # a round may ask for more than usual
         drawn = draw_by_weight(table.num_examples.astype(np.float64), num_candidates, generator)
@@ -319,15 +309,13 @@ class Feel(SelectionPolicy):
         update_norm: Last reported update norm of each client.
     """
 
-    observes = ReportRequest(update_norms=True)
+    observes = calls.ReportRequest(update_norms=True)
 
     def __init__(self, importance_weight: float) -> None:
         self._importance_weight = importance_weight
         self.update_norm: dict[int, float] = {}
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Generator) -> IntArray:
         """Return clients drawn ∝ p."""
         if not len(table.clients):
             return table.clients
@@ -518,7 +506,7 @@ class FedCor(SelectionPolicy):
         annealing: α, `(num_clients,)`.
     """
 
-    observes = ReportRequest(training_losses=True, include_idle_clients=True)
+    observes = calls.ReportRequest(training_losses=True, include_idle_clients=True)
 
     def __init__(self, num_clients: int, spec: FedCorSpec) -> None:
         self._parameters = spec
@@ -528,9 +516,7 @@ class FedCor(SelectionPolicy):
         self.embeddings = np.zeros((spec.dimension, num_clients))
         self.annealing = np.ones(num_clients)
 
-    def choose(
-        self, server_round: int, table: ClientTable, num_chosen: int, generator: np.random.Generator
-    ) -> IntArray:
+    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Generator) -> IntArray:
         """Return clients drawn uniformly in the warm-up, and the most informative ones afterwards."""
         if server_round >= self._next_fit and len(self._changes) >= 2:
             self._fit()

@@ -78,16 +78,8 @@ class CustomSelectionSpec(UserClass, SelectionSpec):
 SELECTIONS: Mapping[str, type[SelectionSpec]] = {
     each.model_fields["kind"].default: each
     for each in (
-        policies.RandomSpec,
-        oort.OortSpec,
-        oort.PyramidFLSpec,
-        bandits.RestlessSpec,
-        bandits.NeuralSpec,
-        policies.FedCorSpec,
-        policies.FeelSpec,
-        bandits.FlashSpec,
-        policies.PowerOfChoiceSpec,
-        CustomSelectionSpec,
+        *(policies.RandomSpec, oort.OortSpec, oort.PyramidFLSpec, bandits.RestlessSpec, bandits.NeuralSpec),
+        *(policies.FedCorSpec, policies.FeelSpec, bandits.FlashSpec, policies.PowerOfChoiceSpec, CustomSelectionSpec),
     )
 }
 """Every policy by its kind."""

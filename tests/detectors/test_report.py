@@ -26,48 +26,22 @@ def report() -> HeterogeneityReport:
     return report_of(federation(gaussian_clients([20, 3, 40, 60])), seed=1)
 
 
-def test_json_round_trip(report: HeterogeneityReport) -> None:
+def test_json_round_trip_and_timings_apart(report: HeterogeneityReport) -> None:
     text = report.model_dump_json()
     assert HeterogeneityReport.model_validate_json(text) == report
     assert HeterogeneityReport.model_validate(json.loads(text)) == report
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_finding_must_be_finite(value: float) -> None:
-    with pytest.raises(ValidationError, match="finite"):
-        Finding(name="outliers", value=value, threshold=1, detected=False, sentence="")
-
-
-def test_timings_are_apart(report: HeterogeneityReport) -> None:
     steps = {"clients", "label_skew", "feature_skew", "outliers", "input curvature", "near copies", "metrics"}
     assert set(report.timings) == steps
     assert all(seconds >= 0 for seconds in report.timings.values())
-    assert report.without_timings().timings == {}
-    assert report.without_timings().model_dump(exclude={"timings"}) == report.model_dump(exclude={"timings"})
+    without = report.without_timings()
+    assert without.timings == {}
+    assert without.model_dump(exclude={"timings"}) == report.model_dump(exclude={"timings"})
 
 
-def test_what_was_not_measured_says_so_and_detects_nothing() -> None:
-    nothing = Finding.unmeasured("outliers", 2.5, "there are two clients")
-    assert not nothing.measured
-    told = nothing.sentence
-    assert nothing == Finding(name="outliers", value=None, threshold=2.5, detected=False, sentence=told)
-    calibrated = CalibratedFinding.unmeasured("outliers", 0.05, "there are two clients")
-    assert all("there are two clients" in sentence for sentence in (told, calibrated.sentence))
-    assert not calibrated.measured
-    assert not calibrated.detected
-    # a value of 0 was measured
-    assert nothing.model_copy(update={"value": 0.0}).measured
-    assert calibrated.model_copy(update={"p_value": 0.0}).measured
-
-
-def test_a_calibrated_finding_is_found_by_name(report: HeterogeneityReport) -> None:
-    for finding in report.calibrated:
-        assert report.calibrated_finding(finding.name) is finding
-    without = report.model_copy(update={"calibrated": report.calibrated[:1]})
-    assert [without.calibrated_finding(name) is None for name in ("label_skew", "outliers")] == [False, True]
-
-
-def test_flags_beyond_the_repetitions_are_refused() -> None:
+def test_what_is_no_finding_is_refused() -> None:
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValidationError, match="finite"):
+            Finding(name="outliers", value=value, threshold=1, detected=False, sentence="")
     with pytest.raises(ValidationError, match="outlier_min_flags"):
         DetectionConfig(outlier_repetitions=3)
 
@@ -114,29 +88,27 @@ def test_where_the_rules_disagree_it_is_said_why(
 ) -> None:
     found = {"detected": detected, "flagged_clients": (2,) * detected, "sentence": "Title, calibrated: what was found."}
     calibrated = judged.calibrated_finding(name).model_copy(update=found)
-    parted = changed(judged, name, not detected, calibrated)
-    assert parted.detected == detected
-    assert parted.sentence == "Title: what was found."
-    agreeing = changed(judged, name, detected, calibrated)
+    parted, agreeing = (changed(judged, name, published, calibrated) for published in (not detected, detected))
+    assert (parted.detected, parted.sentence) == (detected, "Title: what was found.")
     assert parted.beside.count(". ") == 1  # the published rule's answer, and why it is another
     assert agreeing.beside.count(". ") == 0
 
 
 @pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
-def test_without_a_test_nothing_is_said_whatever_the_published_rule_finds(
+def test_the_published_rule_decides_only_where_no_test_was_asked_for(
     judged: HeterogeneityReport, name: DetectorName
 ) -> None:
-    verdict = changed(judged, name, True, CalibratedFinding.unmeasured(name, 0.0167, "a reason"))
-    assert not verdict.detected
-    assert not verdict.measured
-    assert isinstance(verdict.decided_by, CalibratedFinding)
+    """A test that could not be made says nothing, whatever that rule finds."""
+    unmeasured = CalibratedFinding.unmeasured(name, 0.0167, "there are two clients")
+    assert "there are two clients" in unmeasured.sentence
+    verdict = changed(judged, name, True, unmeasured)
+    assert (verdict.detected, verdict.measured, verdict.decided_by) == (False, False, unmeasured)
     assert verdict.beside
-
-
-def test_where_no_test_was_asked_for_the_published_rule_decides(judged: HeterogeneityReport) -> None:
-    verdict = changed(judged, "label_skew", True, None)
-    assert verdict.detected
-    assert verdict.beside == ""
+    alone = changed(judged, name, True, None)
+    assert (alone.detected, alone.measured, alone.beside) == (True, True, "")
+    nothing = Finding.unmeasured(name, 2.5, "there are two clients")
+    assert (nothing.measured, nothing.detected, nothing.threshold) == (False, False, 2.5)
+    assert nothing.model_copy(update={"value": 0.0}).measured  # a value of 0 was measured
 
 
 # -- Conversations held together: each hears its own answers, and what all of them send travels together ---------------
@@ -177,28 +149,20 @@ def test_each_conversation_hears_its_own_answers_and_the_longest_sets_the_number
         ["query", "query"],
         ["query"],
     ]
-
-
-def test_silent_conversations_send_nothing(grid: RecordingGrid) -> None:
     assert hold(grid, rows_of()) == []
     assert run_lockstep(grid, {}) == {}
-    assert grid.exchanges == []
+    assert len(grid.exchanges) == 3
 
 
-def test_a_conversation_that_fails_fails_the_holder(grid: RecordingGrid) -> None:
-    def broken() -> Conversation[None]:
-        yield [Query(LABEL_COUNTS)], []
-        raise ArithmeticError("broken")
-
-    with pytest.raises(ArithmeticError, match="broken"):
-        run_lockstep(grid, {"up": rows_of(0, 1), "broken": broken()})
-
-
-def test_own_work_and_waiting_are_timed_apart(grid: RecordingGrid) -> None:
-    def busy() -> Conversation[None]:
+def test_a_conversation_that_fails_fails_the_holder_and_own_work_is_timed(grid: RecordingGrid) -> None:
+    def busy(fails: bool = False) -> Conversation[None]:
         yield [Query(LABEL_COUNTS)], []
         np.linalg.svd(np.random.default_rng(0).normal(size=(300, 300)))
+        if fails:
+            raise ArithmeticError("broken")
 
+    with pytest.raises(ArithmeticError, match="broken"):
+        run_lockstep(grid, {"up": rows_of(0, 1), "broken": busy(fails=True)})
     timings = {"busy": 1.0}
     run_lockstep(grid, {"busy": busy(), "idle": rows_of(0)}, timings)
     assert set(timings) == {"busy", "idle", CLIENTS}

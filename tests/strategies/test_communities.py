@@ -167,6 +167,8 @@ def test_clients_of_disjoint_labels_are_found_exactly(sizes: list[int], random: 
 def test_clients_of_equal_labels_are_one_community(num_clients: int) -> None:
     similarities = communities.cosine_similarities(np.outer(np.arange(1, num_clients + 1), [4, 1, 0, 2]))
     assert not communities.affinity_propagation(similarities, 0.5, np.random.default_rng(0)).any()
+    found = communities.cosine_similarities(np.array([[3, 4], [4, 3], [0, 2]]))
+    np.testing.assert_allclose(found, [[1, 0.96, 0.8], [0.96, 1, 0.6], [0.8, 0.6, 1]], rtol=1e-15)
 
 
 def test_a_larger_preference_opens_more_communities(planted: ClientHost) -> None:
@@ -191,11 +193,6 @@ def test_clients_that_do_not_settle_are_told(monkeypatch: pytest.MonkeyPatch) ->
         communities.affinity_propagation(
             communities.cosine_similarities(np.eye(4) + 0.2), 0.2, np.random.default_rng(0)
         )
-
-
-def test_cosines_are_those_of_the_counts() -> None:
-    found = communities.cosine_similarities(np.array([[3, 4], [4, 3], [0, 2]]))
-    np.testing.assert_allclose(found, [[1, 0.96, 0.8], [0.96, 1, 0.6], [0.8, 0.6, 1]], rtol=1e-15)
 
 
 # -- by updates ------------------------------------------------------------------------------------------------------
@@ -277,18 +274,14 @@ class Fixed(GroupedRule):
         return [[0, 3], [1, 2, 4]]
 
 
-def rounds_with(answers: Sequence[Sequence[float | None]], kind: str = "fedavg") -> list[Any]:
-    rule = Fixed(parse_strategy(kind).build, Cohort(5, 5, 0.1))
-    moves = iter(answers)
+def test_a_community_without_an_answer_keeps_its_model() -> None:
+    rule = Fixed(parse_strategy("fedavg").build, Cohort(5, 5, 0.1))
+    moves: Any = iter([[None] * 5, [3, None, None, 5, None], [None, 1, 2, 9, None]])
 
-    def trained(sent: npt.NDArray[np.float32]) -> list[Any]:
+    def trained(_: Any) -> list[Any]:
         return [None if move is None else np.full(2, move) for move in next(moves)]
 
-    return played(rule, np.zeros(2), trained, len(answers))
-
-
-def test_a_community_without_an_answer_keeps_its_model() -> None:
-    none, first, both = rounds_with([[None] * 5, [3, None, None, 5, None], [None, 1, 2, 9, None]])
+    none, first, both = played(rule, np.zeros(2), trained, 3)
     assert none[1] is None
     np.testing.assert_array_equal(first[1], [[4, 4], [0, 0]])
     np.testing.assert_array_equal(both[1], [[9, 9], [1.5, 1.5]])
@@ -369,28 +362,20 @@ def test_clients_that_withhold_their_labels_fail_the_trial(release: Release, cli
 # -- the specification -----------------------------------------------------------------------------------------------
 
 
-def test_a_document_says_all_of_it() -> None:
+def test_a_document_says_all_of_it_and_one_community_is_the_strategy_inside() -> None:
     found = spec(inside={"kind": "fedadam", "eta": 0.05}, num_communities=3)
-    document = json.loads(json.dumps({"kind": "communities", **found.parameters()}))
-    assert document["inside"]["eta"] == 0.05
-    assert parse_strategy(document) == found
+    assert parse_strategy(json.dumps({"kind": "communities", **found.parameters()})) == found
     assert str(spec(inside="krum", num_communities=2)).startswith("communities(inside=krum(")
     assert str(spec()) == "communities"
-
-
-def test_one_community_is_told_to_be_the_strategy_inside() -> None:
     one = spec(inside="fedadam", num_communities=1, client_batch_size=4)
     assert one.simplest(COHORT) == parse_strategy({"kind": "fedadam", "client_batch_size": 4})
     assert one.digest(COHORT) == one.simplest(COHORT).digest(COHORT) != spec(inside="fedadam").digest(COHORT)
 
 
-def test_clients_with_a_task_hold_no_labels() -> None:
-    from tests.engine.federations import guessing_federation
-
-    assert ", client 0 holds no rows" in failed(guessing_federation())
-
-
-def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial() -> None:
+def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial_and_so_do_clients_with_a_task() -> None:
     error = failed(planted_labels(), spec(inside={"kind": "krum", "num_malicious_nodes": 1}), num_sampled=ALL)
     assert "0, 2, 5" in error
     assert "num_malicious_nodes of krum" in error
+    from tests.engine.federations import guessing_federation
+
+    assert ", client 0 holds no rows" in failed(guessing_federation())

@@ -17,7 +17,6 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.trials.record import Trial
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     CHOSEN_BY_NAME_KINDS,
@@ -141,11 +140,6 @@ def test_trimmed_means_are_twins_exactly_if_they_trim_alike(n: int) -> None:
     assert len(set.union(*by_cut.values())) == len(by_cut)
 
 
-def test_a_specification_that_does_not_fit_has_no_twin() -> None:
-    spec = made("multikrum", num_malicious_nodes=4, num_nodes_to_select=5)
-    assert spec.simplest(everyone(5)) == spec
-
-
 def test_canonical_json_is_one_text() -> None:
     """Whole numbers and negative zero are the same values as their other spellings."""
     cohort = everyone(5)
@@ -228,20 +222,16 @@ def test_pairs_that_differ_have_digests_of_their_own() -> None:
     ("kind", "first", "named"),
     [
         ("fedadam+scaffold", "scaffold", ["fedadam+scaffold", "server rule"]),
-        ("scaffold+fedlc", "scaffold", ["scaffold+fedlc", "server rule"]),
         ("fedadam+mfedbn", "mfedbn", ["fedadam+mfedbn", "fedbn"]),
         ("fedadam+local", "local", ["fedadam+local", "shared"]),
         ("fedadam+dp_fedavg", "dp_fedavg", ["fedadam+dp_fedavg", "strategy.around"]),
         ("custom+fedlc", "custom", ["custom+fedlc", "its clients"]),
         ("fedadam+mine.py:Own", "a pair", ["'fedadam+mine.py:Own'", "fedprox, "]),
-        ("fedadam+krum", "a pair", ["fedadam+krum"]),
         ("fedprox+fedlc", "a pair", ["fedprox+fedlc"]),
-        ("fedprox+fedadam", "a pair", ["fedprox+fedadam"]),
         ("fedavg+fedlc", "fedavg+fedlc", ["fedlc"]),
         ("fedadam+fedavg", "fedadam+fedavg", ["fedadam"]),
         ("fedadam+fedprox+fedlc", "a pair", ["'fedadam+fedprox+fedlc'", "fedavgm, fedadagrad", "fedprox, "]),
         ("fedadm+fedprox", "a pair", ["'fedadm+fedprox'", "fedavgm, fedadagrad", "fedprox, ", "fedadam+fedprox"]),
-        ("fedadam+", "a pair", ["'fedadam+'", "fedavgm, fedadagrad", "fedprox, "]),
     ],
 )
 def test_a_pair_without_sense_is_refused_with_the_reason(kind: str, first: str, named: list[str]) -> None:
@@ -277,12 +267,6 @@ def test_ranges_are_those_of_the_halves_and_follow_the_cohort() -> None:
     assert found.parameters_of("multikrum+fedprox", chosen)["num_nodes_to_select"] == IntegerRange(1, 6)
 
 
-def test_names_come_in_one_order_whatever_the_order_that_they_are_given_in() -> None:
-    kinds = ["krum+fedlc", "rfa", "fedadam+ditto", "fedavg"]
-    assert space_of(TEN, kinds=kinds).kinds == ("fedavg", "rfa", "fedadam+ditto", "krum+fedlc")
-    assert space_of(TEN, kinds=kinds) == space_of(TEN, kinds=kinds[::-1])
-
-
 def test_all_is_everything_that_is_possible_here() -> None:
     found = space_of(TEN, kinds=["all"])
     assert found.kinds == ALL_KINDS
@@ -314,33 +298,22 @@ class OwnServer(OwnClients):
         return parse_strategy("fedadam").build(cohort)
 
 
+class OwnEta(OwnClients):
+    """Clients with a parameter of FedAdam's name."""
+
+    eta: float = 0.1
+
+
 def test_a_new_strategy_s_halves_are_read_from_its_class() -> None:
     """Its author has nothing to say: clients that are averaged as FedAvg's part, others do not."""
     assert has_clients(OwnClients)
     assert not has_clients(OwnServer)
     assert not is_server_rule(OwnClients) | is_server_rule(OwnServer)
     assert pair_fault(FedAdamSpec, OwnClients) is None
-    fault = str(pair_fault(FedAdamSpec, OwnServer))
-    assert fault.startswith("own_server ")
-    assert "fedadam+own_server" in fault
-
-
-def test_a_name_that_both_halves_have_is_refused() -> None:
-    class OwnEta(OwnClients):
-        """Clients with a parameter of the server rule's name."""
-
-        eta: float = 0.1
-
-    fault = str(pair_fault(FedAdamSpec, OwnEta))
-    assert fault.startswith("eta ")
-    assert "fedadam+own_clients" in fault
-
-
-def test_what_a_row_says_of_a_pair() -> None:
-    (row,) = space_of(TEN, kinds=["fedadam+fedprox"]).describe()
-    assert "fedadam with the clients of fedprox" in row.summary
-    assert [parameter.name for parameter in row.parameters] == ["eta", "tau", "beta_1", "beta_2", "proximal_mu"]
-    assert all(parameter.meaning for parameter in row.parameters)
+    for clients, key, pair in ((OwnServer, "own_server", "own_server"), (OwnEta, "eta", "own_clients")):
+        fault = str(pair_fault(FedAdamSpec, clients))
+        assert fault.startswith(f"{key} ")
+        assert f"fedadam+{pair}" in fault
 
 
 # -- Parameters and federations with which a method is a simpler one, over whole trials --------------------------------
@@ -445,6 +418,10 @@ LIMITS: Mapping[str, Limit] = {
 }
 
 
+SEEN = {"fedsam", "moon", "fedlc", "fine_tuning", "fedbio, fixed weights", "fedbio, no direction", "feddf, uniform"}
+"""Limits that a specification knows of."""
+
+
 @pytest.mark.parametrize("name", LIMITS)
 def test_in_its_limit_a_method_is_the_simpler_one(name: str) -> None:
     limit = LIMITS[name]
@@ -455,51 +432,23 @@ def test_in_its_limit_a_method_is_the_simpler_one(name: str) -> None:
         np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=limit.atol)
     for series in limit.compared:
         assert list(one.rounds[series]) == list(other.rounds[series])
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["fedsam", "moon", "fedlc", "fine_tuning", "fedbio, fixed weights", "fedbio, no direction", "feddf, uniform"],
-)
-def test_one_digest_tells_of_the_limit(name: str) -> None:
-    limit = LIMITS[name]
-    assert limit.method.simplest(COHORT) == limit.same
-    assert limit.method.digest(COHORT) == limit.same.digest(COHORT)
+    assert name not in SEEN or limit.method.simplest(COHORT) == limit.same
 
 
 # -- Bytes a round by hand: a net of 53 parameters, four bytes each, to eight clients ----------------------------------
 
 
-MODEL = 53 * 4
-NUM_ROUNDS = 3
-
-
-def run(host: ClientHost, strategy: StrategySpec, num_sampled: int = 5, merge_on_hosts: bool = True) -> Trial:
-    return result_of(host, strategy, merge_on_hosts, num_sampled=num_sampled, num_rounds=NUM_ROUNDS)
-
-
 @pytest.mark.parametrize("merge_on_hosts", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "num_values"),
-    [*((kind, 53) for kind in ("fedavg", "ditto", "fednova", "krum")), ("fedper", 35), ("local", 0)],
+    ("kind", "down", "up"),
+    [
+        *((kind, 53, 53) for kind in ("fedavg", "ditto", "fednova", "krum")),
+        ("fedper", 35, 35),  # of two layers, 6·5 + 5 and 5·3 + 3, the first is shared
+        ("local", 0, 0),
+        ("scaffold", 53 * 5 / 3, 2 * 53),  # in the first of three rounds the server's control variate is 0
+    ],
 )
-def test_a_model_goes_down_and_one_comes_up(host: ClientHost, kind: str, num_values: int, merge_on_hosts: bool) -> None:
-    """What stays at home is not counted: of the net's two layers, 6·5 + 5 and 5·3 + 3, FedPer shares the first."""
-    trial = run(host, made(kind), merge_on_hosts=merge_on_hosts)
-    assert (trial.bytes_down, trial.bytes_up) == (5 * num_values * 4, 5 * num_values * 4)
-
-
-@pytest.mark.parametrize("merge_on_hosts", [True, False])
-def test_scaffold_s_are_twice_as_many(host: ClientHost, merge_on_hosts: bool) -> None:
-    """Up in every round; down from the second on, as the server's control variate is 0 before."""
-    trial = run(host, made("scaffold"), merge_on_hosts=merge_on_hosts)
-    assert trial.bytes_up == 2 * 5 * MODEL
-    assert trial.bytes_down == 5 * MODEL * (1 + 2 + 2) / 3
-
-
-@pytest.mark.parametrize(("kind", "times"), [("fedavg", 1), ("scaffold", 2)])
-def test_a_client_that_fails_is_sent_a_model_and_sends_none(kind: str, times: int) -> None:
-    """One of five holds no rows."""
-    trial = run(host_of(sizes=(*SIZES[:4], 0)), made(kind))
-    assert trial.bytes_up == times * 4 * MODEL
-    assert trial.bytes_down == 5 * MODEL * (1 if times == 1 else 5 / 3)
+def test_a_model_goes_down_and_one_comes_up(kind: str, down: float, up: int, merge_on_hosts: bool) -> None:
+    """To five clients, one of which holds no rows and sends none."""
+    trial = result_of(host_of(sizes=(*SIZES[:4], 0)), made(kind), merge_on_hosts, num_rounds=3)
+    assert (trial.bytes_down, trial.bytes_up) == (pytest.approx(5 * down * 4), 4 * up * 4)

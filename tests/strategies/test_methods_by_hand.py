@@ -12,17 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import Descent
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.models.layout import MASKED_LOGIT, Adjusted, ModelFactory
+from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec, StrategySpec
 from fedscout.strategies.methods.drift import FedDynSpec, FedNovaSpec, ScaffoldSpec
-from fedscout.strategies.methods.losses import CalibratedDescent
 from fedscout.strategies.methods.personal import BATCH_NORMS
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation
 from tests.engine.trials.test_resume import assert_same
@@ -284,26 +282,43 @@ def test_models_and_scores_are_those_by_hand(name: str) -> None:
         assert scores.tolist() == common.tolist()
 
 
-@pytest.mark.parametrize(("scaling", "rate"), [("uniform", 1.0), ("num-examples", 0.7)])
-def test_rounds_are_the_paper_s_algorithm(host: ClientHost, scaling: Any, rate: float) -> None:
-    """Algorithm 1 in float64: eight rounds, five of eight clients in each."""
-    spec = spec_of(ScaffoldSpec(sample_scaling=scaling, server_learning_rate=rate), num_rounds=8)
-    hand, controls = Hand(uneven_federation(sizes=SIZES)), {}
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    control = np.zeros(len(vector))
+Step = Callable[[Vector, list[int], Any, int], Vector]
+"""From the model, a round's clients, their shares and its number to the model after it."""
+
+
+def check_rounds(
+    strategy: Any, num_rounds: int, step: Step, training: LocalTraining = TRAINING, atol: float = 2e-6
+) -> None:
+    """Hold that rounds of five of eight clients give the models of a server by hand, in float64."""
+    host, hand = host_of(), Hand(uneven_federation(sizes=SIZES))
+    vector: Vector = host.initial_vector(SEED).astype(np.float64)
+    spec = spec_of(strategy, num_rounds=num_rounds, training=training)
     for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        shares = weights_of(hand, clients) if scaling == "num-examples" else np.full(5, 1 / 5)
-        moved, changed = np.zeros(len(vector)), np.zeros(len(vector))
+        equal = strategy.sample_scaling == "uniform"
+        vector = step(vector, clients, np.full(5, 1 / 5) if equal else weights_of(hand, clients), server_round)
+        np.testing.assert_allclose(found, vector, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(("scaling", "rate"), [("uniform", 1.0), ("num-examples", 0.7)])
+def test_scaffold_s_rounds_are_its_paper_s(scaling: Any, rate: float) -> None:
+    """Algorithm 1."""
+    hand, controls, control = Hand(uneven_federation(sizes=SIZES)), {}, np.zeros(53)
+
+    def step(vector: Vector, clients: list[int], shares: Any, server_round: int) -> Vector:
+        nonlocal control
+        moved, changed = np.zeros(53), np.zeros(53)
         for share, client in zip(shares, clients, strict=True):
-            own = controls.get(client, np.zeros(len(vector)))
+            own = controls.get(client, np.zeros(53))
             trained, num_steps = hand.descend(
                 vector, client, server_round, lambda _, gradient, shift=control - own: gradient + shift
             )
             controls[client] = own - control + (vector - trained) / (num_steps * TRAINING.learning_rate)
             moved += share * (trained - vector)
             changed += share * (controls[client] - own)
-        vector, control = vector + rate * moved, control + 5 / 8 * changed
-        np.testing.assert_allclose(found, vector, rtol=0, atol=1e-6)
+        control = control + 5 / 8 * changed
+        return vector + rate * moved
+
+    check_rounds(ScaffoldSpec(sample_scaling=scaling, server_learning_rate=rate), 8, step, atol=1e-6)
     assert len(controls) == 8
 
 
@@ -324,19 +339,15 @@ def test_buffers_have_no_control_variates() -> None:
 @pytest.mark.parametrize(
     ("scaling", "momentum", "mu"), [("num-examples", 0.0, 0.0), ("uniform", 0.9, 0.0), ("num-examples", 0.0, 0.5)]
 )
-def test_rounds_are_the_paper_s_update(scaling: Any, momentum: float, mu: float) -> None:
-    """x + τ_eff Σ p_i (y_i − x)/a_i in float64: four rounds, five of eight clients of unequal steps in each."""
-    host, training = host_of(), TRAINING.model_copy(update={"momentum": momentum})
-    spec = spec_of(FedNovaSpec(sample_scaling=scaling, proximal_mu=mu), num_rounds=4, training=training)
+def test_fednova_s_rounds_are_its_paper_s(scaling: Any, momentum: float, mu: float) -> None:
+    """x + τ_eff Σ p_i (y_i − x)/a_i of clients of unequal steps."""
+    training = TRAINING.model_copy(update={"momentum": momentum})
     hand = Hand(uneven_federation(sizes=SIZES), training)
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        shares = weights_of(hand, clients) if scaling == "num-examples" else np.full(5, 1 / 5)
-        effective, normalised, different = 0.0, np.zeros(len(vector)), set()
+
+    def step(vector: Vector, clients: list[int], shares: Any, server_round: int) -> Vector:
+        effective, normalised, different = 0.0, np.zeros(53), set()
         for share, client in zip(shares, clients, strict=True):
-            trained, num_steps = hand.descend(
-                vector, client, server_round, lambda w, gradient, x=vector: gradient + mu * (w - x)
-            )
+            trained, num_steps = hand.descend(vector, client, server_round, lambda w, g: g + mu * (w - vector))
             if momentum:
                 length = sum((1 - momentum**k) / (1 - momentum) for k in range(1, num_steps + 1))
             else:
@@ -345,8 +356,9 @@ def test_rounds_are_the_paper_s_update(scaling: Any, momentum: float, mu: float)
             normalised += share * (trained - vector) / length
             different.add(num_steps)
         assert len(different) > 1
-        vector = vector + effective * normalised
-        np.testing.assert_allclose(found, vector, rtol=0, atol=2e-6)
+        return vector + effective * normalised
+
+    check_rounds(FedNovaSpec(sample_scaling=scaling, proximal_mu=mu), 4, step, training)
 
 
 def test_what_has_no_length_is_refused() -> None:
@@ -359,34 +371,28 @@ def test_what_has_no_length_is_refused() -> None:
 
 @pytest.mark.parametrize("scaling", ["uniform", "num-examples"])
 def test_feddyn_s_rounds_are_its_paper_s(scaling: Any) -> None:
-    """Algorithm 1 in float64, h and all: eight rounds, five of eight clients in each."""
-    host, hand, alpha = host_of(), Hand(uneven_federation(sizes=SIZES)), 0.3
-    spec, kept = spec_of(FedDynSpec(dynamic_alpha=alpha, sample_scaling=scaling), num_rounds=8), {}
-    vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
-    h = np.zeros(len(vector))
-    for server_round, (clients, found) in enumerate(models(host, spec), start=1):
-        shares = np.full(5, 1 / 5) if scaling == "uniform" else weights_of(hand, clients)
-        mean, changed = np.zeros(len(vector)), np.zeros(len(vector))
+    """Algorithm 1, h and all."""
+    hand, alpha, kept, h = Hand(uneven_federation(sizes=SIZES)), 0.3, {}, np.zeros(53)
+
+    def step(vector: Vector, clients: list[int], shares: Any, server_round: int) -> Vector:
+        changed = np.zeros(53)
         for share, client in zip(shares, clients, strict=True):
-            own = kept.get(client, np.zeros(len(vector)))
+            own = kept.get(client, np.zeros(53))
             trained, _ = hand.descend(
-                vector, client, server_round, lambda y, g, own=own, x=vector: g - own + alpha * (y - x)
+                vector, client, server_round, lambda y, g, own=own: g - own + alpha * (y - vector)
             )
             kept[client] = own - alpha * (trained - vector)
-            mean += share * trained
             changed += share * (trained - vector)
-        h -= alpha * 5 / 8 * changed
-        vector = mean - h / alpha
-        np.testing.assert_allclose(found, vector, rtol=0, atol=3e-6)
+        h[:] -= alpha * 5 / 8 * changed
+        return vector + changed - h / alpha
+
+    check_rounds(FedDynSpec(dynamic_alpha=alpha, sample_scaling=scaling), 8, step)
 
 
 def test_statistics_of_batch_normalisation_are_averaged_alone() -> None:
     """Next to no regulariser, one round: buffers are those of FedAvg, and the rest is the mean and the lead beyond."""
-    host = host_of(normalised)
-    feddyn, fedavg = (
-        result_of(host, strategy, num_rounds=1).vector
-        for strategy in (FedDynSpec(dynamic_alpha=1e-9), FedAvgSpec(sample_scaling="uniform"))
-    )
+    host, uniform = host_of(normalised), FedAvgSpec(sample_scaling="uniform")
+    feddyn, fedavg = (result_of(host, own, num_rounds=1).vector for own in (FedDynSpec(dynamic_alpha=1e-9), uniform))
     np.testing.assert_allclose(feddyn[-10:], fedavg[-10:], rtol=1e-6)
     start = host.initial_vector(3)[:-10]
     np.testing.assert_allclose(feddyn[:-10] - start, (1 + 5 / 8) * (fedavg[:-10] - start), rtol=0, atol=1e-6)
@@ -461,26 +467,14 @@ def run(small_host: ClientHost, strategy: StrategySpec, **changes: Any) -> Trial
     return result_of(small_host, strategy, num_sampled=len(SEEN), num_rounds=NUM_ROUNDS, **changes)
 
 
-def test_ditto_s_global_accuracy_is_fedavg_s(small_host: ClientHost) -> None:
-    """Its global model is; new clients have no other."""
-    ditto, fedavg = run(small_host, made("ditto")), run(small_host, made("fedavg"))
-    assert ditto.rounds.get("global_accuracy") == fedavg.rounds["accuracy"]
-    assert ditto.rounds.get("new_client_accuracy") == fedavg.rounds.get("new_client_accuracy")
+def test_new_clients_have_the_global_model_and_tune_it_where_others_do(small_host: ClientHost) -> None:
+    """On training rows that took no part in it."""
+    ditto, tuning, fedavg = (run(small_host, made(kind)) for kind in ("ditto", "fine_tuning", "fedavg"))
+    for trial in (ditto, tuning):
+        assert trial.rounds["global_accuracy"] == fedavg.rounds["accuracy"]
+    assert ditto.rounds["new_client_accuracy"] == fedavg.rounds["new_client_accuracy"]
+    assert tuning.rounds["new_client_accuracy"] != fedavg.rounds["new_client_accuracy"]
     assert fedavg.rounds.get("global_accuracy") is None, "it is the accuracy itself"
-
-
-def test_who_tunes_has_fedavg_s_global_model(small_host: ClientHost) -> None:
-    """New clients tune it, too, on training rows that took no part in it."""
-    tuning, fedavg = run(small_host, made("fine_tuning", tuning_epochs=5)), run(small_host, made("fedavg"))
-    assert tuning.rounds.get("global_accuracy") == fedavg.rounds["accuracy"]
-    assert tuning.rounds["accuracy"] != fedavg.rounds["accuracy"]
-    assert tuning.rounds.get("new_client_accuracy") != fedavg.rounds.get("new_client_accuracy")
-
-
-def test_the_global_model_of_local_training_is_the_initial_one(small_host: ClientHost) -> None:
-    trial = run(small_host, made("local"))
-    assert len(set(trial.rounds["global_accuracy"])) == 1
-    assert trial.global_accuracy == trial.rounds["global_accuracy"][0]
 
 
 @pytest.mark.parametrize("strategy", [made("fedavg"), made("ditto"), made("local")], ids=lambda one: one.kind)
@@ -493,27 +487,3 @@ def test_who_keeps_a_model_where_clients_have_their_own_is_told_which_one_it_is(
 
 
 # -- MOON, FedLC, FedRS, the symmetric loss and FedRoD: clients with a loss of their own -------------------------------
-
-
-class CountedRun:
-    """As much of a run as FedLC looks at."""
-
-    received = torch.zeros(2)
-
-    def __init__(self, counts: Tensor) -> None:
-        self.counts = counts
-        self.adjusted: Adjusted | None = None
-
-    def label_counts(self) -> Tensor:
-        return self.counts
-
-    def descend(self, start: Tensor, adjusted: Adjusted) -> Descent:
-        self.adjusted = adjusted
-        return Descent(start[None], torch.ones(1), torch.ones(1))
-
-
-def test_a_class_without_rows_is_left_out_by_a_finite_shift() -> None:
-    """As infinity would be no number where a class has no weight."""
-    run = CountedRun(torch.tensor([[16.0, 0.0]]))
-    CalibratedDescent(2.0).train(run)  # type: ignore[arg-type]
-    assert run.adjusted.shift.tolist() == [[-1.0, MASKED_LOGIT]]

@@ -172,16 +172,15 @@ def test_what_is_refused(parameters: dict[str, Any], key: str, names: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_the_largest_epsilon_is_that_of_the_least_noise() -> None:
+def test_the_largest_epsilon_is_that_of_the_least_noise_and_has_to_know_the_rounds() -> None:
     most = dp_fedavg.epsilon_of(dp_fedavg.LEAST_NOISE, dp_fedavg.Sampling(6, 4, 5), 1e-3)
     assert spec(epsilon=most, delta=1e-3).noise(COHORT) == dp_fedavg.LEAST_NOISE
-    with refused(StrategyError, key=EPSILON_KEY):
-        spec(epsilon=1.01 * most, delta=1e-3).build(COHORT)
-
-
-def test_an_epsilon_needs_to_know_the_rounds() -> None:
-    with refused(StrategyError, key=EPSILON_KEY):
-        spec(epsilon=3).build(replace(COHORT, num_rounds=None))
+    for epsilon, cohort in ((1.01 * most, COHORT), (3, replace(COHORT, num_rounds=None))):
+        with refused(StrategyError, key=EPSILON_KEY):
+            spec(epsilon=epsilon, delta=1e-3).build(cohort)
+    one = dp_fedavg.Sampling(10, 10, 1)
+    assert dp_fedavg.noise_for(1e-9, one, 1e-9) == dp_fedavg.epsilon_of(0.0, one, DELTA) == math.inf
+    assert dp_fedavg.noise_for(1e9, one, DELTA) == dp_fedavg.LEAST_NOISE
 
 
 def test_without_the_library_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,33 +192,24 @@ def test_without_the_library_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("around", ["fedavg", {"kind": "fedadam", "eta": 0.3}])
 def test_its_document_makes_it_again(around: Any) -> None:
     found = spec(around=around, epsilon=3, client_batch_size=7)
-    document = json.loads(json.dumps({"kind": found.kind, **found.parameters()}))
-    assert parse_strategy(document) == found
+    assert parse_strategy(json.dumps({"kind": found.kind, **found.parameters()})) == found
+    assert found.search_names() == ("clipping_norm",)  # noise is not searched
     assert found.with_values({"clipping_norm": 0.2}).clipping_norm == 0.2
-
-
-def test_no_noise_is_searched() -> None:
-    assert spec().search_names() == ("clipping_norm",)
 
 
 # -- what it costs ---------------------------------------------------------------------------------------------------
 
 
 def test_the_cost_is_that_of_the_accountant() -> None:
-    private = spec(noise_multiplier=2, delta=1e-3)
+    private, wanted = spec(noise_multiplier=2, delta=1e-3), spec(epsilon=4.0, delta=1e-3)
     assert private.notes_after(COHORT, 0) == [], "lost rounds cost nothing"
     for num_rounds, notes in ((5, private.notes(COHORT)), (3, private.notes_after(COHORT, 3))):
         (note,) = notes
         assert f" {num_rounds} rounds with 4 of 6 clients " in note
         assert f"(ε = {dp_fedavg.epsilon_of(2.0, dp_fedavg.Sampling(6, 4, num_rounds), 1e-3):.4g}, δ = 0.001)" in note
-
-
-def test_a_wanted_epsilon_is_kept_over_all_rounds() -> None:
-    wanted, everybody = spec(epsilon=4.0, delta=1e-3), replace(COHORT, num_sampled=6)
-    built: Any = wanted.build(everybody)
-    assert dp_fedavg.epsilon_of(built.private.noise_multiplier, dp_fedavg.Sampling(6, 6, 5), 1e-3) == pytest.approx(
-        4.0, rel=1e-3
-    )
+    everybody, built = replace(COHORT, num_sampled=6), wanted.build(replace(COHORT, num_sampled=6)).private
+    found = dp_fedavg.epsilon_of(built.noise_multiplier, dp_fedavg.Sampling(6, 6, 5), 1e-3)
+    assert found == pytest.approx(4.0, rel=1e-3)
     assert "ε = 4, " in wanted.notes(everybody)[0]
 
 
@@ -319,10 +309,6 @@ def test_sampling_costs_what_an_attack_shows_and_no_more_than_the_accountant_say
         assert expected * (1 - 1e-9) <= dp_fedavg.epsilon_of(noise_multiplier, sampling, DELTA) <= expected * 1.01
 
 
-def test_without_noise_there_is_no_privacy() -> None:
-    assert dp_fedavg.epsilon_of(0.0, dp_fedavg.Sampling(10, 5, 1), DELTA) == math.inf
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sampling", "epsilon"),
@@ -338,13 +324,6 @@ def test_the_noise_that_is_found_just_suffices(sampling: dp_fedavg.Sampling, eps
     noise = dp_fedavg.noise_for(epsilon, sampling, DELTA)
     assert epsilon * (1 - 1e-3) <= dp_fedavg.epsilon_of(noise, sampling, DELTA) <= epsilon
     assert dp_fedavg.epsilon_of(noise * 0.999, sampling, DELTA) > epsilon
-
-
-def test_noise_has_its_ends() -> None:
-    one = dp_fedavg.Sampling(10, 10, 1)
-    assert dp_fedavg.noise_for(1e-9, one, 1e-9) == math.inf
-    assert dp_fedavg.epsilon_of(dp_fedavg.MOST_NOISE, one, 1e-9) > 1e-9
-    assert dp_fedavg.noise_for(1e9, one, DELTA) == dp_fedavg.LEAST_NOISE
 
 
 def test_delta_is_below_one_over_the_clients() -> None:

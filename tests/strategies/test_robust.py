@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import view_record
-from fedscout.engine.trials.state import cheap_collections
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec, parse_strategy
 from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.rules import mean_metrics
@@ -103,9 +102,8 @@ STATISTICS: dict[str, tuple[Callable[..., Any], ...]] = {
 """Ours, Flower's, and the number of values that are trimmed or kept."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("statistic", STATISTICS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(
     st.sampled_from([*POPULATIONS]),
     st.integers(0, 2**32),
@@ -225,7 +223,7 @@ BY_HAND: dict[str, tuple[StrategySpec, list[float], float, list[int]]] = {
 
 @pytest.mark.parametrize("case", BY_HAND)
 def test_a_round_by_hand(case: str) -> None:
-    """Client k has k + 1 rows and a loss of k + 1; a client that fails is not among them."""
+    """Client k has k + 1 rows and a loss of k + 1; a client that fails is not among them. Replies stay as they were."""
     spec, trained, expected, averaged = BY_HAND[case]
     cohort = Cohort(len(trained) + 1, len(trained) + 1, 0.1)
     strategy: Any = spec.build(cohort)
@@ -234,7 +232,9 @@ def test_a_round_by_hand(case: str) -> None:
         reply_of(message, np.array([value, -value]), client + 1, train_loss=float(client + 1))
         for client, (message, value) in enumerate(zip(answering, trained, strict=True))
     ]
+    before = copy.deepcopy([reply.content for reply in replies])
     arrays, metrics = strategy.aggregate_train(1, [*replies, reply_of(failing, None)])
+    assert [reply.content for reply in replies] == before
     np.testing.assert_allclose(arrays["flat"].numpy(), [expected, -expected], rtol=1e-6)
     rows = np.array(averaged) + 1
     assert metrics["train_loss"] == pytest.approx((rows**2).sum() / rows.sum())
@@ -242,73 +242,18 @@ def test_a_round_by_hand(case: str) -> None:
     assert strategy.aggregate_train(2, [reply_of(message, None) for message in answering]) == (None, None)
 
 
-NUM_CLIENTS = 23
-ROBUST: dict[str, StrategySpec] = {
-    "fedmedian": made("fedmedian"),
-    **{f"fedtrimmedavg, {beta}": made("fedtrimmedavg", beta=beta) for beta in (0.0, 0.3, 0.49)},
-    "krum": made("krum", num_malicious_nodes=4),
-    "multikrum": made("multikrum", num_malicious_nodes=4, num_nodes_to_select=11),
-    **{f"bulyan, {f}": made("bulyan", num_malicious_nodes=f) for f in (0, 3)},
-    **{f"qfedavg, {q}": made("qfedavg", q=q) for q in (0.0, 1.5)},
-}
-CASES = [
-    *((kind, 0) for kind in ("normal", "near", "alike", "ties", "far away", "a NaN", "infinite")),
-    *(("normal", num_failing) for num_failing in (3, 8, 9, 21, 22, 23)),
-]
-"""Models, and the number of clients that fail; of fifteen replies Bulyan for f = 3 makes a model."""
-
-
 def test_all_that_compare_replies_are_here() -> None:
     compared = {kind for kind in BUILT_IN_KINDS if parse_strategy(kind).needs().replies == "individual"}
-    assert compared == {spec.kind for spec in ROBUST.values()} == {spec.kind for spec, *_ in BY_HAND.values()}
+    assert compared == {spec.kind for spec, *_ in BY_HAND.values()}
 
 
-def flowers_own(built: Any) -> Any:
-    """Return the strategy with its settings, in the class of Flower's of the same name."""
-    own_class = getattr(flower, type(built).__name__)
-    own = own_class.__new__(own_class)
-    own.__dict__.update(copy.deepcopy(vars(built)))
-    return own
-
-
-def aggregates(strategy: Any, case: tuple[str, int], ours: bool) -> list[tuple[dict[str, Any] | None, Any]]:
-    """Return the new arrays and the metrics of two rounds."""
-    kind, num_failing = case
-    size, results = 2100, []
-    for server_round in (1, 2):
-        generator, replies = np.random.default_rng(server_round), []
-        strategy.current_arrays = record_of({"flat": np.full(size, 0.5, np.float32)}, ours=False)
-        for client, vector in enumerate(drawn(kind, server_round, NUM_CLIENTS, size)):
-            request = Message(RecordDict(), 2 + client, "train")
-            metrics = {
-                "num-examples": int(generator.integers(10, 200)),
-                "count": int(generator.integers(9)),
-                "train_loss": float(generator.uniform(0.1, 3)),
-                "per_class": generator.random(3).tolist(),
-            }
-            content = RecordDict({"arrays": record_of({"flat": vector}, ours), "metrics": MetricRecord(metrics)})
-            error = Error(1000, "no rows") if client < num_failing else None
-            replies.append(Message(content if error is None else error, reply_to=request))
-        before = copy.deepcopy([reply.content for reply in replies if reply.has_content()])
-        with cheap_collections(), np.errstate(all="ignore"):
-            arrays, found = strategy.aggregate_train(server_round, replies)
-        assert not ours or [reply.content for reply in replies if reply.has_content()] == before
-        results.append((arrays and {name: array.numpy() for name, array in arrays.items()}, found))
-    return results
-
-
-@pytest.mark.sampled(50)
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("name", ROBUST)
-def test_aggregates_and_metrics_are_flowers(name: str, case: tuple[str, int]) -> None:
-    built = ROBUST[name].build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.25))
-    expected = aggregates(flowers_own(built), case, ours=False)
-    for (arrays, metrics), (own_arrays, own_metrics) in zip(aggregates(built, case, ours=True), expected, strict=True):
-        assert metrics == own_metrics
-        assert (arrays is None) == (own_arrays is None)
-        for key, array in (own_arrays or {}).items():
-            assert_same(arrays[key], array)
-        assert [*(arrays or ())] == [*(own_arrays or ())]
+def test_too_few_replies_for_bulyan_give_no_model() -> None:
+    """Of seven clients for f = 1 all must answer."""
+    strategy: Any = made("bulyan", num_malicious_nodes=1).build(Cohort(7, 7, 0.1))
+    *answering, failing = asked(strategy, np.zeros(2), 7)
+    replies = [reply_of(message, np.ones(2)) for message in answering]
+    assert strategy.aggregate_train(1, [*replies, reply_of(failing, None)])[0] is None
+    assert strategy.aggregate_train(1, [*replies, reply_of(failing, np.ones(2))])[0] is not None
 
 
 # -- Messages and metrics are Flower's, and so is what a specification builds -----------------------
@@ -386,12 +331,14 @@ def test_the_mean_of_one_reply_is_that_reply_and_is_told_of_as_flowers(name: str
     assert ours == told != []
 
 
-@pytest.mark.parametrize("mean", [mean_metrics, aggregate_metricrecords])
-def test_faults_of_the_metrics_are_flowers(mean: Callable[[list[RecordDict], str], MetricRecord]) -> None:
-    with pytest.raises(ZeroDivisionError):
-        mean([content(weight=0)], "num-examples")
-    with pytest.raises(ValueError, match="zip"):
-        mean([content(values=[0.1]), content(values=[0.1, 0.2])], "num-examples")
+def test_metrics_and_their_faults_are_flowers() -> None:
+    several = [content(weight=weight, values=[0.1, weight / 3], count=3) for weight in (10, 7, 80)]
+    assert mean_metrics(several, "num-examples") == aggregate_metricrecords(several, "num-examples")
+    for mean in (mean_metrics, aggregate_metricrecords):
+        with pytest.raises(ZeroDivisionError):
+            mean([content(weight=0)], "num-examples")
+        with pytest.raises(ValueError, match="zip"):
+            mean([content(values=[0.1]), content(values=[0.1, 0.2])], "num-examples")
 
 
 # -- A specification builds exactly what one would write by hand with Flower -------------------------------------------
@@ -450,13 +397,7 @@ def test_exactly_the_sampled_number_of_clients_trains() -> None:
             counts = node_counts(Cohort(num_clients, num_sampled, 0.1))
             assert max(int(num_clients * counts["fraction_train"]), counts["min_train_nodes"]) == num_sampled
             assert counts["min_available_nodes"] == counts["min_evaluate_nodes"] == num_clients
-
-
-@pytest.mark.parametrize(("num_clients", "num_sampled"), [(1, 1), (49, 1), (10, 3), (7, 7)])
-def test_configure_addresses_the_cohort(num_clients: int, num_sampled: int) -> None:
-    built = made("fedavg").build(Cohort(num_clients, num_sampled, 0.1))
-    assert len(messages_of(built, num_clients)) == num_sampled
-    assert len(messages_of(built, num_clients, "evaluate")) == num_clients
+    assert messages_of(rules.FedAvg(fraction_train=0.0), 3) == []
 
 
 def test_needs_follow_from_what_a_strategy_reads() -> None:
@@ -469,7 +410,3 @@ def test_needs_follow_from_what_a_strategy_reads() -> None:
         assert spec.needs() == EngineNeeds("flat", replies, "num-examples", initial_loss=spec.kind == "qfedavg")
         assert (spec.client_algorithm() is not None) == (spec.kind == "fedprox")
     assert made("fedyogi", sample_scaling="uniform").needs().weighted_by == "num-clients"
-
-
-def test_nobody_to_ask() -> None:
-    assert messages_of(rules.FedAvg(fraction_train=0.0), 3) == []

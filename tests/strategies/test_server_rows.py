@@ -118,12 +118,17 @@ def test_divergences_are_those_computed_by_hand_and_distillation_lowers_them() -
 
 
 @pytest.mark.parametrize("model", [dense, normalised])
-def test_where_all_clients_are_equal_the_student_stays(model: Any) -> None:
-    """The teacher is the student: nothing to gain, so not a step is made."""
+def test_where_all_clients_are_equal_or_one_is_not_finite_the_student_stays(model: Any) -> None:
+    """The teacher is the student: nothing to gain, so not a step is made; nor is one towards what is no number."""
     context, (vector, *_) = context_of(model), models_of(1, model)
     student, before, _ = distilled(context, np.stack([vector] * 3))
     np.testing.assert_array_equal(student, vector)
     assert abs(before) < 1e-6
+    models = models_of(model=model)
+    models[1] *= np.float32(1e30)
+    student, before, _ = distilled(context, models)
+    assert np.isnan(before) == (model is dense)  # batch normalisation makes numbers of it
+    np.testing.assert_array_equal(student, mean_of(models))
     assert context.batches == []
 
 
@@ -162,15 +167,6 @@ def test_steps_that_gain_nothing_end_and_leave_the_mean() -> None:
     np.testing.assert_array_equal(student, mean_of(models))
     assert after == before
     assert len(context.batches) == 12
-
-
-def test_a_teacher_that_is_not_finite_teaches_nothing() -> None:
-    context, models = context_of(), models_of()
-    models[1] *= np.float32(1e30)
-    student, before, _ = distilled(context, models)
-    assert np.isnan(before)
-    assert context.batches == []
-    np.testing.assert_array_equal(student, mean_of(models))
 
 
 def test_a_round_is_the_mean_distilled(host: ClientHost) -> None:
@@ -285,7 +281,7 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
         assert np.array_equal(weights, server_rows.confidences(before, now, 2.0))
 
 
-@pytest.mark.parametrize("weights", [[0.2, 0.5, 0.3], [1 - 2e-7, 1e-7, 1e-7]], ids=["all are heard", "one is heard"])
+@pytest.mark.parametrize("weights", [[0.2, 0.5, 0.3], [1 - 2e-7, 1e-7, 1e-7], [1, 0, 0]], ids=str)
 def test_common_steps_by_hand(weights: list[float]) -> None:
     """By torch's Adam on Σ_{j≠i} w_j KL(z_j ‖ z_i) in float64. Where w is that small, Adam's ε shortens its steps."""
     models = models_of(3)
@@ -298,10 +294,15 @@ def test_common_steps_by_hand(weights: list[float]) -> None:
             optimizer.zero_grad()
             own = module(features()).log_softmax(dim=1)
             apart = [weight * (z * (z.log() - own)).sum(dim=1).mean() for weight, z in zip(weights, said, strict=True)]
-            sum(apart[other] for other in range(3) if other != place).backward()  # type: ignore[union-attr]
+            heard = sum(apart[other] for other in range(3) if other != place)
+            if not any(weights[:place] + weights[place + 1 :]):
+                break  # nobody
+            heard.backward()  # type: ignore[union-attr]
             optimizer.step()
         by_hand = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
         np.testing.assert_allclose(found[place], by_hand, rtol=0, atol=2e-5)
+    (same,) = models_of(1)
+    assert np.array_equal(aligned(np.stack([same] * 3), weights), np.stack([same] * 3))
 
 
 def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
@@ -316,19 +317,6 @@ def test_each_model_passes_over_the_rows_as_often_as_asked() -> None:
         batches = context_of_place.batches
         assert [len(batch) for batch in batches] == [16, 16, 16, 12] * 3
         assert [row for batch in batches for row in batch] == [r for order in orders[3 * place :][:3] for r in order]
-
-
-def test_models_that_say_the_same_stay() -> None:
-    (model,) = models_of(1)
-    assert np.array_equal(aligned(np.stack([model] * 3), [1 / 3] * 3), np.stack([model] * 3))
-
-
-def test_who_has_no_weight_is_not_heard() -> None:
-    """With the whole weight on the first of three, the two others learn what it said, and it what nobody said."""
-    models = models_of(3)
-    found, alone = aligned(models, [1.0, 0.0, 0.0]), aligned(models[:2], [1.0, 0.0])
-    np.testing.assert_allclose(told(found[1]), told(alone[1]), atol=0.02)
-    assert np.array_equal(found[0], models[0])
 
 
 FAST = server_rows.FedBiOSpec(weight_rate=2.0, direction_rate=0.3)

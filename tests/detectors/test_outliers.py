@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist, squareform
 
 from fedscout.detectors import outliers
 from fedscout.detectors.conversation import hold
@@ -42,64 +43,51 @@ def compare(vectors: np.ndarray, settings: DetectionConfig = SETTINGS) -> outlie
 
 
 def test_mean_distances_ignore_where_the_models_are() -> None:
-    """Far from the origin squared lengths of 10¹² leave no digit for distances, unless models are centred first."""
+    """Far from the origin squared lengths of 10¹² leave no digit for distances, unless models are centred first.
+
+    10,000 parameters take several chunks.
+    """
     far = TRIANGLE.astype(np.float64) / 700 + 1e6 / 3
     np.testing.assert_allclose(outliers.mean_distances(far), np.array([3.5, 4, 4.5]) / 700, rtol=1e-6)
-
-
-def test_mean_distances_over_several_chunks() -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 10_000)).astype(np.float32)
-    exact = vectors.astype(np.float64)
-    expected = [np.mean([np.linalg.norm(exact[k] - exact[j]) for j in range(6) if j != k]) for k in range(6)]
+    expected = squareform(pdist(vectors.astype(np.float64))).sum(axis=1) / 5
     np.testing.assert_allclose(outliers.mean_distances(vectors), expected, rtol=1e-12)
 
 
-def test_the_average_is_weighted_by_rows() -> None:
-    """10, 20 and 30 rows at the corners of the triangle."""
-    assert compare(TRIANGLE).average.tolist() == [1, 2]
-
-
-def test_percentile_is_interpolated_linearly() -> None:
-    """Of 1 … 11 the 90th percentile is exactly 10, which counts; of 1 … 21 it is 19."""
-    assert outliers.flag_outliers(compared(*range(1, 12)), 90) == (9, 10)
-    assert outliers.flag_outliers(compared(*range(1, 22)), 90) == (18, 19, 20)
-
-
-def test_equal_distances_flag_nobody() -> None:
-    assert outliers.flag_outliers(compared(2.0, 2.0, 2.0), 90) == ()
-    assert outliers.flag_outliers(compared(0.0, 0.0, 0.0), 90) == ()
+@pytest.mark.parametrize(
+    ("distances", "flagged"),
+    [
+        (range(1, 12), (9, 10)),  # of 1 … 11 the 90th percentile is exactly 10, which counts
+        (range(1, 22), (18, 19, 20)),  # of 1 … 21 it is 19
+        ((2.0, 2.0, 2.0), ()),
+        ((0.0, 0.0, 0.0), ()),
+    ],
+)
+def test_percentile_is_interpolated_linearly_and_equal_distances_flag_nobody(
+    distances: Sequence[float], flagged: tuple[int, ...]
+) -> None:
+    assert outliers.flag_outliers(compared(*distances), 90) == flagged
 
 
 def test_an_outlier_is_flagged_in_four_of_five_repetitions() -> None:
     two, three = compared(1, 1.1, 5, 1.2), compared(1, 1.1, 1.2, 5)
     for times, flagged in ((5, (2,)), (4, (2,)), (3, ()), (1, (3,))):
         finding = outliers.decide_outliers([two] * times + [three] * (5 - times), SETTINGS)
-        assert finding.flagged_clients == flagged
-        assert finding.detected == bool(flagged)
+        assert (finding.flagged_clients, finding.detected) == (flagged, bool(flagged))
         assert finding.client_values == {0: 0, 1: 0, 2: times, 3: 5 - times}
-        assert finding.value == max(times, 5 - times)
-    assert finding.threshold == 4
+        assert (finding.value, finding.threshold) == (max(times, 5 - times), 4)
+    for repetitions, flagged in (([two, None, two, two, two], (2,)), ([two, None, two, two, None], ())):
+        finding = outliers.decide_outliers(repetitions, SETTINGS)
+        assert (finding.flagged_clients, finding.measured) == (flagged, bool(flagged))
 
 
 def test_a_diverged_client_is_flagged_and_does_not_disturb_the_others() -> None:
-    vectors = np.concatenate([TRIANGLE, [[np.nan, 0]]]).astype(np.float32)
-    comparison = compare(vectors)
+    """10, 20 and 30 rows at the corners of the triangle weigh the average; two models can't be compared."""
+    comparison = compare(np.concatenate([TRIANGLE, [[np.nan, 0]]]).astype(np.float32))
     assert comparison.distances == pytest.approx({0: 3.5, 1: 4, 2: 4.5})
+    assert comparison.average.tolist() == [1, 2]
     assert outliers.flag_outliers(comparison, 90) == (2, 3)
-
-
-def test_void_repetitions_are_counted() -> None:
-    good = compared(1, 1.1, 5, 1.2)
-    finding = outliers.decide_outliers([good, None, good, good, good], SETTINGS)
-    assert finding.flagged_clients == (2,)
-    finding = outliers.decide_outliers([good, None, good, good, None], SETTINGS)
-    assert not finding.measured
-    assert not finding.detected
-
-
-def test_two_clients_can_not_be_compared() -> None:
-    assert compare(TRIANGLE[:2]) is None
-    assert compare(np.full((4, 2), np.nan, np.float32)) is None
+    assert compare(TRIANGLE[:2]) is compare(np.full((4, 2), np.nan, np.float32)) is None
 
 
 def test_sketches_keep_squared_lengths_on_average() -> None:
@@ -166,13 +154,11 @@ def test_messages_of_two_rounds(grid: RecordingGrid) -> None:
     assert list(comparisons[1].distances.values()) == pytest.approx(outliers.mean_distances(second.vectors), rel=1e-4)
 
 
-def test_more_rounds_are_merged_but_for_the_last(grid: RecordingGrid) -> None:
+def test_a_round_that_nobody_answers_voids_the_repetition(grid: RecordingGrid) -> None:
+    """Rounds are merged but for the last."""
     repeated(grid, outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=3)
     rounds = [(config["server-round"], config["reply"]) for _, _, config in grid.sent]
     assert rounds == [(1, "merged"), (2, "merged"), (3, "individual")]
-
-
-def test_a_round_that_nobody_answers_voids_the_repetition() -> None:
     grid = RecordingGrid(federation(gaussian_clients([0, 0, 0, 30])))
     assert repeated(grid) == [None] * 5
     assert {config["server-round"] for _, _, config in grid.sent} == {1}  # without a model nobody is asked again
@@ -192,13 +178,13 @@ def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(
     grid: RecordingGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together, exchanges = {}, {}
-    for held in (5, 2, 1):
+    for held in (5, 2, 0):
         monkeypatch.setattr("fedscout.detectors.outliers.GROUP_BYTES", held * 3 * grid.initial_vector(0).nbytes)
         grid.exchanges.clear()
         together[held] = [told(comparison) for comparison in repeated(grid)]
         exchanges[held] = [len(contents) for contents in grid.exchanges]
-    assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 1: [5, 1, 1, 1, 1, 1]}
-    assert together[5] == together[2] == together[1]
+    assert exchanges == {5: [5, 5], 2: [5, 2, 2, 1], 0: [5, 1, 1, 1, 1, 1]}
+    assert together[5] == together[2] == together[0]
 
 
 # -- Output divergence: what a client returns, and its value where it can be derived -----------------------------------
@@ -218,19 +204,18 @@ def test_the_mean_output_is_of_rows_and_float64_and_the_model_is_run_in_float32(
     assert run[0].dtype == np.float32
 
 
-def test_an_answer_that_is_not_finite_is_left_out() -> None:
-    """Of answers (1, 0), (0, 1) and one with a NaN: the divergence of the first two, one bit."""
-
-    def divergence(*means: tuple[float, float]) -> float | None:
-        conversation = measure_output_divergence(range(len(means)), np.zeros(1, np.float32))
-        next(conversation)
-        arrays = {client: {"mean": np.array(mean)} for client, mean in enumerate(means)}
-        with pytest.raises(StopIteration) as stop:
-            conversation.send(([QueryAnswers(arrays, dict.fromkeys(arrays, 9), {})], []))
-        return stop.value.value
-
-    assert divergence((1, 0), (0.5, np.nan), (0, 1), (np.inf, 0)) == pytest.approx(1)
-    assert divergence((1, 0), (np.nan, 1)) is None
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [([(1, 0), (0.5, np.nan), (0, 1), (np.inf, 0)], pytest.approx(1)), ([(1, 0), (np.nan, 1)], None)],
+)
+def test_an_answer_that_is_not_finite_is_left_out(means: list[tuple[float, float]], expected: float | None) -> None:
+    """The divergence of (1, 0) and (0, 1) is one bit."""
+    conversation = measure_output_divergence(range(len(means)), np.zeros(1, np.float32))
+    next(conversation)
+    arrays = {client: {"mean": np.array(mean)} for client, mean in enumerate(means)}
+    with pytest.raises(StopIteration) as stop:
+        conversation.send(([QueryAnswers(arrays, dict.fromkeys(arrays, 9), {})], []))
+    assert stop.value.value == expected
 
 
 def linear_outputs(grid: LocalGrid, num_features: int, favoured: float) -> np.ndarray:
@@ -243,19 +228,16 @@ def linear_outputs(grid: LocalGrid, num_features: int, favoured: float) -> np.nd
 
 
 def test_equal_clients_have_none_and_opposite_clients_the_entropy_of_their_mixture() -> None:
-    generator = np.random.default_rng(0)
-    rows = generator.random((40, 3)).astype(np.float32)
-    labels = np.zeros(40, np.int64)
-    equal = LocalGrid(federation([(rows, labels), (rows, labels)]), CLIENT_QUERIES)
-    model = linear_outputs(equal, 3, 1.0)
-    assert hold(equal, measure_output_divergence((0, 1), model)) == 0.0
+    """Client 0 has zeros (outputs 1/2, 1/2), client 1 large first features (outputs 1, 0). With M = (3/4, 1/4):
 
-    # Client 0 has zeros (outputs 1/2, 1/2), client 1 large first features (outputs 1, 0). With M = (3/4, 1/4):
-    # JS = H(M) - H(1/2, 1/2) / 2 = 0.811278 - 0.5 bits.
-    high = np.zeros((40, 3), np.float32)
+    JS = H(M) - H(1/2, 1/2) / 2 = 0.811278 - 0.5 bits.
+    """
+    rows, labels = np.random.default_rng(0).random((40, 3)).astype(np.float32), np.zeros(40, np.int64)
+    zeros, high = np.zeros_like(rows), np.zeros_like(rows)
     high[:, 0] = 100.0
-    opposite = LocalGrid(federation([(np.zeros_like(high), labels), (high, labels)]), CLIENT_QUERIES)
-    assert hold(opposite, measure_output_divergence((0, 1), model)) == pytest.approx(0.311278, abs=1e-6)
+    for features, expected in (([rows, rows], 0.0), ([zeros, high], pytest.approx(0.311278, abs=1e-6))):
+        grid = LocalGrid(federation([(own, labels) for own in features]), CLIENT_QUERIES)
+        assert hold(grid, measure_output_divergence((0, 1), linear_outputs(grid, 3, 1.0))) == expected
 
 
 # -- Calibrated outliers: exchanged models, their false-alarm rate, and the joint decision -----------------------------
@@ -305,13 +287,9 @@ def test_the_others_are_compared_again_as_long_as_they_are_most_and_three() -> N
         p_values = outliers.exchange_p_values(values, rate=0.05)
         assert p_values[0] <= 0.05
         assert p_values[-1] > 0.5
-
-
-def test_no_p_value_is_zero() -> None:
-    """What is observed is one of the permutations."""
     values = np.zeros((8, 30))
-    values[:, 4] = 1.0
-    assert outliers.exchange_p_values(values, rate=0.0).min() == 1 / (1 + outliers.MOST_DRAWS)
+    values[:, 4] = 1.0  # what is observed is one of the permutations, so no p-value is 0
+    assert outliers.exchange_p_values(values, rate=0.0).min() == 1 / 20_001
 
 
 def test_parts_are_of_one_size_that_all_clients_hold() -> None:
@@ -339,16 +317,6 @@ def test_a_distance_of_zero_has_no_logarithm() -> None:
     assert found.effects[4] == pytest.approx(1.0, abs=0.02)
     nothing = of_parts([compared(0.0, 0.0, 0.0, 5.0)] * 5)
     assert set(nothing.effects.values()) == {0.0}
-
-
-def test_a_far_model_is_found() -> None:
-    """Ten clients within two percent, one twice as far in each of five parts: by chance once in 10⁴."""
-    distances = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.015, 0.985, 1.005, 2.0]
-    found = of_parts([compared(*distances)] * 5)
-    finding = decide(found)
-    assert finding.flagged_clients == (9,)
-    assert finding.effect == pytest.approx(1.0, abs=0.02)
-    assert finding.clients[9].source == "models"
 
 
 def test_models_that_are_not_finite_are_farthest() -> None:
@@ -382,6 +350,11 @@ def test_effects_are_relative_to_the_median_client_over_all_repetitions() -> Non
     """Geometric means over the median distance: 1 / sqrt(8), sqrt(2), sqrt(2); the first is a quarter of the others."""
     found = outliers.model_test([compared(1.0, 2.0, 4.0), compared(1.0, 8.0, 4.0)], [compared(1.0, 1.0, 1.0)] * 3, RATE)
     assert found.effects == pytest.approx({0: -0.75, 1: 0.0, 2: 0.0})
+    # Ten clients within two percent, one twice as far in each of five parts: by chance once in 10⁴.
+    far = of_parts([compared(1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.015, 0.985, 1.005, 2.0)] * 5)
+    finding = decide(far)
+    assert (finding.flagged_clients, finding.clients[9].source) == ((9,), "models")
+    assert finding.effect == pytest.approx(1.0, abs=0.02)
 
 
 def test_tests_share_the_rate() -> None:

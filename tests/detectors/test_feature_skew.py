@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.sparse.linalg import eigsh
 
@@ -84,10 +82,7 @@ def test_centroids_are_those_of_pooled_pca() -> None:
     assert find(clients).value == pytest.approx(largest, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("num_features", "is_iterative"),
-    [(300, False), (feature_skew.DIRECT_SOLVER_FEATURES, False), (feature_skew.DIRECT_SOLVER_FEATURES + 1, True)],
-)
+@pytest.mark.parametrize(("num_features", "is_iterative"), [(300, False), (1024, False), (1025, True)])
 def test_either_solver_finds_the_leading_axes(
     num_features: int, is_iterative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,24 +102,6 @@ def test_either_solver_finds_the_leading_axes(
     assert feature_skew.principal_axes(pooled)[0].tobytes() == axes.tobytes()
 
 
-def test_axes_do_not_depend_on_the_order_of_clients() -> None:
-    axes, reordered = (
-        feature_skew.principal_axes(pool(some))[0] for some in (uneven_clients(), uneven_clients()[::-1])
-    )
-    np.testing.assert_allclose(reordered, axes, rtol=1e-7)
-
-
-def test_two_points_in_closed_form() -> None:
-    """Two equal clients without spread, apart in every feature: σ = δ/2 · √(N/(N−1)), so δ/σ · √d remains."""
-    num_rows, num_features = 20, 9
-    clients = [np.zeros((num_rows // 2, num_features)), np.ones((num_rows // 2, num_features)) * 3]
-    finding = find(clients)
-    expected = 2 * np.sqrt(num_features) * np.sqrt((num_rows - 1) / num_rows)
-    assert finding.value == pytest.approx(expected)
-    assert finding.threshold == pytest.approx(0.25 * np.sqrt(num_features))
-    assert finding.flagged_clients == (0, 1)
-
-
 def test_constant_features_and_a_single_feature() -> None:
     constant = [np.full((6, 3), 0.1), np.full((7, 3), 0.1)]
     assert find(constant).value == 0
@@ -138,17 +115,6 @@ def test_constant_features_and_a_single_feature() -> None:
     assert find(single).value == pytest.approx(100 / deviation)
 
 
-@pytest.mark.slow
-@settings(derandomize=True, deadline=None)
-@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=12))
-def test_someone_is_flagged_exactly_if_there_is_skew(points: list[tuple[float, float]]) -> None:
-    finding = feature_skew.decide_feature_skew({k: np.array(p) for k, p in enumerate(points)}, 4.0, 0.5)
-    largest = max(np.hypot(a - c, b - d) for a, b in points for c, d in points)
-    assert finding.value == pytest.approx(largest)
-    assert finding.detected == (finding.value > 1.0)
-    assert bool(finding.flagged_clients) == finding.detected
-
-
 def test_two_groups_have_their_median_between_them() -> None:
     """Nobody is farther than the threshold of 1 from the median at 0, but the farthest are told."""
     groups = {0: (-0.7, 0), 1: (-0.7, 0), 2: (0.7, 0), 3: (0.7, 0)}
@@ -156,6 +122,8 @@ def test_two_groups_have_their_median_between_them() -> None:
     assert finding.value == pytest.approx(1.4)
     assert finding.client_values == pytest.approx(dict.fromkeys(range(4), 0.7))
     assert finding.flagged_clients == (0, 1, 2, 3)
+    at = feature_skew.decide_feature_skew({k: np.array(p) for k, p in groups.items()}, 1.0, finding.value)
+    assert (at.threshold, at.detected, at.flagged_clients) == (finding.value, False, ())
 
 
 def test_one_far_client_is_flagged_and_the_farthest_pair_named() -> None:
@@ -168,11 +136,13 @@ def test_one_far_client_is_flagged_and_the_farthest_pair_named() -> None:
     assert re.findall("[P-T]", finding.sentence.split("threshold")[0].split("(")[1]) == ["R", "S"]
 
 
-def test_too_many_features_send_no_triangle() -> None:
-    for most, told in ((4, {"sum"}), (5, {"sum", "scatter"})):
-        assert (
-            set(feature_skew.feature_moments(inputs(samples(np.ones((6, 5))), config={"max_features": most}))) == told
-        )
+def test_too_many_features_send_no_triangle_and_no_sums_of_classes() -> None:
+    for most, told, of_classes in ((4, {"sum"}, {"counts"}), (5, {"sum", "scatter"}, {"counts", "sums", "squares"})):
+        asked = inputs(samples(np.ones((6, 5))), config={"max_features": most})
+        assert {*feature_skew.feature_moments(asked)} == told
+        assert {*feature_skew.class_sums(asked)} == of_classes
+    assert feature_skew.MomentSums().pooled() is None
+    assert not feature_skew.decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25).measured
 
 
 @pytest.mark.parametrize("query", [feature_skew.feature_moments, feature_skew.feature_histogram])
@@ -184,12 +154,6 @@ def test_features_must_be_finite(value: float, query: Callable[[QueryInputs], An
     with pytest.raises(NotFiniteError, match="features") as caught:
         query(inputs(samples(features), arrays=arrays, config={"max_features": 4, "bins": 4}))
     assert not any(character.isdigit() for character in str(caught.value))  # it leaves the client
-
-
-def test_no_client_no_moments_and_one_client_no_comparison() -> None:
-    assert feature_skew.MomentSums().pooled() is None
-    finding = feature_skew.decide_feature_skew({0: np.zeros(2)}, 4.0, 0.25)
-    assert (finding.measured, finding.detected) == (False, False)
 
 
 # -- Histograms on shared bins: counting, and the distances computed from them -----------------------------------------
@@ -261,19 +225,6 @@ def test_a_shift_of_whole_bins_is_measured_exactly_and_averaged() -> None:
     assert distances["feature_wasserstein"] == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("min_release", [1, 5])
-def test_error_is_at_most_one_bin_width(min_release: int) -> None:
-    from scipy.stats import wasserstein_distance
-
-    generator = np.random.default_rng(2)
-    bins = feature_skew.Bins.around(np.zeros(1), np.ones(1), bins=32, reach=4.0)
-    for shift in (0.0, 0.07, 0.3, 1.1):
-        first, second = (np.clip(generator.normal(m, 0.8, size=(400, 1)), -4, 4) for m in (0, shift))
-        distances = feature_skew.feature_distances([count(own, bins, min_release) for own in (first, second)], bins)
-        expected = wasserstein_distance(first[:, 0], second[:, 0])
-        assert distances["feature_wasserstein"] == pytest.approx(expected, abs=0.25)
-
-
 def test_nothing_to_compare() -> None:
     bins = feature_skew.Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
     constant = feature_skew.Bins.around(np.zeros(1), np.zeros(1), bins=4, reach=2.0)
@@ -318,7 +269,7 @@ def test_pooled_sums_are_those_of_the_pooled_rows() -> None:
     np.testing.assert_allclose(moments.totals[1], rows[len(clients[0][1]) :][:60].sum(axis=0), rtol=1e-12)
     assert (moments.means[3] == 0).all()
     few = moments_of([(np.array([[1.0], [3.0], [9.0]]), np.array([0, 0, 1]))], num_classes=2, min_release=1)
-    assert few.variances.tolist() == [[2], [0]]  # of two rows, and of one
+    assert (few.means.tolist(), few.variances.tolist()) == ([[2], [9]], [[2], [0]])  # of two rows, and of one
 
 
 def test_withheld_classes_are_zero() -> None:
@@ -328,21 +279,6 @@ def test_withheld_classes_are_zero() -> None:
     np.testing.assert_array_equal(answer["counts"], [0, 0, 10, 20])
     np.testing.assert_array_equal(answer["sums"], [[0, 0], [0, 0], [10, 10], [20, 20]])
     assert (answer["squares"] == 0).all()
-
-
-def test_too_many_features_leave_the_counts_alone() -> None:
-    for most, told in ((2, {"counts"}), (3, {"counts", "sums", "squares"})):
-        answer = feature_skew.class_sums(inputs(samples(np.ones((10, 3))), 2, config={"max_features": most}))
-        assert set(answer) == told
-
-
-def test_without_some_clients_the_sums_are_those_of_the_others() -> None:
-    generator = np.random.default_rng(0)
-    clients = [(generator.normal(size=(30, 3)), generator.integers(0, 2, 30)) for _ in range(4)]
-    found = moments_of(clients, num_classes=2).without({1, 2})
-    others = moments_of([clients[0], clients[3]], num_classes=2)
-    np.testing.assert_array_equal(found[0], others.pooled_counts)
-    np.testing.assert_allclose(found[1], others.sums, rtol=1e-12)
 
 
 def test_a_client_of_wider_rows_has_its_ratio_of_variances_by_hand() -> None:
@@ -541,11 +477,6 @@ def test_groups_make_the_difference() -> None:
         assert alarms(with_groups, name) <= most_alarms(6, DetectionConfig().detector_rate)
 
 
-def test_a_shifted_client_is_found_in_groups() -> None:
-    finding = of_subjects(0, grouped=True, shift=2.0).calibrated_finding("feature_skew")
-    assert finding.flagged_clients == (3,)
-
-
 def test_groups_of_one_row_are_rows() -> None:
     plain, grouped = (of_subjects(5, grouped, rows_each=1) for grouped in (False, True))
     for name in ("label_skew", "feature_skew"):
@@ -598,7 +529,3 @@ def test_a_shift_is_as_long_as_the_calibrated_effect_and_points_the_same_way_for
     together = {client: shifts[1] @ shift / np.linalg.norm(shifts[1]) for client, shift in shifts.items()}
     assert together[2] > 0.4
     assert together[3] < -0.4
-
-
-def test_nothing_is_told_of_a_client_that_withholds() -> None:
-    assert set(detected(gaussian_clients([60, 3, 50, 40])).feature_shifts) == {0, 2, 3}

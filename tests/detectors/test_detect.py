@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
 from fedscout.detectors import CalibratedFinding, DetectionConfig, HeterogeneityReport
 from fedscout.detectors.detect import detect
@@ -38,19 +39,11 @@ def test_facts_of_the_federation() -> None:
     assert {client: "federation.min_release" in reason for client, reason in report.withheld.items()} == {1: True}
 
 
-def test_clients_that_join_later_are_not_asked() -> None:
-    """The report is that of the federation without them, whichever they are."""
-    rows = gaussian_clients([20, 30, 40, 60, 25])
-    grid = RecordingGrid(replace(federation(rows), unseen=frozenset((1, 4))))
-    report = report_of(grid)
-    assert (report.num_clients, [facts.client for facts in report.clients]) == (3, [0, 2, 3])
-    assert {client for _, clients, _ in grid.sent for client in clients} == {0, 2, 3}
-    assert report.metrics.quantity_ratio == 3
-
-
 def test_a_client_that_withholds_its_counts_is_asked_for_nothing_else() -> None:
-    grid = RecordingGrid(federation(gaussian_clients([20, 3, 40, 60])))
-    report_of(grid)
+    """And one that joins later, client 4, for nothing at all."""
+    grid = RecordingGrid(replace(federation(gaussian_clients([20, 3, 40, 60, 9])), unseen=frozenset([4])))
+    report = report_of(grid)
+    assert (report.num_clients, [facts.client for facts in report.clients]) == (4, [0, 2, 3])
     (first, everyone, _), *others = grid.sent
     assert (first, everyone) == ("query", (0, 1, 2, 3))
     num_parts = 4  # of 20 rows, 5 each
@@ -126,17 +119,6 @@ def test_label_distances_are_over_the_clients_that_were_drawn() -> None:
     assert report.metrics.label_wasserstein == pytest.approx(np.abs(np.cumsum(first - second)).sum())
 
 
-def test_where_no_client_has_usable_features_they_are_not_measured() -> None:
-    clients = gaussian_clients([20] * 3)
-    for features, _ in clients:
-        features[0, 0] = np.nan
-    report = report_of(federation(clients))
-    skew = report.feature_skew
-    assert "no client" in skew.sentence
-    assert (skew.measured, skew.threshold, report.num_features) == (False, 0, None)
-    assert report.label_skew.measured
-
-
 def test_whose_features_are_strange_is_compared_with_sums_that_leave_it_out() -> None:
     grid = RecordingGrid(federation(gaussian_clients([150] * 5), transforms={3: (FeatureNoise(3.0, 0.5),)}))
     report_of(grid)
@@ -146,18 +128,6 @@ def test_whose_features_are_strange_is_compared_with_sums_that_leave_it_out() ->
         if kind == "query" and config["function"] == "label_agreement"
     ]
     assert asked == [((0, 1, 2, 4), False), ((3,), True)]
-
-
-@pytest.mark.parametrize(("num_clients", "measured"), [(2, {"label_skew", "feature_skew"}), (1, set())])
-def test_two_clients_leave_the_outliers_unmeasured_and_one_all(num_clients: int, measured: set[str]) -> None:
-    report = report_of(federation(gaussian_clients([20] * num_clients)))
-    assert {finding.name for finding in report.findings if finding.measured} == measured
-    assert (report.metrics.label_hellinger is None) == (num_clients == 1)
-
-
-def test_without_any_answer_there_is_no_report() -> None:
-    with refused(DataError, key="at least one client"):
-        report_of(federation(gaussian_clients([3, 3])))
 
 
 # -- What a detection costs, in exchanges: one is a round trip to every host, whatever it holds ------------------------
@@ -215,24 +185,45 @@ def test_the_order_of_exchanges_hides_no_dependence() -> None:
     assert set(report.feature_skew.client_values) == set(range(9))
 
 
-# -- Centroids, which a report holds beside the finding they are part of -----------------------------------------------
+# -- What is measured, and what is said where it is not ----------------------------------------------------------------
 
 
-SIZES = [60, 80, 100]
+def test_shifted_features_are_a_skew_and_no_outlier() -> None:
+    """Centroids have everyone's mean at the origin, and the finding's value as their largest distance."""
+    sizes = [150, 140, 160, 150, 155]
+    report = report_of(federation(gaussian_clients(sizes), transforms={3: (FeatureNoise(1.5, 0.1),)}))
+    found = calibrated(report)
+    assert found["feature_skew"].flagged_clients == (3,)
+    assert all(shift.shift > 0.2 for shift in found["feature_skew"].clients[3].features)
+    assert not found["outliers"].detected
+    assert "feature skew" in found["outliers"].sentence
+    places = np.array([report.centroids[client] for client in range(5)])
+    assert np.array(sizes) @ places == pytest.approx([0.0, 0.0], abs=1e-6 * sum(sizes))
+    assert pdist(places).max() == pytest.approx(report.feature_skew.value)
 
 
-@pytest.fixture(scope="module")
-def shifted() -> HeterogeneityReport:
-    return report_of(federation(gaussian_clients(SIZES), transforms={1: (FeatureNoise(1.5, 0.1),)}))
-
-
-def test_centroids_have_everyones_mean_at_the_origin_and_the_finding_as_their_largest_distance(
-    shifted: HeterogeneityReport,
-) -> None:
-    places = np.array([shifted.centroids[client] for client in range(3)])
-    assert np.array(SIZES) @ places == pytest.approx([0.0, 0.0], abs=1e-6 * sum(SIZES))
-    distances = np.linalg.norm(places[:, None] - places[None], axis=-1)
-    assert distances.max() == pytest.approx(shifted.feature_skew.value)
+@pytest.mark.parametrize(
+    ("num_clients", "unusable", "settings", "measured"),
+    [
+        (3, False, {}, {"label_skew", "feature_skew", "outliers"}),
+        (2, False, {}, {"label_skew", "feature_skew"}),
+        (1, False, {}, set()),
+        (3, True, {}, {"label_skew"}),
+        (3, False, {"max_features": 5}, {"label_skew", "outliers"}),
+    ],
+)
+def test_what_can_be_measured(num_clients: int, unusable: bool, settings: dict[str, int], measured: set[str]) -> None:
+    clients = gaussian_clients([20] * num_clients)
+    for features, _ in clients:
+        features[0, 0] = np.nan if unusable else features[0, 0]
+    report = report_of(federation(clients), **settings)
+    assert {finding.name for finding in report.findings if finding.measured} == measured
+    assert (report.metrics.label_hellinger is None) == (num_clients == 1)
+    assert (report.metrics.feature_wasserstein is None) == ("feature_skew" not in measured)
+    assert report.num_features == (None if unusable else 6)
+    assert "max_features = 5" in report.feature_skew.sentence or not settings
+    with refused(DataError, key="at least one client"):
+        report_of(federation(gaussian_clients([3, 3])))
 
 
 def test_samples_and_projections_are_stated() -> None:
@@ -244,27 +235,11 @@ def test_samples_and_projections_are_stated() -> None:
     assert report_of(source).notes == ()
 
 
-def test_too_many_features_are_said_to_be_not_measured() -> None:
-    report = report_of(federation(gaussian_clients([20] * 3)), max_features=5)
-    assert not report.feature_skew.measured
-    assert "max_features = 5" in report.feature_skew.sentence
-    assert report.num_features == 6
-    assert report.metrics.feature_wasserstein is None
-
-
 # -- Calibrated detection: who is flagged, and what can't be told ------------------------------------------------------
 
 
 def calibrated(report: HeterogeneityReport) -> dict[str, CalibratedFinding]:
     return {finding.name: finding for finding in report.calibrated}
-
-
-def test_shifted_features_are_a_skew_and_no_outlier() -> None:
-    found = calibrated(report_of(federation(gaussian_clients([150] * 5), transforms={3: (FeatureNoise(1.5, 0.1),)})))
-    assert found["feature_skew"].flagged_clients == (3,)
-    assert all(shift.shift > 0.2 for shift in found["feature_skew"].clients[3].features)
-    assert not found["outliers"].detected
-    assert "feature skew" in found["outliers"].sentence
 
 
 def test_skewed_labels_are_no_feature_skew() -> None:
@@ -305,16 +280,6 @@ def test_half_of_the_rows_told_of_class_by_class_suffice(told: int, compared: st
     found = calibrated(report_of(federation(clients, num_classes=7)))["feature_skew"]
     assert found.measured == bool(compared)
     assert compared in found.method
-
-
-def test_classes_as_one_are_not_compared_where_labels_are_skewed() -> None:
-    clients = many_classes(6)
-    clients[2] = (clients[2][0], np.repeat(np.arange(8), [9] + [3] * 7))
-    clients[3] = (clients[3][0], np.repeat(np.arange(8), [4] * 7 + [2]))
-    clients[4] = (clients[4][0], np.repeat([8, 9], [4, 26]))
-    found = calibrated(report_of(federation(clients, num_classes=10)))
-    assert found["label_skew"].detected
-    assert not found["feature_skew"].measured
 
 
 def test_clients_without_rows_are_compared_by_models_alone() -> None:
@@ -414,13 +379,6 @@ def check_orderings(dataset: str, seed: int, folder: Path | None = None) -> None
 @pytest.mark.parametrize("seed", SEEDS)
 def test_orderings_on_breast_cancer(seed: int) -> None:
     check_orderings("breast_cancer", seed)
-
-
-def test_poisoning_leaves_the_features_as_they_are() -> None:
-    """The scenarios differ in labels alone, so the feature detector must give the very same finding."""
-    iid, poisoned = (scenario_report("breast_cancer", scenario, 0) for scenario in ("iid", "label_poisoning"))
-    assert poisoned.feature_skew == iid.feature_skew
-    assert poisoned.metrics.feature_wasserstein == iid.metrics.feature_wasserstein
 
 
 @pytest.mark.slow
