@@ -63,18 +63,7 @@ from fedscout.engine.contracts.algorithm import (
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import DoubleArray, RowProducts, Samples
 from fedscout.engine.data.federation import Device, EmbeddingSource, Federation, RoundWork, simulated_seconds
-from fedscout.engine.messages import keys
-from fedscout.engine.messages.calls import (
-    NO_SERVER_ROWS,
-    EvaluateResults,
-    HostCall,
-    Part,
-    ReportRequest,
-    RoundSelection,
-    ServerContext,
-    TrainResults,
-    state_bytes,
-)
+from fedscout.engine.messages import calls, keys
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.metrics import Metric, add
 from fedscout.engine.models.flat import FlatModel, new_model
@@ -97,10 +86,10 @@ class GatheredUpdates:
         num_trainable: Number of trainable parameters, which come first in the vector.
     """
 
-    def __init__(self, call: HostCall, max_weight: int, keeps_state: bool, num_trainable: int) -> None:
+    def __init__(self, call: calls.HostCall, max_weight: int, keeps_state: bool, num_trainable: int) -> None:
         algorithm, received = call.session.algorithm, call.vector
         assert received is not None
-        self._results = TrainResults()
+        self._results = calls.TrainResults()
         self._num_trainable = num_trainable
         self._keeps_state = algorithm is not None or keeps_state
         self._tells_rows = call.session.client_table is None
@@ -183,7 +172,7 @@ class GatheredUpdates:
             total = totals.setdefault(name, np.zeros(rows.shape[1], np.int64))
             add(total, self._auxiliary_scales[name], rows, self._auxiliary_weighted_by[name])
 
-    def taken(self, parts: Sequence[Part], large_bytes: int) -> Iterator[Any]:
+    def taken(self, parts: Sequence[calls.Part], large_bytes: int) -> Iterator[Any]:
         """Yield the separately stored objects of clients added since the last call: for each, these parts in order.
 
         Args:
@@ -201,13 +190,13 @@ class GatheredUpdates:
 
     def _large_state(self, client: int, large_bytes: int) -> ClientState | None:
         num_examples, update = self._updates[client]
-        if not self._keeps_state or state_bytes(update.state) < large_bytes:
+        if not self._keeps_state or calls.state_bytes(update.state) < large_bytes:
             return None
         self._results.large.append(client)
         self._updates[client] = num_examples, replace(update, state={})
         return update.state
 
-    def results(self) -> TrainResults:
+    def results(self) -> calls.TrainResults:
         """Return the results in ascending order of the clients, without the objects already taken."""
         results = self._results
         for client in sorted(self._updates):
@@ -290,7 +279,7 @@ def sent_by(
     return lambda outcomes: [(work, sent(work, update)) for work, update in outcomes]
 
 
-def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:
+def withheld(call: calls.HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:
     """Return a mask of the model values that a client does not send, if a policy wants it so."""
     assigned = None if call.watched is None else call.watched.assigned.get(client)
     if assigned is None or not assigned.withheld:
@@ -301,13 +290,13 @@ def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArra
     return layout.elements(lambda slot: slot.name in drawn)
 
 
-def num_withheld(call: HostCall, layout: ParameterLayout, client: int) -> int:
+def num_withheld(call: calls.HostCall, layout: ParameterLayout, client: int) -> int:
     """Return how many model values a client does not send."""
     elements = withheld(call, layout, client)
     return 0 if elements is None else int(elements.sum())
 
 
-def without_withheld(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def without_withheld(call: calls.HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Return the outcomes with withheld tensors replaced by their received values, which the server keeps for them."""
 
     def sent(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
@@ -320,7 +309,7 @@ def without_withheld(call: HostCall, layout: ParameterLayout, outcomes: Sequence
     return [sent(*outcome) for outcome in outcomes]
 
 
-def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def clipped(call: calls.HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Return the outcomes with updates clipped if the call asks for it, and a sum of whether they were below the norm.
 
     The last bits of the norm depend on whether arrays go by the model's names.
@@ -351,7 +340,7 @@ def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]
     return clipped_outcomes
 
 
-def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
+def add_statistics(results: calls.EvaluateResults, unseen: Container[int]) -> None:
     """Sum the clients' metric statistics, and remove them from the clients' scores.
 
     Args:
@@ -457,7 +446,7 @@ class Embedding:
 
 
 @dataclass(frozen=True)
-class ServerModel(ServerContext):
+class ServerModel(calls.ServerContext):
     """Server context of a host: evaluates models on the server's rows, in the host's own module.
 
     Attributes:
@@ -477,7 +466,7 @@ class ServerModel(ServerContext):
         """
         server = federation.server
         if server is None:
-            raise ValueError(NO_SERVER_ROWS)
+            raise ValueError(calls.NO_SERVER_ROWS)
         rows = np.arange(server.num_rows)
         labels = np.zeros(server.num_rows, np.int64) if server.labels is None else server.labels
         return cls(
@@ -528,15 +517,15 @@ def products_on(device: torch.device) -> RowProducts:
     return cross_products
 
 
-NOBODY = RoundSelection(observed=ReportRequest())
+NOBODY = calls.RoundSelection(observed=calls.ReportRequest())
 
 
 def round_durations(
-    call: HostCall,
+    call: calls.HostCall,
     asked: TrainRequest,
     layout: ParameterLayout,
     devices: Mapping[int, Device],
-    rows: Callable[[int, HostCall], Samples] | None,
+    rows: Callable[[int, calls.HostCall], Samples] | None,
 ) -> dict[int, float]:
     """Return the simulated seconds of each client of a call, 0 for a client without a device.
 

@@ -34,18 +34,7 @@ from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.messages import keys
-from fedscout.engine.messages.calls import (
-    LARGE_VECTOR_BYTES,
-    DoubleArray,
-    EngineNeeds,
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    QueryResults,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls, keys
 from fedscout.engine.messages.contents import (
     auxiliary_record,
     client_of,
@@ -89,11 +78,11 @@ class Evaluation:
 
     clients: tuple[int, ...]
     num_examples: IntArray
-    accuracies: DoubleArray
-    losses: DoubleArray
-    metrics: DoubleArray | None = None
+    accuracies: calls.DoubleArray
+    losses: calls.DoubleArray
+    metrics: calls.DoubleArray | None = None
     metric: float | None = None
-    repeats: DoubleArray | None = None
+    repeats: calls.DoubleArray | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
     clean: Evaluation | None = None
     of_received: Evaluation | None = None
@@ -114,7 +103,7 @@ class Evaluation:
         parts = (self.clean, self.of_received, self.of_unseen)
         return any(part is not None and part.is_missing for part in parts)
 
-    def weighted(self, values: DoubleArray) -> float:
+    def weighted(self, values: calls.DoubleArray) -> float:
         """Return the mean of per-client values, weighted by evaluation rows."""
         total = int(self.num_examples.sum())
         return float(np.dot(values, self.num_examples) / total) if total else float("nan")
@@ -134,7 +123,7 @@ class Evaluation:
 
 
 def fold_evaluation(
-    results: Sequence[EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
+    results: Sequence[calls.EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
 ) -> Evaluation:
     """Merge the evaluation results of hosts, sorted by client.
 
@@ -176,7 +165,7 @@ def _evaluation(scores: Mapping[int, ClientScore], metric: float | None) -> Eval
     ordered = [scores[client] for client in clients]
     counts = np.array([score.num_examples for score in ordered], dtype=np.int64)
 
-    def share(sums: Sequence[float]) -> DoubleArray:
+    def share(sums: Sequence[float]) -> calls.DoubleArray:
         return np.divide(np.array(sums, np.float64), counts, out=np.zeros(len(counts)), where=counts > 0)
 
     repeats = np.array([score.repeats for score in ordered if score.repeats], dtype=np.float64)
@@ -259,14 +248,18 @@ def grouped(
     return [(message_type.partition(".")[0], group) for (message_type, *_), group in groups.items()]
 
 
-def base_config(session: Session, server_round: int) -> dict[str, Any]:
+def base_config(session: calls.Session, server_round: int) -> dict[str, Any]:
     """Return the default configuration, which a message's own entries override."""
     needs = session.needs
     return dict(train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
 
 
 def read_job(
-    message_type: str, messages: Mapping[int, Message], session: Session, server_round: int, layout: ParameterLayout
+    message_type: str,
+    messages: Mapping[int, Message],
+    session: calls.Session,
+    server_round: int,
+    layout: ParameterLayout,
 ) -> Job[Any]:
     """Return the job of messages that share one content.
 
@@ -320,14 +313,16 @@ class TrainReplies:
         algorithm: The client algorithm; declares the weights of auxiliary vectors.
     """
 
-    def __init__(self, facts: FederationFacts, needs: EngineNeeds, algorithm: ClientAlgorithm | None = None) -> None:
+    def __init__(
+        self, facts: calls.FederationFacts, needs: calls.EngineNeeds, algorithm: ClientAlgorithm | None = None
+    ) -> None:
         self._needs = needs
         self._layout = facts.layout
         self._auxiliary_weighted_by = {} if algorithm is None else algorithm.auxiliary
         self._at_home = None if algorithm is None else algorithm.private_mask(facts.layout)
         self._max_weight = max(1, int(facts.client_rows.sum()))
 
-    def train(self, job: Job[Any], results: Sequence[TrainResults]) -> Contents:
+    def train(self, job: Job[Any], results: Sequence[calls.TrainResults]) -> Contents:
         """Return the reply contents of one job.
 
         Args:
@@ -356,14 +351,16 @@ class TrainReplies:
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
                 auxiliary = {name: rows[row] for name, rows in result.auxiliary.items()}
                 # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
-                own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
+                own = vector if vector.nbytes >= calls.LARGE_VECTOR_BYTES else vector.copy()
                 metrics = metrics_of[client]
                 if self._needs.durations:
                     metrics[keys.SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
                 contents[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
         return contents, failures
 
-    def _merged(self, job: Job[Any], results: Sequence[TrainResults], counts: Columns, means: Columns) -> RecordDict:
+    def _merged(
+        self, job: Job[Any], results: Sequence[calls.TrainResults], counts: Columns, means: Columns
+    ) -> RecordDict:
         """Return the one reply for all clients: means, and sums of counts.
 
         A weight that the client algorithm reports applies to models only; metrics are then weighted by examples.
@@ -389,7 +386,7 @@ class TrainReplies:
         return content
 
     def _exact_means(
-        self, job: Job[Any], results: Sequence[TrainResults], counts: Columns
+        self, job: Job[Any], results: Sequence[calls.TrainResults], counts: Columns
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
         """Return the exact means of models and auxiliary vectors; the model is NaN throughout if a client diverged."""
         assert job.vector is not None
@@ -431,7 +428,7 @@ class TrainReplies:
         return (np.full_like(vector, np.nan) if diverged else vector), means
 
 
-def _count_columns(results: Sequence[TrainResults]) -> Columns:
+def _count_columns(results: Sequence[calls.TrainResults]) -> Columns:
     """Return the additive counts by name, one element per client, in the order of the results."""
     return {
         keys.NUM_EXAMPLES_KEY: np.concatenate([result.num_examples for result in results]),
@@ -441,7 +438,7 @@ def _count_columns(results: Sequence[TrainResults]) -> Columns:
     }
 
 
-def _mean_columns(results: Sequence[TrainResults]) -> Columns:
+def _mean_columns(results: Sequence[calls.TrainResults]) -> Columns:
     """Return the means over each client's rows by name, likewise."""
     means = {"loss": np.concatenate([result.losses for result in results])}
     if results[0].initial_losses:
@@ -464,7 +461,7 @@ def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows:
     return contents, dict(evaluation.failures)
 
 
-def query_contents(results: Sequence[QueryResults]) -> Contents:
+def query_contents(results: Sequence[calls.QueryResults]) -> Contents:
     """Return the query replies; arrays keep their dtypes."""
     contents = {}
     for result in results:
@@ -537,7 +534,9 @@ def _same(one: FloatArray, other: FloatArray) -> bool:
     return one is other or bool(np.array_equal(one, other))
 
 
-def timed_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
+def timed_round(
+    host: ClientHost, session: calls.Session, clients: Sequence[int], local_epochs: int = 1
+) -> calls.TrainResults:
     """Let clients score the initial model and train, on one host, to estimate the duration of rounds.
 
     Args:
@@ -548,4 +547,4 @@ def timed_round(host: ClientHost, session: Session, clients: Sequence[int], loca
     """
     shorter = replace(session, training=session.training.model_copy(update={"local_epochs": local_epochs}))
     config, vector = base_config(shorter, server_round=1), host.initial_vector(session.seed)
-    return host.train(HostCall(tuple(clients), shorter, config, vector, evaluated=tuple(clients)))
+    return host.train(calls.HostCall(tuple(clients), shorter, config, vector, evaluated=tuple(clients)))

@@ -65,33 +65,22 @@ def processes(hosts: RayHosts) -> list[int]:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("moment", ["prepare", "correct", "finish"])
+@pytest.mark.parametrize(("moment", "times"), [("prepare", 1), ("correct", 1), ("finish", 1), ("correct", 4)])
 def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
-    hosts: RayHosts, host: ClientHost, tmp_path: Path, moment: Moment
+    hosts: RayHosts, host: ClientHost, tmp_path: Path, moment: Moment, times: int
 ) -> None:
     before = processes(hosts)
-    mortal = spec_of(replace(FEDAVG, algorithm=MortalCount(folder=str(tmp_path), moment=moment)), num_rounds=NUM_ROUNDS)
-    grid = RayGrid(hosts, mortal.session)
+    mortal = MortalCount(folder=str(tmp_path), moment=moment, deaths=times)
+    spec = spec_of(replace(FEDAVG, algorithm=mortal), num_rounds=NUM_ROUNDS)
+    grid = RayGrid(hosts, spec.session)
 
-    result = run_trial(mortal, grid)
+    result = run_trial(spec, grid)
 
     expected, kept = undisturbed(spec_of(COUNTED, num_rounds=NUM_ROUNDS), host)
-    assert deaths(tmp_path) == 1
-    assert len(set(processes(hosts)) - set(before)) == 1
+    assert deaths(tmp_path) == times
+    assert 1 <= len(set(processes(hosts)) - set(before)) <= times
     assert_same(result, expected)
     assert counts(grid.client_states) == counts(kept) == dict.fromkeys(ABLE, NUM_ROUNDS)
-
-
-@pytest.mark.stress
-def test_hosts_that_die_again_and_again(hosts: RayHosts, host: ClientHost, tmp_path: Path) -> None:
-    mortal = spec_of(replace(FEDAVG, algorithm=MortalCount(folder=str(tmp_path), deaths=4)), num_rounds=NUM_ROUNDS)
-    grid = RayGrid(hosts, mortal.session)
-
-    result = run_trial(mortal, grid)
-
-    assert deaths(tmp_path) == 4
-    assert_same(result, undisturbed(spec_of(COUNTED, num_rounds=NUM_ROUNDS), host)[0])
-    assert counts(grid.client_states) == dict.fromkeys(ABLE, NUM_ROUNDS)
 
 
 @pytest.mark.stress

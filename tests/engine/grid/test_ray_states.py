@@ -74,17 +74,6 @@ def kill_after(hosts: RayHosts, rounds: int, index: int) -> Callable[[int], None
 
 
 @pytest.mark.stress
-def test_a_host_killed_between_rounds_changes_nothing(mortal_hosts: RayHosts, host: ClientHost) -> None:
-    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4)
-    before = process_of(mortal_hosts, 0)
-
-    result = ray_result(spec, mortal_hosts, on_round=kill_after(mortal_hosts, 2, 0))
-
-    assert process_of(mortal_hosts, 0) != before
-    assert_same(result, local_result(spec, host))
-
-
-@pytest.mark.stress
 def test_a_host_killed_at_work_repeats_it(mortal_hosts: RayHosts, host: ClientHost) -> None:
     """Its clients need at least 0.2 s; it dies after 0.1."""
     content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"function": "slow"})})
@@ -180,19 +169,6 @@ class LosesStates(Diary):
         free([state.reference for state in grid.client_states.values()])
 
 
-class KeepsOne(FedAvg):
-    """Keeps the first client's replies, and no others."""
-
-    def __init__(self, **counts: Any) -> None:
-        super().__init__(**counts)
-        self.kept: list[Any] = []
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        replies = list(replies)
-        self.kept.append(replies[0])
-        return super().aggregate_train(server_round, replies)
-
-
 @dataclass(frozen=True)
 class SendsDrift(Variates):
     """Its clients send how far they moved beside their models."""
@@ -265,52 +241,6 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
     assert after <= without
 
 
-@pytest.mark.stress
-def test_old_states_go_once_their_clients_have_trained(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a client is trained at a time, each host has the old states of those that wait, and of the one before."""
-    from ray._private.worker import global_worker
-
-    monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
-    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
-    grid, send = RayGrid(hosts, spec.session), ray_grid._send
-    before: set[bytes] = set()
-    referred_to: list[int] = []
-
-    def old_states() -> int:
-        return len(before & set(global_worker.core_worker.get_all_reference_counts()))
-
-    def watched(*arguments: Any) -> Any:
-        referred_to.append(old_states())
-        return send(*arguments)
-
-    def note(done: int) -> None:
-        before.clear()
-        before.update(state.reference.hex().encode() for state in grid.client_states.values())
-        referred_to.clear()
-
-    monkeypatch.setattr(ray_grid, "_send", watched)
-    run_trial(spec, grid, on_round=lambda done: note(done) if done < NUM_ROUNDS else None)
-
-    num_hosts = len(hosts.actors)
-    assert referred_to[0] == len(ABLE)
-    assert referred_to[-1] <= 2 * num_hosts
-
-
-@pytest.mark.stress
-def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
-    """Beside it, as above, lie the model that was sent and the one that came of it."""
-    spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
-    without = settled_bytes(lambda stored: stored < WIDE_BYTES)
-    between: list[int] = []
-
-    def note(done: int) -> None:
-        stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
-        between.append(round((stored - without) / WIDE_BYTES) - done)
-
-    assert ray_result(spec, hosts, on_round=note).status == "completed"
-    assert max(between) <= 2
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("num_sampled", [7, 3])
@@ -358,17 +288,6 @@ def test_an_empty_state_forgets_a_large_one(hosts: RayHosts, monkeypatch: pytest
     run_trial(spec, grid, on_round=lambda _: kept.append(sorted(grid.client_states)))
 
     assert kept == [list(ABLE), [], list(ABLE)]
-
-
-def test_small_states_are_values(hosts: RayHosts) -> None:
-    """A count of a large model's participations is a small state."""
-    spec = spec_of(replace(FEDAVG, algorithm=Participations()))
-    grid = RayGrid(hosts, spec.session)
-
-    run_trial(spec, grid)
-
-    assert sorted(grid.client_states) == list(ABLE)
-    assert not any(isinstance(state, StateReference) for state in grid.client_states.values())
 
 
 @pytest.mark.stress

@@ -338,12 +338,3 @@ def test_the_state_of_another_version_is_refused(state: Any, fresh: Any, values:
     document, arrays = PlainState(state, (Score,)).encode(state)
     with pytest.raises(ValueError, match="version"):
         PlainState(fresh, values).restore(document, arrays)
-
-
-def test_what_changes_while_it_runs_makes_no_other_version() -> None:
-    """Attributes, items and classes that a state has come to have are the state's, not its form's."""
-    state = Holder(Holder({"a": None}))
-    plain = PlainState(state)
-    state.held.more, state.held.held = [1, 2], {"a": {"b": 2.0}, "c": (3,)}
-    fresh = read_into(Holder(Holder({"a": None})), plain, state)
-    assert (fresh.more, fresh.held) == ([1, 2], {"a": {"b": 2.0}, "c": (3,)})

@@ -40,27 +40,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial, time_limit
-from tests.engine.choices import (
-    FEDADAM,
-    FEDAVG,
-    FEDAVGM,
-    FLOWER_CHOICES,
-    INDIVIDUAL,
-    Choice,
-    RaisingFedAvg,
-    Variates,
-    rounds_of,
-    spec_of,
-)
-from tests.engine.federations import (
-    NUM_FEATURES,
-    QUERIES,
-    dropping,
-    guessing_federation,
-    normalised,
-    timed_federation,
-    uneven_federation,
-)
+from tests.engine import choices, federations
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.trials.test_trial import Whole
 
@@ -100,17 +80,18 @@ class Wilful(FedAvg):
 
 
 CHOICES = {
-    "fedavg": FEDAVG,
-    "fedadam": FEDADAM,
-    "fedavgm": FEDAVGM,
-    "fedmedian": FLOWER_CHOICES["fedmedian"],
-    "with client states": replace(FEDAVG, algorithm=Variates()),
-    "around another": Choice(Clipped, wants=INDIVIDUAL),
-    "with memory of many kinds": Choice(Wilful, wants=INDIVIDUAL),
-    "individual": FLOWER_CHOICES["multikrum"],
-    "individual with loss": FLOWER_CHOICES["qfedavg"],
+    "fedavg": choices.FEDAVG,
+    "fedadam": choices.FEDADAM,
+    "fedavgm": choices.FEDAVGM,
+    "fedmedian": choices.FLOWER_CHOICES["fedmedian"],
+    "with client states": replace(choices.FEDAVG, algorithm=choices.Variates()),
+    "around another": choices.Choice(Clipped, wants=choices.INDIVIDUAL),
+    "with memory of many kinds": choices.Choice(Wilful, wants=choices.INDIVIDUAL),
+    "individual": choices.FLOWER_CHOICES["multikrum"],
+    "individual with loss": choices.FLOWER_CHOICES["qfedavg"],
     "named, with its own evaluation": replace(
-        FLOWER_CHOICES["fedmedian"], wants=replace(FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True)
+        choices.FLOWER_CHOICES["fedmedian"],
+        wants=replace(choices.FLOWER_CHOICES["fedmedian"].wants, sees_evaluation=True),
     ),
 }
 
@@ -141,7 +122,7 @@ def run(
 def assert_same(first: Trial, second: Trial) -> None:
     """Everything but the time it took."""
     assert (first.status, first.error, first.dropped_clients) == (second.status, second.error, second.dropped_clients)
-    np.testing.assert_equal(rounds_of(first), rounds_of(second))  # NaN is what was not measured
+    np.testing.assert_equal(choices.rounds_of(first), choices.rounds_of(second))  # NaN is what was not measured
     assert np.array_equal(first.vector, second.vector)
     assert first.clients["id"]
     for name in ("id", "num_examples", "accuracy", "clean_accuracy", "metric", "clean_metric"):
@@ -171,15 +152,18 @@ def assert_going_on(spec: TrialSettings, host: ClientHost, folder: Path, stopped
     return resumed, expected
 
 
-UNEVEN = uneven_federation()
-VARIATES = replace(FEDAVG, algorithm=Variates())
+UNEVEN = federations.uneven_federation()
+VARIATES = replace(choices.FEDAVG, algorithm=choices.Variates())
 CASES: dict[str, tuple[Federation, TrialSettings]] = {
-    **{name: (UNEVEN, spec_of(choice, num_rounds=NUM_ROUNDS, num_sampled=5)) for name, choice in CHOICES.items()},
+    **{
+        name: (UNEVEN, choices.spec_of(choice, num_rounds=NUM_ROUNDS, num_sampled=5))
+        for name, choice in CHOICES.items()
+    },
     **{
         f"dropout and {optimizer}": (
-            uneven_federation(dropping),
-            spec_of(
-                FEDAVG,
+            federations.uneven_federation(federations.dropping),
+            choices.spec_of(
+                choices.FEDAVG,
                 num_rounds=NUM_ROUNDS,
                 training=LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.01, optimizer=optimizer),
             ),
@@ -187,18 +171,25 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
         for optimizer in ("rmsprop", "adadelta")
     },
     "a metric and the worst clients": (
-        uneven_federation(normalised),
-        spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=MacroF1(), worst_clients=True),
+        federations.uneven_federation(federations.normalised),
+        choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=MacroF1(), worst_clients=True),
     ),
     "a quantity": (
-        replace(UNEVEN, targets=UNEVEN.features[:, 0].astype(np.float64), model=partial(nn.Linear, NUM_FEATURES, 1)),
-        spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
+        replace(
+            UNEVEN,
+            targets=UNEVEN.features[:, 0].astype(np.float64),
+            model=partial(nn.Linear, federations.NUM_FEATURES, 1),
+        ),
+        choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
     ),
-    "clients that play": (guessing_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS)),
-    "a clock": (timed_federation(), spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=5, deadline_seconds=9.0)),
+    "clients that play": (federations.guessing_federation(), choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS)),
+    "a clock": (
+        federations.timed_federation(),
+        choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=5, deadline_seconds=9.0),
+    ),
     "unseen clients": (
         replace(UNEVEN, unseen=frozenset((1, 5))),
-        spec_of(FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=3),
+        choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=3),
     ),
 }
 
@@ -208,7 +199,7 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_resumed_trial_is_an_uninterrupted_one(tmp_path: Path, name: str, stopped_in: int) -> None:
     federation, spec = CASES[name]
-    assert_going_on(spec, ClientHost(federation, QUERIES), tmp_path, stopped_in)
+    assert_going_on(spec, ClientHost(federation, federations.QUERIES), tmp_path, stopped_in)
 
 
 @pytest.mark.parametrize(("every_rounds", "num_rounds", "rest"), [(3, 9, [7, 8, 9]), (1, 3, [1, 2, 3])])
@@ -218,12 +209,12 @@ def test_only_the_rounds_since_the_last_checkpoint_are_repeated(
     """Checkpoints after rounds 3 and 6, stopped in round 8; one of more rounds than are asked for is not used."""
     store = CheckpointStore(tmp_path, every_rounds)
     with pytest.raises(Interruption):
-        run(spec_of(FEDADAM, num_rounds=9), host, store, stop_in=8)
+        run(choices.spec_of(choices.FEDADAM, num_rounds=9), host, store, stop_in=8)
 
-    resumed, trained = run(spec_of(FEDADAM, num_rounds=num_rounds), host, store)
+    resumed, trained = run(choices.spec_of(choices.FEDADAM, num_rounds=num_rounds), host, store)
 
     assert trained == rest
-    assert_same(resumed, run(spec_of(FEDADAM, num_rounds=num_rounds), host)[0])
+    assert_same(resumed, run(choices.spec_of(choices.FEDADAM, num_rounds=num_rounds), host)[0])
 
 
 class Planted:
@@ -271,7 +262,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_checkpoint_that_can_t_be_used_is_ignored_and_reported(
     host: ClientHost, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = spec_of(FEDADAM, num_rounds=3)
+    spec = choices.spec_of(choices.FEDADAM, num_rounds=3)
     store = CheckpointStore(tmp_path, every_rounds=1)
     with pytest.raises(Interruption):
         run(spec, host, store, stop_in=3)
@@ -300,13 +291,13 @@ class WithFile(FedAvg):
 
 
 def test_a_strategy_with_a_file_goes_on(host: ClientHost, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = spec_of(Choice(WithFile))
+    spec = choices.spec_of(choices.Choice(WithFile))
 
     with caplog.at_level(logging.WARNING, logger="fedscout"):
         result, _ = run(spec, host, CheckpointStore(tmp_path / "checkpoints", every_rounds=1))
 
     assert result.status == "completed"
-    assert_same(result, run(spec_of(FEDAVG), host)[0])
+    assert_same(result, run(choices.spec_of(choices.FEDAVG), host)[0])
     (line,) = (record.getMessage() for record in caplog.records if record.name == "fedscout")
     assert all(named in line for named in (spec.key[:12], "strategy.log", "TextIOWrapper"))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -356,13 +347,13 @@ def test_checkpoints_are_due_every_so_many_rounds_and_can_be_discarded(tmp_path:
 # -- A trial that goes on where a shorter one ended gives the bits of one that was never cut ---------------------------
 
 
-def rung(choice: Choice, num_rounds: int) -> TrialSettings:
+def rung(choice: choices.Choice, num_rounds: int) -> TrialSettings:
     """Return a trial of fewer rounds that leaves its end behind."""
-    return spec_of(choice, num_rounds=num_rounds, num_sampled=5, whole=False)
+    return choices.spec_of(choice, num_rounds=num_rounds, num_sampled=5, whole=False)
 
 
-def whole(choice: Choice) -> TrialSettings:
-    return spec_of(choice, num_rounds=6, num_sampled=5)
+def whole(choice: choices.Choice) -> TrialSettings:
+    return choices.spec_of(choice, num_rounds=6, num_sampled=5)
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -377,8 +368,8 @@ def test_rungs_add_up_to_a_straight_training(host: ClientHost, tmp_path: Path, n
     assert (trained_first, trained_second, trained_third) == ([1, 2], [3], [4, 5, 6])
     straight, _ = run(whole(choice), host)
     assert_same(third, straight)
-    assert rounds_of(first) == rounds_of(straight)[:2]
-    assert_same(second, run(spec_of(choice, num_rounds=3, num_sampled=5), host)[0])
+    assert choices.rounds_of(first) == choices.rounds_of(straight)[:2]
+    assert_same(second, run(choices.spec_of(choice, num_rounds=3, num_sampled=5), host)[0])
 
 
 @pytest.mark.parametrize(
@@ -390,51 +381,51 @@ def test_without_the_end_of_the_shorter_one_it_starts_anew(
     host: ClientHost, tmp_path: Path, damage: Callable[[Path], object], num_rounds: int
 ) -> None:
     store = CheckpointStore(tmp_path)
-    run(rung(FEDADAM, 4), host, store)
-    damage(store.path(whole(FEDADAM).checkpoint))
+    run(rung(choices.FEDADAM, 4), host, store)
+    damage(store.path(whole(choices.FEDADAM).checkpoint))
 
-    result, trained = run(rung(FEDADAM, num_rounds), host, store)
+    result, trained = run(rung(choices.FEDADAM, num_rounds), host, store)
 
     assert trained == list(range(1, num_rounds + 1))
-    straight, _ = run(spec_of(FEDADAM, num_rounds=num_rounds, num_sampled=5), host)
-    assert rounds_of(result) == rounds_of(straight)
+    straight, _ = run(choices.spec_of(choices.FEDADAM, num_rounds=num_rounds, num_sampled=5), host)
+    assert choices.rounds_of(result) == choices.rounds_of(straight)
 
 
 def test_a_rung_that_ended_but_was_not_logged_is_repeated_without_training(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    first, _ = run(rung(FEDADAM, 3), host, store)
+    first, _ = run(rung(choices.FEDADAM, 3), host, store)
 
-    again, trained = run(rung(FEDADAM, 3), host, store)
+    again, trained = run(rung(choices.FEDADAM, 3), host, store)
 
     assert trained == []
-    assert rounds_of(again) == rounds_of(first)
+    assert choices.rounds_of(again) == choices.rounds_of(first)
 
 
 def test_a_failed_rung_and_a_whole_trial_leave_nothing(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    diverging = Choice(FEDADAM.flower, {"eta": 1e38})
+    diverging = choices.Choice(choices.FEDADAM.flower, {"eta": 1e38})
     failed, _ = run(rung(diverging, 3), host, store)
     assert failed.status == "failed"
-    run(whole(FEDAVG), host, store)
+    run(whole(choices.FEDAVG), host, store)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_strategy_with_a_start_of_its_own_keeps_none_and_runs_whole(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    run(rung(Choice(Whole), 2), host, store)
+    run(rung(choices.Choice(Whole), 2), host, store)
     assert list(tmp_path.iterdir()) == []
-    result, _ = run(whole(Choice(Whole)), host, store)
-    straight, _ = run(whole(Choice(Whole)), host)
+    result, _ = run(whole(choices.Choice(Whole)), host, store)
+    straight, _ = run(whole(choices.Choice(Whole)), host)
     assert np.array_equal(result.vector, straight.vector)
     assert list(result.rounds["accuracy"]) == list(straight.rounds["accuracy"])
 
 
 def test_the_runner_forgets_by_the_name_of_the_state(host: ClientHost, tmp_path: Path) -> None:
     runner = LocalRunner(host, CheckpointStore(tmp_path))
-    ((_, first),) = runner.run([rung(FEDAVG, 2)])
-    ((_, second),) = runner.run([whole(FEDAVG)])
-    assert rounds_of(first) == rounds_of(second)[:2]
-    runner.forget(whole(FEDAVG).checkpoint)
+    ((_, first),) = runner.run([rung(choices.FEDAVG, 2)])
+    ((_, second),) = runner.run([whole(choices.FEDAVG)])
+    assert choices.rounds_of(first) == choices.rounds_of(second)[:2]
+    runner.forget(whole(choices.FEDAVG).checkpoint)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -598,8 +589,10 @@ def test_a_block_inside_another_thaws_nothing_and_neither_that_nor_an_error_keep
 
 
 SPECS = [
-    spec_of(choice, phase=str(number))
-    for number, choice in enumerate((FEDAVG, FEDADAM, Choice(RaisingFedAvg), FEDAVG, FEDAVG))
+    choices.spec_of(choice, phase=str(number))
+    for number, choice in enumerate(
+        (choices.FEDAVG, choices.FEDADAM, choices.Choice(choices.RaisingFedAvg), choices.FEDAVG, choices.FEDAVG)
+    )
 ]
 
 
