@@ -20,14 +20,7 @@ from torch import Tensor
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client import updates
 from fedscout.engine.config import CPU, HostDevice
-from fedscout.engine.contracts.algorithm import (
-    ClientAlgorithm,
-    Clients,
-    ClientScore,
-    ClientUpdate,
-    TrainRequest,
-    algorithm_if_configured,
-)
+from fedscout.engine.contracts import algorithm as contracts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import (
     Arrays,
@@ -188,11 +181,11 @@ class ClientHost:
         watched: calls.RoundSelection,
         durations: Mapping[int, float],
         trained: Sequence[int],
-    ) -> dict[str, dict[int, ClientScore]]:
+    ) -> dict[str, dict[int, contracts.ClientScore]]:
         """Return the losses of the received model for clients that trained and for those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
         requested = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
-        losses: dict[str, dict[int, ClientScore]] = {part: {} for part, wanted in requested.items() if wanted}
+        losses: dict[str, dict[int, contracts.ClientScore]] = {part: {} for part, wanted in requested.items() if wanted}
         places = [(part, client) for part in losses for client in clients]
         rows = {
             place: self._unless_abstaining(self._part(client, call, part, clean=False))
@@ -201,24 +194,26 @@ class ClientHost:
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
         for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
             part, client = places[place]
-            if isinstance(score, ClientScore):
+            if isinstance(score, contracts.ClientScore):
                 losses[part][client] = score
         return losses
 
-    def _durations(self, call: calls.HostCall, asked: TrainRequest) -> dict[int, float]:
+    def _durations(self, call: calls.HostCall, asked: contracts.TrainRequest) -> dict[int, float]:
         """Return the simulated seconds of a call's clients; empty if the federation has no devices."""
         if not self._federation.devices:
             return {}
         rows = self._training_rows if self._federation.task is None else None
         return updates.round_durations(call, asked, self._model.layout, self._federation.devices, rows)
 
-    def _trainer(self, call: calls.HostCall, asked: TrainRequest) -> Trainer:
+    def _trainer(self, call: calls.HostCall, asked: contracts.TrainRequest) -> Trainer:
         """Return the training backend of a call."""
         one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
         one_by_one |= asked.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
         return self._trainers["loop" if one_by_one else call.session.backend]
 
-    def _honest_vectors(self, call: calls.HostCall, asked: TrainRequest, clients: Sequence[int]) -> FloatArray:
+    def _honest_vectors(
+        self, call: calls.HostCall, asked: contracts.TrainRequest, clients: Sequence[int]
+    ) -> FloatArray:
         """Train clients as in a call, but without client states; return the vectors of those that can train.
 
         Args:
@@ -237,7 +232,7 @@ class ClientHost:
         blocks = self._trainer(call, asked).train(replace(asked, initial_loss=False), works)
         trained = {work.client: update for block in blocks for work, update in block}
         sent = [trained[client] for client in sorted(trained)]
-        vectors = [update.vector for update in sent if isinstance(update, ClientUpdate)]
+        vectors = [update.vector for update in sent if isinstance(update, contracts.ClientUpdate)]
         return np.array(vectors, np.float32).reshape(len(vectors), self._model.layout.size)
 
     def evaluate(self, call: calls.HostCall) -> calls.EvaluateResults:
@@ -251,15 +246,17 @@ class ClientHost:
         algorithm = call.session.algorithm
         own_models = algorithm if algorithm is not None and (algorithm.personal or algorithm.tunes) else None
         own = self._scores(call, call.clients, own_models, clean=False)
-        corrupted = [c for c, score in own.items() if isinstance(score, ClientScore) and self._client(c).corrupted]
+        corrupted = [
+            c for c, score in own.items() if isinstance(score, contracts.ClientScore) and self._client(c).corrupted
+        ]
         clean = self._scores(call, corrupted, own_models, clean=True)
-        received: dict[int, ClientScore | Exception] = {}
+        received: dict[int, contracts.ClientScore | Exception] = {}
         if own_models is not None:
             seen = [client for client in call.clients if client not in self._federation.unseen]
             received = self._scores(call, seen, None, clean=False)
         for target, scores in ((results.own, own), (results.clean, clean), (results.received, received)):
             for client, score in scores.items():
-                if isinstance(score, ClientScore):
+                if isinstance(score, contracts.ClientScore):
                     target[client] = score
                 else:
                     results.own.pop(client, None)
@@ -336,10 +333,10 @@ class ClientHost:
         return arrays
 
     def _scores(
-        self, call: calls.HostCall, clients: Sequence[int], own_models: ClientAlgorithm | None, clean: bool
-    ) -> dict[int, ClientScore | Exception]:
+        self, call: calls.HostCall, clients: Sequence[int], own_models: contracts.ClientAlgorithm | None, clean: bool
+    ) -> dict[int, contracts.ClientScore | Exception]:
         """Score `call.vector`, or each client's model that an algorithm derives from it, on some clients' rows."""
-        scores: dict[int, ClientScore | Exception] = {}
+        scores: dict[int, contracts.ClientScore | Exception] = {}
         parts: dict[int, Samples] = {}
         for client in clients:
             try:
@@ -356,10 +353,10 @@ class ClientHost:
             scores |= tuned
         algorithm = own_models
 
-        def scored(group: Mapping[int, Samples]) -> dict[int, ClientScore | Exception]:
+        def scored(group: Mapping[int, Samples]) -> dict[int, contracts.ClientScore | Exception]:
             states = [call.states.get(client) or {} for client in group]
             try:
-                models = algorithm.scored(Clients(received, self._model.layout, states, call.config))
+                models = algorithm.scored(contracts.Clients(received, self._model.layout, states, call.config))
                 return trainer.scores(models, group, seed, metric)
             except Exception as error:  # user code may raise anything; who shares its group depends on the host
                 if len(group) == 1:
@@ -373,11 +370,11 @@ class ClientHost:
 
     @torch.random.fork_rng(devices=[])
     def _tuned_scores(
-        self, call: calls.HostCall, asked: TrainRequest, parts: Mapping[int, Samples]
-    ) -> tuple[dict[int, ClientScore | Exception], dict[int, Samples]]:
+        self, call: calls.HostCall, asked: contracts.TrainRequest, parts: Mapping[int, Samples]
+    ) -> tuple[dict[int, contracts.ClientScore | Exception], dict[int, Samples]]:
         """Score clients with their tuned models; return the scores, and the rows of clients that can't train."""
         works: list[RowsWork] = []
-        scores: dict[int, ClientScore | Exception] = {}
+        scores: dict[int, contracts.ClientScore | Exception] = {}
         for client in parts:
             data = self._part(client, call, "train", clean=False)
             if len(data) and self._federation.release.participates(len(data)):
@@ -473,13 +470,13 @@ def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> d
     return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}
 
 
-def _train_request(call: calls.HostCall) -> TrainRequest:
+def _train_request(call: calls.HostCall) -> contracts.TrainRequest:
     """Return the train request of a call."""
     config = call.config
-    return TrainRequest(
+    return contracts.TrainRequest(
         received=_tensor(call.vector),
         training=LocalTraining.from_config(config),
-        algorithm=algorithm_if_configured(call.session.algorithm, config),
+        algorithm=contracts.algorithm_if_configured(call.session.algorithm, config),
         config=config,
         integers={name: torch.from_numpy(np.array(array)) for name, array in call.arrays.items()},
         auxiliary={name: _tensor(vector) for name, vector in call.auxiliary.items()},
@@ -490,9 +487,9 @@ def _train_request(call: calls.HostCall) -> TrainRequest:
     )
 
 
-def _tuning_request(call: calls.HostCall, algorithm: ClientAlgorithm) -> TrainRequest:
+def _tuning_request(call: calls.HostCall, algorithm: contracts.ClientAlgorithm) -> contracts.TrainRequest:
     """Return the request of training before scoring; it is the same for every message that carries the scoring."""
-    return TrainRequest(
+    return contracts.TrainRequest(
         received=_tensor(call.vector),
         training=call.session.training,
         algorithm=updates.Tuning(algorithm),

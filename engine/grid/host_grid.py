@@ -295,7 +295,8 @@ class HostGrid(Grid, Generic[replies.Handle]):
         config, handles, version = replies.base_config(self.session, self.server_round), [], self._states_version
         for model, clients in models:
             job: replies.Job[replies.Handle] = replies.Job(MessageType.EVALUATE, {}, config, model)
-            self._launch(job, self._scoring_clients_of(clients))
+            scorers = clients if self._scorers is None else self._scorers
+            self._launch(job, self._scorers.intersection(clients) if others and self._scorers else scorers)
             handles += job.handles
         results = self._gather(handles, timeout)
         if results is None:
@@ -484,12 +485,6 @@ class HostGrid(Grid, Generic[replies.Handle]):
                 watched=self.reports.request_for(members, measured.get(host, ())) if trains else None,
             )
             job.handles.append(self._start(host, job.message_type, call))
-
-    def _scoring_clients_of(self, clients: Sequence[int]) -> Collection[int]:
-        """Return the clients of a model that score it."""
-        if self._scorers is None:
-            return clients
-        return self._scorers if len(clients) == self.facts.num_clients else self._scorers.intersection(clients)
 
     def _measuring(self, clients: Collection[int]) -> Shards:
         """Return the clients that measure a model without training, by host, and count the bytes of sending it."""

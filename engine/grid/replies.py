@@ -29,14 +29,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.messages import calls, keys
 from fedscout.engine.messages.contents import (
-    auxiliary_record,
     client_of,
     flat_vector,
     integer_buffers,
@@ -333,7 +332,9 @@ class TrainReplies:
         answered = [result for result in results if result.clients]
         if not answered:
             return {}, failures
-        counts, means = _count_columns(answered), _mean_columns(answered)
+        counts, means = _count_columns(answered), {"loss": np.concatenate([result.losses for result in answered])}
+        if answered[0].initial_losses:
+            means[keys.TRAIN_LOSS_KEY] = np.concatenate([result.initial_losses for result in answered])
         clients = np.concatenate([result.clients for result in answered])
         order = np.argsort(clients)
         counts, means = ({name: column[order] for name, column in columns.items()} for columns in (counts, means))
@@ -382,7 +383,9 @@ class TrainReplies:
             arrays = self._layout.split(vector, self._layout.integers_after(job.arrays, num_steps))
         content = RecordDict({keys.ARRAYS_KEY: view_record(arrays), keys.METRICS_KEY: MetricRecord(dict(metrics))})
         if auxiliary:
-            content[keys.AUXILIARY_KEY] = auxiliary_record(auxiliary)
+            content[keys.AUXILIARY_KEY] = ConfigRecord(
+                {name: np.ascontiguousarray(rows).tobytes() for name, rows in auxiliary.items()}
+            )
         return content
 
     def _exact_means(
@@ -436,14 +439,6 @@ def _count_columns(results: Sequence[calls.TrainResults]) -> Columns:
         keys.NUM_STEPS_KEY: np.concatenate([result.num_steps for result in results]),
         **{name: np.concatenate([result.sums[name] for result in results]) for name in results[0].sums},
     }
-
-
-def _mean_columns(results: Sequence[calls.TrainResults]) -> Columns:
-    """Return the means over each client's rows by name, likewise."""
-    means = {"loss": np.concatenate([result.losses for result in results])}
-    if results[0].initial_losses:
-        means[keys.TRAIN_LOSS_KEY] = np.concatenate([result.initial_losses for result in results])
-    return means
 
 
 def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:

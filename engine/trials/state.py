@@ -227,7 +227,6 @@ class TrialScores:
         self._state = state
         self._clock = clock
         self._session = session
-        self._part = session.evaluate_on
 
     def ask_with_training(self, arrays: ArrayRecord) -> None:
         """Let the next train messages also score the model, if it is unscored.
@@ -293,9 +292,9 @@ class TrialScores:
             client, reason = next(iter(evaluation.failures.items()))
             raise TrialError(f"round {server_round}: client {client} could not be evaluated: {reason}")
         if not evaluation.num_examples.sum():
-            raise TrialError(f"no client has rows to evaluate on ({self._part})")
+            raise TrialError(f"no client has rows to evaluate on ({self._session.evaluate_on})")
         if evaluation.of_unseen is not None and not evaluation.of_unseen.num_examples.sum():
-            raise TrialError(f"no unseen client has rows to evaluate on ({self._part})")
+            raise TrialError(f"no unseen client has rows to evaluate on ({self._session.evaluate_on})")
         measured = {**self._measured(evaluation), "train_loss": train_loss}
         for measure, value in measured.items():
             self._state.rounds.setdefault(measure, []).append(value)
@@ -324,7 +323,8 @@ class TrialScores:
             known |= {f"{view}worst_clients": evaluation.worst_clients(clean=bool(view)) for view in ("", "clean_")}
         if metric is not None and any(map(isnan, known.values())) and not evaluation.is_missing:
             raise TrialError(
-                f"{metric.name} is undefined on the rows to evaluate on ({self._part}): too many have the same label"
+                f"{metric.name} is undefined on the rows to evaluate on ({self._session.evaluate_on}): "
+                "too many have the same label"
             )
         return {**measured, **known}
 

@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedscout.engine.messages.contents import ViewArray, view_record
-from fedscout.engine.trials.checkpoint import NotPlainError, PlainState
+from fedscout.engine.messages.values import NotPlainError
+from fedscout.engine.trials.checkpoint import PlainState
 from tests.engine.nodes.test_wire_and_policy import same
 
 
