@@ -20,11 +20,11 @@ from fedscout.engine.trials.ray_runner import RayRunner
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from tests.commands import output_of
-from tests.engine.choices import FEDADAM, FEDAVG, Choice, spec_of
+from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import ABLE, uneven_federation
 from tests.engine.results import started_hosts
 from tests.engine.trials.test_resume import assert_same
-from tests.faults.mortal import Counted, DiesAggregating, Moment, MortalCount, deaths
+from tests.faults.mortal import Counted, Moment, MortalCount, deaths
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -81,28 +81,6 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
     assert 1 <= len(set(processes(hosts)) - set(before)) <= times
     assert_same(result, expected)
     assert counts(grid.client_states) == counts(kept) == dict.fromkeys(ABLE, NUM_ROUNDS)
-
-
-@pytest.mark.stress
-def test_a_trial_killed_with_the_answers_in_its_hands_goes_on_from_its_checkpoint(
-    hosts: RayHosts, host: ClientHost, tmp_path: Path
-) -> None:
-    """Rounds 1 and 2 are in the checkpoint, round 3 is repeated; its neighbours are not disturbed."""
-    diary = tmp_path / "diary"
-    mortal = Choice(DiesAggregating, {"diary": str(diary)}, algorithm=Counted())
-    specs = [
-        spec_of(choice, num_rounds=NUM_ROUNDS, phase=str(number))
-        for number, choice in enumerate((FEDAVG, mortal, FEDADAM))
-    ]
-    runner = RayRunner(hosts, CheckpointStore(tmp_path / "checkpoints", every_rounds=1), parallel=3)
-
-    results = list(runner.run(specs))
-
-    assert diary.read_text().split() == ["1", "2", "3", "3", "4"]
-    assert sorted(position for position, _ in results) == [0, 1, 2]
-    for position, result in results:
-        spec = specs[position] if position != 1 else replace(specs[1], strategy=COUNTED)
-        assert_same(result, undisturbed(spec, host)[0])
 
 
 @pytest.mark.stress

@@ -163,6 +163,7 @@ class Outer:
         self.act = self.count
         self.recent: deque[int] = deque(maxlen=2)
         self.by_name: dict[str, list[int]] = defaultdict(list)
+        self.inner.first = True
 
     def count(self) -> int:
         self.inner.steps += 1
@@ -175,6 +176,7 @@ class Outer:
             self.by_name["a"].append(number)
         self.parts[1]["deep"].log.append(0.5)
         self.new = "attribute"
+        del self.inner.first
 
 
 def test_objects_of_the_fresh_one_get_their_state() -> None:
@@ -189,6 +191,7 @@ def test_objects_of_the_fresh_one_get_their_state() -> None:
     assert held.by_name["unknown"] == []
     assert held.by_name["a"] == [0, 1, 2]
     assert held.twice is held.inner
+    assert not hasattr(held.inner, "first")
     assert held.act() == 4
     assert held.inner.steps == 4
     assert held.weigh(2) == 4
@@ -249,6 +252,7 @@ def test_a_server_side_model_and_its_optimiser_go_on() -> None:
     step(original.held)
     resumed = read_into(Holder(build()), plain, original)
 
+    assert isinstance(resumed["module"].weight, torch.nn.Parameter)
     assert torch.equal(step(resumed), step(original.held))
 
 

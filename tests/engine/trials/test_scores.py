@@ -135,7 +135,8 @@ def test_rows_of_one_class_have_no_area_and_the_trial_says_so() -> None:
 
 def test_the_worst_tenth_of_the_clients_is_rounded_up_and_knows_only_who_has_rows() -> None:
     """Of eleven with rows the two worst; one without rows, whose accuracy reads 0, is not among them."""
-    scores = {client: ClientScore(10, client, 0.0) for client in range(11)} | {11: ClientScore(0, 0, 0.0)}
+    scores = {client: ClientScore(10, client, 0.0) for client in range(1, 11)}
+    scores |= {0: ClientScore(1, 0, 0.0), 11: ClientScore(0, 0, 0.0)}
     evaluation = fold_evaluation([EvaluateResults(scores, {0: ClientScore(10, 10, 0.0)})])
     assert evaluation.worst_clients() == pytest.approx((0.0 + 0.1) / 2)
     assert evaluation.worst_clients(clean=True) == pytest.approx((0.1 + 0.2) / 2)
