@@ -34,16 +34,7 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, Re
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.messages import calls, keys
-from fedscout.engine.messages.contents import (
-    client_of,
-    flat_vector,
-    integer_buffers,
-    one_learning_rate,
-    sent_auxiliary,
-    train_config,
-    view_record,
-)
+from fedscout.engine.messages import calls, contents, keys
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.metrics import Metric, add
 from fedscout.engine.models.layout import ParameterLayout
@@ -237,7 +228,7 @@ def grouped(
     groups: dict[tuple[str, int, int], dict[int, Message]] = {}
     for message in messages:
         metadata = message.metadata
-        client = client_of(metadata.dst_node_id)
+        client = contents.client_of(metadata.dst_node_id)
         if not 0 <= client < num_clients or client in unseen:
             raise ValueError(f"message to node {metadata.dst_node_id}, which is not in this federation")
         message_type, content, times = metadata.message_type, id(message.content), 0
@@ -250,7 +241,7 @@ def grouped(
 def base_config(session: calls.Session, server_round: int) -> dict[str, Any]:
     """Return the default configuration, which a message's own entries override."""
     needs = session.needs
-    return dict(train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
+    return dict(contents.train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
 
 
 def read_job(
@@ -276,15 +267,15 @@ def read_job(
     if message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
         raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
     if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accepts_auxiliary:
-        job.auxiliary = sent_auxiliary(content)
+        job.auxiliary = contents.sent_auxiliary(content)
         records = [record for name, record in content.array_records.items() if name != keys.AUXILIARY_KEY]
     if len(records) != 1:
         raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
     job.named = keys.FLAT_KEY not in records[0]
-    job.vector = flat_vector(records[0], layout)
+    job.vector = contents.flat_vector(records[0], layout)
     if message_type == MessageType.TRAIN:
-        job.arrays = integer_buffers(records[0], layout)
-        job.config[keys.RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
+        job.arrays = contents.integer_buffers(records[0], layout)
+        job.config[keys.RATE_KEY] = contents.one_learning_rate(job.config, session.training.learning_rate)
         LocalTraining.from_config(job.config)  # refuses here what would break a host
         if keys.CLIPPING_KEY in job.config:
             job.config[keys.REPLY_KEY] = "individual"  # each client clips its own
@@ -346,7 +337,7 @@ class TrainReplies:
             client: dict(zip(columns, row, strict=True))
             for client, row in zip(clients[order].tolist(), rows, strict=True)
         }
-        contents = {}
+        answers = {}
         for result in answered:
             assert result.vectors is not None
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
@@ -356,8 +347,8 @@ class TrainReplies:
                 metrics = metrics_of[client]
                 if self._needs.durations:
                     metrics[keys.SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
-                contents[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
-        return contents, failures
+                answers[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
+        return answers, failures
 
     def _merged(
         self, job: Job[Any], results: Sequence[calls.TrainResults], counts: Columns, means: Columns
@@ -381,7 +372,9 @@ class TrainReplies:
         arrays = {keys.FLAT_KEY: vector}
         if job.named:
             arrays = self._layout.split(vector, self._layout.integers_after(job.arrays, num_steps))
-        content = RecordDict({keys.ARRAYS_KEY: view_record(arrays), keys.METRICS_KEY: MetricRecord(dict(metrics))})
+        content = RecordDict(
+            {keys.ARRAYS_KEY: contents.view_record(arrays), keys.METRICS_KEY: MetricRecord(dict(metrics))}
+        )
         if auxiliary:
             content[keys.AUXILIARY_KEY] = ConfigRecord(
                 {name: np.ascontiguousarray(rows).tobytes() for name, rows in auxiliary.items()}
@@ -443,7 +436,7 @@ def _count_columns(results: Sequence[calls.TrainResults]) -> Columns:
 
 def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
     """Return the evaluation replies of the requested clients; each counts as one row if rows are not disclosed."""
-    contents = {}
+    answers = {}
     for index, client in enumerate(evaluation.clients):
         if client in asked:
             metrics: Metrics = {
@@ -452,30 +445,30 @@ def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows:
                 "accuracy": float(evaluation.accuracies[index]),
                 "loss": float(evaluation.losses[index]),
             }
-            contents[client] = RecordDict({keys.METRICS_KEY: MetricRecord(dict(metrics))})
-    return contents, dict(evaluation.failures)
+            answers[client] = RecordDict({keys.METRICS_KEY: MetricRecord(dict(metrics))})
+    return answers, dict(evaluation.failures)
 
 
 def query_contents(results: Sequence[calls.QueryResults]) -> Contents:
     """Return the query replies; arrays keep their dtypes."""
-    contents = {}
+    answers = {}
     for result in results:
         for client, count, arrays in zip(result.clients, result.num_examples, result.arrays, strict=True):
-            record = view_record({name: np.asarray(value) for name, value in arrays.items()})
+            record = contents.view_record({name: np.asarray(value) for name, value in arrays.items()})
             metrics = MetricRecord({keys.NUM_EXAMPLES_KEY: count})
-            contents[client] = RecordDict({keys.ARRAYS_KEY: record, keys.METRICS_KEY: metrics})
-    return contents, {client: reason for result in results for client, reason in result.failures.items()}
+            answers[client] = RecordDict({keys.ARRAYS_KEY: record, keys.METRICS_KEY: metrics})
+    return answers, {client: reason for result in results for client, reason in result.failures.items()}
 
 
-def reply_messages(job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str]) -> list[Message]:
+def reply_messages(job: Job[Any], answers: Mapping[int, RecordDict], failures: Mapping[int, str]) -> list[Message]:
     """Return the replies to a job's messages, from clients that answered and from those that failed.
 
     Args:
         job: The job.
-        contents: Reply contents by client.
+        answers: Contents of the replies by client.
         failures: Reasons of failures by client.
     """
-    replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
+    replies = [Message(content, reply_to=job.messages[client]) for client, content in answers.items()]
     return replies + [
         Message(Error(CLIENT_FAILED, reason), reply_to=job.messages[client])
         for client, reason in failures.items()

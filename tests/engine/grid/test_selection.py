@@ -37,10 +37,11 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.drift import ScaffoldSpec
 from tests.engine import federations
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
+from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
 from tests.engine.client.test_client_host import DRAWING, attacked
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import completed, local_result, ray_result, started_hosts
+from tests.engine.trials.test_client_choice import settings_of
 from tests.engine.trials.test_resume import assert_all_same
 from tests.engine.trials.test_trial import Whole
 
@@ -261,6 +262,7 @@ SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 DROPPING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")
 OF_TWO_HOSTS: dict[str, tuple[Federation, TrialSettings]] = {
     "a clock": (federations.timed_federation(), SETTINGS),
+    "a policy": (federations.uneven_federation(), settings_of(FEDADAM)),
     "layers of dropout": (federations.uneven_federation(federations.dropping), spec_of(FEDAVG, training=DROPPING)),
     "unseen clients": (
         replace(federations.uneven_federation(), unseen=frozenset((1, 5))),
@@ -283,6 +285,7 @@ def test_two_hosts_tell_what_one_tells(ray_session: None, name: str) -> None:
         by_ray = ray_result(settings, hosts)
     local = local_result(settings, federation)
     assert_all_same(by_ray, local)
+    assert by_ray.clients.get("rounds") == local.clients.get("rounds")
     if settings is SETTINGS:
         assert 0 < min(local.rounds["seconds"]) <= max(local.rounds["seconds"]) == 9.0
 
