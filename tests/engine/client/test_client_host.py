@@ -23,12 +23,11 @@ from fedscout.engine.config import HostDevice
 from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
-from fedscout.engine.data.federation import EmbeddingSource, Federation, split_client
+from fedscout.engine.data.federation import EmbeddingSource, Federation
 from fedscout.engine.errors import TrialError
 from fedscout.engine.grid import host_grid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
-from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages import calls
 from fedscout.engine.messages.keys import FUNCTION_KEY
 from fedscout.engine.models.flat import new_model
@@ -42,7 +41,6 @@ from tests.engine.federations import (
     CORRUPTED,
     EMPTY,
     QUERIES,
-    SIZES,
     counting,
     dense,
     dropping,
@@ -77,29 +75,6 @@ def test_training_does_not_depend_on_the_host_s_history(factory: ModelFactory, b
         fresh = ClientHost(uneven_federation(factory), QUERIES)
         alone = trained_by(fresh, (client,), session)
         assert np.array_equal(alone.vectors[0], vector)
-
-
-@pytest.mark.parametrize("part", ["test", "validation"])
-def test_evaluation_reads_the_part_asked_for_in_both_views(host: ClientHost, part: str) -> None:
-    """The same rows of a client, as it has them and as they were before corruption."""
-    session = calls.Session(seed=3, evaluate_on=part, validation_fraction=0.25)
-    config, vector = base_config(session, 1), host.initial_vector(3)
-    results = host.evaluate(calls.HostCall(tuple(range(len(SIZES))), session, config, vector))
-    module = plain_model(dense, host.initial_vector(3)).eval()
-
-    for client, score in results.own.items():
-        clean = results.clean.get(client, score)
-        data = uneven_federation().client_data(client)
-        positions = getattr(split_client(data.own.labels[data.own.rows], 3, client, 0.2, 0.25), part)
-        correct = []
-        for view in (data.own, data.clean):
-            features, labels = view.take(positions)
-            correct.append(int((module(torch.from_numpy(features)).argmax(1).numpy() == labels).sum()))
-        assert score.num_examples == clean.num_examples == len(positions)
-        assert [score.num_correct, clean.num_correct] == correct
-        assert (score.loss_sum == clean.loss_sum) == (client != CORRUPTED or not len(positions))
-    assert sorted(results.own) == list(range(len(SIZES)))
-    assert list(results.clean) == [CORRUPTED]
 
 
 # -- What detectors see of images --------------------------------------------------------------------------------------

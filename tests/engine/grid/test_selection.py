@@ -45,6 +45,7 @@ from tests.engine.trials.test_client_choice import settings_of
 from tests.engine.trials.test_resume import assert_all_same
 from tests.engine.trials.test_trial import Whole
 
+UNEVEN, EVERY = federations.uneven_federation(), [*range(len(federations.SIZES))]
 MODEL_BYTES = 4 * 53
 
 
@@ -72,7 +73,7 @@ class OneEpoch(ClientAlgorithm):
 
 
 def abstaining(least: int, **changes: Any) -> Federation:
-    return replace(federations.uneven_federation(), release=Release(least, "abstain"), **changes)
+    return replace(UNEVEN, release=Release(least, "abstain"), **changes)
 
 
 def able(
@@ -82,56 +83,42 @@ def able(
     return np.flatnonzero(able_clients(facts, session or calls.Session(), policy or First())).tolist()
 
 
-def test_who_trains_on_too_few_rows_abstains_for_ever() -> None:
-    """Of 40, 17, 1, 12, 0, 33 and 2 rows a fifth is tested on; 32, 14, 1, 10, 0, 26 and 1 are left to train on."""
-    assert able(abstaining(11)) == [0, 1, 5]
-    assert able(abstaining(10)) == [0, 1, 3, 5]
-    assert able(abstaining(11), calls.Session(validation_fraction=0.3)) == [0, 5]  # of 14 rows 4 are held back
-    assert able(federations.uneven_federation(min_release=11)) == [
-        *range(len(federations.SIZES))
-    ]  # small clients train
+GROUPS = np.zeros(len(UNEVEN.labels), np.int64)
+STEPS = dict.fromkeys(EVERY, Device(seconds_per_step=1.0))
+TWO_EPOCHS = calls.Session(training=LocalTraining(batch_size=8, local_epochs=2))
 
 
-def test_of_rows_in_groups_only_who_holds_too_few_is_certain_to_abstain() -> None:
-    """Those of one group are not divided: client 3 may train on all its 12 rows."""
-    groups = np.zeros(len(federations.uneven_federation().labels), np.int64)
-    assert able(abstaining(11, groups=groups)) == [0, 1, 3, 5]
-    assert able(abstaining(13, groups=groups)) == [0, 1, 5]
-
-
-def test_who_joins_later_does_not_train() -> None:
-    assert able(replace(federations.uneven_federation(), unseen=frozenset({0, 6}))) == [1, 2, 3, 4, 5]
-
-
-def steps_take(seconds: float, num_clients: int = len(federations.SIZES)) -> Mapping[int, Device]:
-    return dict.fromkeys(range(num_clients), Device(seconds_per_step=seconds))
-
-
-def test_whose_least_duration_is_beyond_the_deadline_is_late_for_ever() -> None:
-    """A second a step, batches of eight: 4, 2, 1, 2, 0, 4 and 1 steps an epoch, twice."""
-    federation = replace(federations.uneven_federation(), devices=steps_take(1.0))
-    session = calls.Session(training=LocalTraining(batch_size=8, local_epochs=2), deadline_seconds=4.0)
-    assert able(federation, session) == [1, 2, 3, 4, 6]
-    assert able(federation, replace(session, deadline_seconds=8.0)) == [*range(len(federations.SIZES))]
-    assert able(federation, replace(session, deadline_seconds=None)) == [*range(len(federations.SIZES))]
-
-
-def test_a_mean_delay_may_be_none_in_some_round() -> None:
-    federation = replace(
-        federations.uneven_federation(), devices={0: Device(mean_seconds=1e6), 1: Device(shift_seconds=5.0)}
-    )
-    assert 0 in able(federation, calls.Session(deadline_seconds=1.0))
-    assert 1 not in able(federation, calls.Session(deadline_seconds=1.0))
+@pytest.mark.parametrize(
+    ("federation", "session", "expected"),
+    [
+        # of 40, 17, 1, 12, 0, 33 and 2 rows a fifth is tested on; 32, 14, 1, 10, 0, 26 and 1 are left to train on
+        (abstaining(11), calls.Session(), [0, 1, 5]),
+        (abstaining(10), calls.Session(), [0, 1, 3, 5]),
+        (abstaining(11), calls.Session(validation_fraction=0.3), [0, 5]),  # of 14 rows 4 are held back
+        (federations.uneven_federation(min_release=11), calls.Session(), EVERY),  # small clients train
+        # rows of one group are not divided: client 3 may train on all its 12 rows
+        (abstaining(11, groups=GROUPS), calls.Session(), [0, 1, 3, 5]),
+        (abstaining(13, groups=GROUPS), calls.Session(), [0, 1, 5]),
+        (replace(UNEVEN, unseen=frozenset({0, 6})), calls.Session(), [1, 2, 3, 4, 5]),  # who joins later
+        # a second a step, batches of eight: 4, 2, 1, 2, 0, 4 and 1 steps an epoch, twice
+        (replace(UNEVEN, devices=STEPS), replace(TWO_EPOCHS, deadline_seconds=4.0), [1, 2, 3, 4, 6]),
+        (replace(UNEVEN, devices=STEPS), replace(TWO_EPOCHS, deadline_seconds=8.0), EVERY),
+        (replace(UNEVEN, devices=STEPS), TWO_EPOCHS, EVERY),
+        # a mean delay may be none in some round
+        (replace(UNEVEN, devices={0: Device(mean_seconds=1e6)}), calls.Session(deadline_seconds=1.0), EVERY),
+        (replace(UNEVEN, devices={1: Device(shift_seconds=5)}), calls.Session(deadline_seconds=1.0), [0, *EVERY[2:]]),
+    ],
+)
+def test_who_can_never_train(federation: Federation, session: calls.Session, expected: list[int]) -> None:
+    assert able(federation, session) == expected
 
 
 def test_only_what_is_certain_counts() -> None:
     """Groups may leave one row, an algorithm may choose one epoch, a policy may have tensors withheld."""
-    session = calls.Session(training=LocalTraining(batch_size=8, local_epochs=2), deadline_seconds=2.0)
-    federation = replace(federations.uneven_federation(), devices=steps_take(1.0))
+    session, federation = replace(TWO_EPOCHS, deadline_seconds=2.0), replace(UNEVEN, devices=STEPS)
     assert able(federation, session) == [2, 4, 6]
-    grouped = replace(federation, groups=np.zeros(len(federation.labels), np.int64))
-    assert able(grouped, session) == [*range(len(federations.SIZES))]
-    assert able(federation, replace(session, algorithm=OneEpoch())) == [*range(len(federations.SIZES))]
+    assert able(replace(federation, groups=GROUPS), session) == EVERY
+    assert able(federation, replace(session, algorithm=OneEpoch())) == EVERY
     sending = replace(federation, devices={0: Device(bytes_per_second_up=MODEL_BYTES / 3)})
     assert 0 not in able(sending, session)
     assert 0 in able(sending, session, Withholding())
@@ -142,19 +129,17 @@ def test_only_what_is_certain_counts() -> None:
 @pytest.mark.parametrize("validation_fraction", [0.0, 0.3])
 def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> None:
     """Asked in every round, without any delay that is drawn."""
-    devices = {client: Device(seconds_per_step=0.25 * client) for client in range(len(federations.SIZES))}
+    devices = {client: Device(seconds_per_step=0.25 * client) for client in EVERY}
     federation = abstaining(2, devices=devices)
-    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(federations.SIZES), deadline_seconds=2.0)
+    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(EVERY), deadline_seconds=2.0)
     session = replace(settings.session, validation_fraction=validation_fraction)
     settings = replace(settings, session=session)
     trial = local_result(settings, federation)
     assert trial.status == "completed"
     failed = [int(key.split(":")[1]) for key in trial.dropped_clients]
-    never = [client for client in range(len(federations.SIZES)) if failed.count(client) == settings.num_rounds]
-    assert 0 < len(never) < len(federations.SIZES)
-    assert able(federation, settings.session) == [
-        client for client in range(len(federations.SIZES)) if client not in never
-    ]
+    never = [client for client in EVERY if failed.count(client) == settings.num_rounds]
+    assert 0 < len(never) < len(EVERY)
+    assert able(federation, settings.session) == [client for client in EVERY if client not in never]
 
 
 # -- Every client has one host, and hosts have equal loads -------------------------------------------------------------
@@ -262,10 +247,10 @@ SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 DROPPING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")
 OF_TWO_HOSTS: dict[str, tuple[Federation, TrialSettings]] = {
     "a clock": (federations.timed_federation(), SETTINGS),
-    "a policy": (federations.uneven_federation(), settings_of(FEDADAM)),
+    "a policy": (UNEVEN, settings_of(FEDADAM)),
     "layers of dropout": (federations.uneven_federation(federations.dropping), spec_of(FEDAVG, training=DROPPING)),
     "unseen clients": (
-        replace(federations.uneven_federation(), unseen=frozenset((1, 5))),
+        replace(UNEVEN, unseen=frozenset((1, 5))),
         spec_of(replace(FEDAVG, algorithm=Variates()), num_sampled=4),
     ),
     **{
@@ -346,7 +331,7 @@ def test_who_comes_late_is_left_out_and_told() -> None:
 
 def test_simulated_seconds_add_up_and_cost_none() -> None:
     devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
-    federation = replace(federations.uneven_federation(), devices=devices)
+    federation = replace(UNEVEN, devices=devices)
     settings = spec_of(FEDAVG, num_rounds=ROUNDS)
     result = local_result(settings, federation)
     assert result.seconds["simulated"] == 1000.0 * ROUNDS
@@ -355,7 +340,7 @@ def test_simulated_seconds_add_up_and_cost_none() -> None:
     assert cut.seconds["simulated"] == 60.0 * ROUNDS
     absent = [key for key, reason in cut.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
     assert absent == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
-    plain = local_result(settings, federations.uneven_federation())
+    plain = local_result(settings, UNEVEN)
     assert ("simulated" in plain.seconds, plain.rounds.get("seconds")) == (False, None)
 
 
@@ -383,7 +368,7 @@ def test_a_round_by_hand() -> None:
 def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy: object) -> None:
     """The slowest client is the one with most rows; with bandwidth alone a round takes the log's bytes of a client."""
     settings = spec_of(strategy, num_rounds=ROUNDS)  # type: ignore[arg-type]
-    plain = federations.uneven_federation()
+    plain = UNEVEN
     federation = replace(plain, devices=dict.fromkeys(range(plain.num_clients), DEVICE))
     facts = ClientHost(federation, federations.QUERIES).facts()
     expected = expected_seconds(facts, settings.session)
@@ -399,7 +384,7 @@ def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy:
 
 
 def test_a_clock_changes_no_bit_of_the_training() -> None:
-    federation = federations.uneven_federation()
+    federation = UNEVEN
     timed = replace(federation, devices={1: DEVICE})
     settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS), keep_model=True)
     first, second = local_result(settings, federation).vector, local_result(settings, timed).vector
@@ -408,7 +393,7 @@ def test_a_clock_changes_no_bit_of_the_training() -> None:
 
 def test_what_a_policy_asks_for_is_paid_for() -> None:
     """Client 0 makes twice the epochs and withholds half of its tensors; client 1 only measures the model."""
-    federation = replace(federations.uneven_federation(), devices=dict.fromkeys(range(7), DEVICE))
+    federation = replace(UNEVEN, devices=dict.fromkeys(range(7), DEVICE))
     host, settings = ClientHost(federation, federations.QUERIES), spec_of(FEDAVG)
     facts, grid = host.facts(), LocalGrid(host, session=settings.session)
     grid.reports.watched = calls.RoundSelection(
@@ -428,7 +413,7 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
 def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
     """A probe takes client 1 longer than the deadline, and client 3 not; both would train late."""
     slow, quick = replace(DEVICE, bytes_per_second_down=10.0), replace(DEVICE, shift_seconds=20.0)
-    federation = replace(federations.uneven_federation(), devices={1: slow, 3: quick})
+    federation = replace(UNEVEN, devices={1: slow, 3: quick})
     settings = spec_of(FEDAVG, deadline_seconds=12.0)
     grid = LocalGrid(federation, federations.QUERIES, settings.session)
     probes = probe_seconds(grid.facts, settings.session)
@@ -447,7 +432,7 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
 
 def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     """Clients 1, 2 and 3 are asked: the first is absent, the second holds too few rows, the third tells its loss."""
-    federation = replace(federations.uneven_federation(), dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
+    federation = replace(UNEVEN, dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
     settings = spec_of(FEDAVG)
     grid = LocalGrid(federation, federations.QUERIES, settings.session)
     grid.reports.watched = calls.RoundSelection(calls.ReportRequest(training_losses=True), (1, federations.ONE_ROW, 3))

@@ -358,25 +358,6 @@ def test_rungs_add_up_to_a_straight_training(host: ClientHost, tmp_path: Path, n
     assert_same(second, run(choices.spec_of(choice, num_rounds=3, num_sampled=5), host)[0])
 
 
-@pytest.mark.parametrize(
-    ("damage", "num_rounds"),
-    [(Path.unlink, 5), (DAMAGES["truncated"], 5), (Path.exists, 3)],
-    ids=["lost", "unreadable", "too far"],
-)
-def test_without_the_end_of_the_shorter_one_it_starts_anew(
-    host: ClientHost, tmp_path: Path, damage: Callable[[Path], object], num_rounds: int
-) -> None:
-    store = CheckpointStore(tmp_path)
-    run(rung(choices.FEDADAM, 4), host, store)
-    damage(store.path(whole(choices.FEDADAM).checkpoint))
-
-    result, trained = run(rung(choices.FEDADAM, num_rounds), host, store)
-
-    assert trained == list(range(1, num_rounds + 1))
-    straight, _ = run(choices.spec_of(choices.FEDADAM, num_rounds=num_rounds, num_sampled=5), host)
-    assert choices.rounds_of(result) == choices.rounds_of(straight)
-
-
 def test_a_rung_that_ended_but_was_not_logged_is_repeated_without_training(host: ClientHost, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     first, _ = run(rung(choices.FEDADAM, 3), host, store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg
 from sklearn.metrics import r2_score
-from torch import Tensor, nn
+from torch import nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, Clients, ClientScore, UpdateAttack
+from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore, UpdateAttack
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, TargetScale
 from fedscout.engine.data.federation import Federation, split_client
@@ -38,16 +38,6 @@ from tests.engine.federations import NUM_FEATURES, QUERIES, dense, plain_model, 
 from tests.engine.grid.test_local_grid import WatchedGrid, messages
 from tests.engine.results import completed, local_result
 from tests.engine.trials.test_resume import assert_going_on
-
-
-@dataclass(frozen=True)
-class Doubled(ClientAlgorithm):
-    """Clients are scored with another model than they received: its outputs have twice the size."""
-
-    personal = True
-
-    def scored(self, clients: Clients) -> Tensor:
-        return 2 * clients.received.expand(len(clients.states), -1)
 
 
 def outputs_and_labels(
@@ -114,15 +104,6 @@ def test_nobody_reads_the_counts_of_a_client() -> None:
     for answer in host.answers:
         assert all(score.statistics is None for told in (answer.own, answer.clean) for score in told.values())
         assert answer.sums["own"].sum() == sum(score.num_examples for score in answer.own.values())
-
-
-def test_models_of_their_own_are_what_clients_are_scored_with() -> None:
-    """Twice the outputs predict the same classes, so both models' macro F1 are one; the macro F1 of none is missing."""
-    trial = run(uneven_federation(), metric=MacroF1())
-    doubled = completed(spec_of(replace(FEDAVG, algorithm=Doubled()), metric=MacroF1()), uneven_federation())
-    assert trial.rounds.get("global_metric") is None
-    assert doubled.rounds.get("global_metric") == trial.rounds.get("metric")
-    assert doubled.global_accuracy == pytest.approx(trial.own_fitness)
 
 
 def test_rows_of_one_class_have_no_area_and_the_trial_says_so() -> None:

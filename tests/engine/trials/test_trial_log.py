@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.engine.errors import EngineError, LogError
+from fedscout.engine.errors import LogError
 from fedscout.engine.trials import log as log_module
 from fedscout.engine.trials.log import TrialLog, num_trials, read_columns, read_trials
 from fedscout.engine.trials.record import SCHEMA, Trial
@@ -140,23 +140,6 @@ def test_a_sweep_s_studies_are_one_table_and_a_folder_without_trials_is_refused(
     assert read_trials(tmp_path)[["folder", "trial"]].to_numpy().tolist() == [["a", 0], ["a", 4], ["b", 0], ["b", 4]]
     with refused(LogError, key="the folder", names=str(tmp_path / "studies" / "c")):
         read_trials(tmp_path / "studies" / "c")
-
-
-def test_a_crash_in_writing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = TrialLog(tmp_path)
-    log.append(FAILED)
-
-    def crash(path: Path, *_: Any, **__: Any) -> None:
-        path.write_bytes(b"PAR1 half")
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pq, "ParquetWriter", crash)
-        with pytest.raises(EngineError, match=r"00004-0123456789ab\.parquet .*disk full$"):
-            log.append(RECORD)
-
-    assert files_below(tmp_path) == ["trials/00000-fedcba987654.parquet"]
-    assert log.read() == [FAILED]
 
 
 def rewrite(path: Path, **values: Any) -> None:
