@@ -26,7 +26,7 @@ help:
 	@echo 'make gpu     the tests that need a GPU, then a round on it beside other simulators'
 	@echo 'make language-model  fetch, build and serve a language model to test with (MODEL=small PORT=18081 for a small one)'
 	@echo 'make stress  what kills studies, starts whole clusters or takes full sizes, one after the other'
-	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1; ARGS=--nodes kills nodes, too)'
+	@echo 'make chaos   kill processes of a study at random (CHAOS_KILLS=50 CHAOS_SEED=1)'
 	@echo 'make docs    the documentation as a site: site/index.html'
 	@echo 'make gallery the six studies of docs/gallery.md, about a minute; make docs links their reports'
 	@echo 'make size    lines of code and modules, by package'

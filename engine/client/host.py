@@ -18,29 +18,9 @@ import torch
 from torch import Tensor
 
 from fedscout.engine.arrays import FloatArray
-from fedscout.engine.client.updates import (
-    Embedding,
-    GatheredUpdates,
-    ServerModel,
-    Tuning,
-    add_statistics,
-    clipped,
-    num_withheld,
-    products_on,
-    round_durations,
-    sent_by,
-    tuned_scores,
-    without_withheld,
-)
+from fedscout.engine.client import updates
 from fedscout.engine.config import CPU, HostDevice
-from fedscout.engine.contracts.algorithm import (
-    ClientAlgorithm,
-    Clients,
-    ClientScore,
-    ClientUpdate,
-    TrainRequest,
-    algorithm_if_configured,
-)
+from fedscout.engine.contracts import algorithm as contracts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import (
     Arrays,
@@ -52,17 +32,7 @@ from fedscout.engine.data.client import (
     products_on_a_core,
 )
 from fedscout.engine.data.federation import AbsentError, ClientSplit, Federation, RowPart, check_takes_part, misses
-from fedscout.engine.messages.calls import (
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    Part,
-    QueryResults,
-    RoundSelection,
-    ServeResults,
-    ServerWork,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.keys import FUNCTION_KEY, INITIAL_LOSS_KEY, ROUND_KEY, SEED_KEY, OwnValue
 from fedscout.engine.metrics import RowLosses
 from fedscout.engine.models.flat import FlatModel, new_model
@@ -103,8 +73,8 @@ class ClientHost:
         self._trainers = _trainers(self._model, federation, device)
         source = federation.embedding
         torch_device = device.opened()
-        self._embedding = None if source is None else Embedding(source, federation.seed, torch_device)
-        self._cross_products = products_on(torch_device) if device.in_lanes else products_on_a_core
+        self._embedding = None if source is None else updates.Embedding(source, federation.seed, torch_device)
+        self._cross_products = updates.products_on(torch_device) if device.in_lanes else products_on_a_core
         self._embedded: dict[int, Samples] = {}
         self._client = lru_cache(CLIENTS_KEPT)(federation.client_data)
         self._splits = lru_cache(SEEDS_KEPT)(self._splits_of)
@@ -112,10 +82,10 @@ class ClientHost:
         self._released: dict[tuple[int, str], tuple[Mapping[str, Any], Arrays]] = {}
         self._max_weight = max(1, len(federation.partition.rows))
 
-    def facts(self) -> FederationFacts:
+    def facts(self) -> calls.FederationFacts:
         """Return the facts of the federation that the driver needs."""
         federation, server = self._federation, self._federation.server
-        return FederationFacts(
+        return calls.FederationFacts(
             num_clients=federation.num_clients,
             client_rows=federation.partition.sizes,
             num_classes=federation.num_classes,
@@ -137,14 +107,14 @@ class ClientHost:
         model = new_model(self._federation.model, integer(seed, "initial-model"))
         return model.vector.numpy().copy()
 
-    def train(self, call: HostCall) -> TrainResults:
+    def train(self, call: calls.HostCall) -> calls.TrainResults:
         """Train each client from `call.vector`; the clients of `call.evaluated` score it first."""
         _, results = self.train_apart(call)
         return results
 
     def train_apart(
-        self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
-    ) -> tuple[list[Any], TrainResults]:
+        self, call: calls.HostCall, parts: Sequence[calls.Part] = (), large_bytes: int = 0
+    ) -> tuple[list[Any], calls.TrainResults]:
         """Train as `train` does; return the objects that `training` yields, and its return value."""
         training, objects = self.training(call, parts, large_bytes), []
         while True:
@@ -154,8 +124,8 @@ class ClientHost:
                 return objects, stop.value
 
     def training(
-        self, call: HostCall, parts: Sequence[Part] = (), large_bytes: int = 0
-    ) -> Generator[Any, None, TrainResults]:
+        self, call: calls.HostCall, parts: Sequence[calls.Part] = (), large_bytes: int = 0
+    ) -> Generator[Any, None, calls.TrainResults]:
         """Train as `train` does, and yield the separately stored objects of each block of clients once it is trained.
 
         Args:
@@ -171,23 +141,23 @@ class ClientHost:
             evaluation = self.evaluate(replace(call, clients=call.evaluated)) if call.evaluated else None
             request = replace(_train_request(call), num_classes=self._federation.num_classes)
             has_task = self._federation.task is not None
-            updates = GatheredUpdates(call, self._max_weight, has_task, layout.num_trainable)
+            gathered = updates.GatheredUpdates(call, self._max_weight, has_task, layout.num_trainable)
             honest = partial(self._honest_vectors, call, request)
-            sent = sent_by(self._federation.attacks, layout.num_trainable, request, call.clients, honest)
+            sent = updates.sent_by(self._federation.attacks, layout.num_trainable, request, call.clients, honest)
             durations = self._durations(call, request)
             works = []
             for client in call.clients:
                 try:
                     works.append(self._work(client, call, durations))
                 except Exception as error:  # a client's failure is an answer, not the host's end
-                    updates.failed(client, error)
+                    gathered.failed(client, error)
             for block in self._trainer(call, request).train(request, works):
-                sendable = with_signals(request, without_withheld(call, layout, sent(block)))
-                updates.add(clipped(call, layout, sendable))
+                sendable = with_signals(request, updates.without_withheld(call, layout, sent(block)))
+                gathered.add(updates.clipped(call, layout, sendable))
                 if parts:
-                    yield from updates.taken(parts, large_bytes)
-            results = updates.results()
-            results.num_withheld = sum(num_withheld(call, layout, client) for client in results.clients)
+                    yield from gathered.taken(parts, large_bytes)
+            results = gathered.results()
+            results.num_withheld = sum(updates.num_withheld(call, layout, client) for client in results.clients)
             if call.watched is not None:
                 results.received_losses = self._received_losses(call, call.watched, durations, results.clients)
             results.evaluation = evaluation
@@ -196,7 +166,7 @@ class ClientHost:
             results.seconds = time.perf_counter() - started
             return results
 
-    def _can_measure(self, client: int, call: HostCall, durations: Mapping[int, float]) -> bool:
+    def _can_measure(self, client: int, call: calls.HostCall, durations: Mapping[int, float]) -> bool:
         """Return whether a client that does not train answers; a client too late for training may still measure."""
         deadline = call.session.deadline_seconds
         if misses(self._federation.dropout, call.config[SEED_KEY], call.config[ROUND_KEY], client):
@@ -206,12 +176,16 @@ class ClientHost:
         return self._federation.release.participates(len(self._training_rows(client, call)))
 
     def _received_losses(
-        self, call: HostCall, watched: RoundSelection, durations: Mapping[int, float], trained: Sequence[int]
-    ) -> dict[str, dict[int, ClientScore]]:
+        self,
+        call: calls.HostCall,
+        watched: calls.RoundSelection,
+        durations: Mapping[int, float],
+        trained: Sequence[int],
+    ) -> dict[str, dict[int, contracts.ClientScore]]:
         """Return the losses of the received model for clients that trained and for those that only measure."""
         clients = [*trained, *(client for client in watched.measured if self._can_measure(client, call, durations))]
         requested = {"train": watched.observed.training_losses, "validation": watched.observed.validation_losses}
-        losses: dict[str, dict[int, ClientScore]] = {part: {} for part, wanted in requested.items() if wanted}
+        losses: dict[str, dict[int, contracts.ClientScore]] = {part: {} for part, wanted in requested.items() if wanted}
         places = [(part, client) for part in losses for client in clients]
         rows = {
             place: self._unless_abstaining(self._part(client, call, part, clean=False))
@@ -220,24 +194,26 @@ class ClientHost:
         trainer, received, seed = self._trainers[call.session.backend], _tensor(call.vector), int(call.config[SEED_KEY])
         for place, score in trainer.scores(received, rows, seed, RowLosses()).items():
             part, client = places[place]
-            if isinstance(score, ClientScore):
+            if isinstance(score, contracts.ClientScore):
                 losses[part][client] = score
         return losses
 
-    def _durations(self, call: HostCall, asked: TrainRequest) -> dict[int, float]:
+    def _durations(self, call: calls.HostCall, asked: contracts.TrainRequest) -> dict[int, float]:
         """Return the simulated seconds of a call's clients; empty if the federation has no devices."""
         if not self._federation.devices:
             return {}
         rows = self._training_rows if self._federation.task is None else None
-        return round_durations(call, asked, self._model.layout, self._federation.devices, rows)
+        return updates.round_durations(call, asked, self._model.layout, self._federation.devices, rows)
 
-    def _trainer(self, call: HostCall, asked: TrainRequest) -> Trainer:
+    def _trainer(self, call: calls.HostCall, asked: contracts.TrainRequest) -> Trainer:
         """Return the training backend of a call."""
         one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
         one_by_one |= asked.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
         return self._trainers["loop" if one_by_one else call.session.backend]
 
-    def _honest_vectors(self, call: HostCall, asked: TrainRequest, clients: Sequence[int]) -> FloatArray:
+    def _honest_vectors(
+        self, call: calls.HostCall, asked: contracts.TrainRequest, clients: Sequence[int]
+    ) -> FloatArray:
         """Train clients as in a call, but without client states; return the vectors of those that can train.
 
         Args:
@@ -255,43 +231,45 @@ class ClientHost:
                 works.append(self._work(client, stateless, durations))
         blocks = self._trainer(call, asked).train(replace(asked, initial_loss=False), works)
         trained = {work.client: update for block in blocks for work, update in block}
-        updates = [trained[client] for client in sorted(trained)]
-        vectors = [update.vector for update in updates if isinstance(update, ClientUpdate)]
+        sent = [trained[client] for client in sorted(trained)]
+        vectors = [update.vector for update in sent if isinstance(update, contracts.ClientUpdate)]
         return np.array(vectors, np.float32).reshape(len(vectors), self._model.layout.size)
 
-    def evaluate(self, call: HostCall) -> EvaluateResults:
+    def evaluate(self, call: calls.HostCall) -> calls.EvaluateResults:
         """Score `call.vector` on each client's evaluation rows, observed and uncorrupted.
 
         If an algorithm scores clients with another model than that, participating clients are scored under both.
         """
         started = time.perf_counter()
-        results = EvaluateResults()
+        results = calls.EvaluateResults()
         assert call.vector is not None
         algorithm = call.session.algorithm
         own_models = algorithm if algorithm is not None and (algorithm.personal or algorithm.tunes) else None
         own = self._scores(call, call.clients, own_models, clean=False)
-        corrupted = [c for c, score in own.items() if isinstance(score, ClientScore) and self._client(c).corrupted]
+        corrupted = [
+            c for c, score in own.items() if isinstance(score, contracts.ClientScore) and self._client(c).corrupted
+        ]
         clean = self._scores(call, corrupted, own_models, clean=True)
-        received: dict[int, ClientScore | Exception] = {}
+        received: dict[int, contracts.ClientScore | Exception] = {}
         if own_models is not None:
             seen = [client for client in call.clients if client not in self._federation.unseen]
             received = self._scores(call, seen, None, clean=False)
         for target, scores in ((results.own, own), (results.clean, clean), (results.received, received)):
             for client, score in scores.items():
-                if isinstance(score, ClientScore):
+                if isinstance(score, contracts.ClientScore):
                     target[client] = score
                 else:
                     results.own.pop(client, None)
                     results.failures[client] = f"{type(score).__name__} in evaluation: {score}"
         if call.session.metric is not None:
-            add_statistics(results, self._federation.unseen)
+            updates.add_statistics(results, self._federation.unseen)
         results.seconds = time.perf_counter() - started
         return results
 
-    def query(self, call: HostCall) -> QueryResults:
+    def query(self, call: calls.HostCall) -> calls.QueryResults:
         """Compute one aggregate over all local rows of each client, as far as the client releases it."""
         started = time.perf_counter()
-        results = QueryResults()
+        results = calls.QueryResults()
         name = str(call.config.get(FUNCTION_KEY, ""))
         for client in call.clients:
             try:
@@ -307,23 +285,23 @@ class ClientHost:
         results.seconds = time.perf_counter() - started
         return results
 
-    def serve(self, call: HostCall) -> ServeResults:
+    def serve(self, call: calls.HostCall) -> calls.ServeResults:
         """Run server-side work; as in `train`, a failure is reported in the answer."""
         started = time.perf_counter()
         assert call.work is not None
-        results = ServeResults()
+        results = calls.ServeResults()
         try:
-            work: ServerWork = call.work.opened() if isinstance(call.work, OwnValue) else call.work
+            work: calls.ServerWork = call.work.opened() if isinstance(call.work, OwnValue) else call.work
             for arrays in call.inputs:
                 generator = stream(call.config[SEED_KEY], "server", call.config[ROUND_KEY])
-                context = ServerModel.of(self._federation, self._model, generator)
+                context = updates.ServerModel.of(self._federation, self._model, generator)
                 results.outputs.append(dict(work.run(context, arrays)))
         except Exception as error:
             results.failure = f"{type(error).__name__} in the server's work: {error}"
         results.seconds = time.perf_counter() - started
         return results
 
-    def _answer(self, client: int, name: str, call: HostCall) -> Arrays:
+    def _answer(self, client: int, name: str, call: calls.HostCall) -> Arrays:
         """Return the part of a client's answer to a query that it releases."""
         function, release = self._queries.get(name), self._federation.release
         if self._federation.task is not None:
@@ -355,10 +333,10 @@ class ClientHost:
         return arrays
 
     def _scores(
-        self, call: HostCall, clients: Sequence[int], own_models: ClientAlgorithm | None, clean: bool
-    ) -> dict[int, ClientScore | Exception]:
+        self, call: calls.HostCall, clients: Sequence[int], own_models: contracts.ClientAlgorithm | None, clean: bool
+    ) -> dict[int, contracts.ClientScore | Exception]:
         """Score `call.vector`, or each client's model that an algorithm derives from it, on some clients' rows."""
-        scores: dict[int, ClientScore | Exception] = {}
+        scores: dict[int, contracts.ClientScore | Exception] = {}
         parts: dict[int, Samples] = {}
         for client in clients:
             try:
@@ -375,10 +353,10 @@ class ClientHost:
             scores |= tuned
         algorithm = own_models
 
-        def scored(group: Mapping[int, Samples]) -> dict[int, ClientScore | Exception]:
+        def scored(group: Mapping[int, Samples]) -> dict[int, contracts.ClientScore | Exception]:
             states = [call.states.get(client) or {} for client in group]
             try:
-                models = algorithm.scored(Clients(received, self._model.layout, states, call.config))
+                models = algorithm.scored(contracts.Clients(received, self._model.layout, states, call.config))
                 return trainer.scores(models, group, seed, metric)
             except Exception as error:  # user code may raise anything; who shares its group depends on the host
                 if len(group) == 1:
@@ -392,11 +370,11 @@ class ClientHost:
 
     @torch.random.fork_rng(devices=[])
     def _tuned_scores(
-        self, call: HostCall, asked: TrainRequest, parts: Mapping[int, Samples]
-    ) -> tuple[dict[int, ClientScore | Exception], dict[int, Samples]]:
+        self, call: calls.HostCall, asked: contracts.TrainRequest, parts: Mapping[int, Samples]
+    ) -> tuple[dict[int, contracts.ClientScore | Exception], dict[int, Samples]]:
         """Score clients with their tuned models; return the scores, and the rows of clients that can't train."""
         works: list[RowsWork] = []
-        scores: dict[int, ClientScore | Exception] = {}
+        scores: dict[int, contracts.ClientScore | Exception] = {}
         for client in parts:
             data = self._part(client, call, "train", clean=False)
             if len(data) and self._federation.release.participates(len(data)):
@@ -404,10 +382,10 @@ class ClientHost:
                 works.append(RowsWork(client, generator, call.states.get(client) or {}, data))
         for block in self._trainer(call, asked).train(asked, works):
             trainer = self._trainers[call.session.backend]
-            scores |= tuned_scores(trainer, block, parts, asked.seed, call.session.metric)
+            scores |= updates.tuned_scores(trainer, block, parts, asked.seed, call.session.metric)
         return scores, {client: part for client, part in parts.items() if client not in scores}
 
-    def _work(self, client: int, call: HostCall, durations: Mapping[int, float]) -> RowsWork:
+    def _work(self, client: int, call: calls.HostCall, durations: Mapping[int, float]) -> RowsWork:
         seed, server_round = call.config[SEED_KEY], call.config[ROUND_KEY]
         federation = self._federation
         if client in federation.unseen:
@@ -426,7 +404,7 @@ class ClientHost:
         state = call.states.get(client) or {}
         return RowsWork(client, generator, state, data, epochs=epochs, validation=validation)
 
-    def _training_rows(self, client: int, call: HostCall) -> Samples:
+    def _training_rows(self, client: int, call: calls.HostCall) -> Samples:
         """Return the training part of a client's split, or the part of all its rows that the message requests."""
         part = RowPart.from_config(call.config)
         if part is None:
@@ -451,7 +429,7 @@ class ClientHost:
         participates = self._federation.release.participates(len(part))
         return part if participates else part.part(np.empty(0, np.int64))
 
-    def _part(self, client: int, call: HostCall, part: str, clean: bool) -> Samples:
+    def _part(self, client: int, call: calls.HostCall, part: str, clean: bool) -> Samples:
         """Return the rows of one part of a client's split; observed and uncorrupted data share the positions."""
         data = self._client(client)
         view = data.clean if clean else data.own
@@ -468,7 +446,7 @@ class ClientHost:
 
         return split
 
-    def _target_scale(self, call: HostCall) -> TargetScale | None:
+    def _target_scale(self, call: calls.HostCall) -> TargetScale | None:
         """Return the standardisation of a regression target; the same on every host, as each can access all rows."""
         key = _split_key(call)
         if key not in self._scales:
@@ -476,7 +454,7 @@ class ClientHost:
         return self._scales[key]
 
 
-def _split_key(call: HostCall) -> SplitKey:
+def _split_key(call: calls.HostCall) -> SplitKey:
     """Return the values that determine how clients split their rows."""
     return int(call.config[SEED_KEY]), call.session.test_fraction, call.session.validation_fraction
 
@@ -492,13 +470,13 @@ def _trainers(model: FlatModel, federation: Federation, device: HostDevice) -> d
     return {"auto": fastest_trainer(model), "loop": LoopTrainer(model)}
 
 
-def _train_request(call: HostCall) -> TrainRequest:
+def _train_request(call: calls.HostCall) -> contracts.TrainRequest:
     """Return the train request of a call."""
     config = call.config
-    return TrainRequest(
+    return contracts.TrainRequest(
         received=_tensor(call.vector),
         training=LocalTraining.from_config(config),
-        algorithm=algorithm_if_configured(call.session.algorithm, config),
+        algorithm=contracts.algorithm_if_configured(call.session.algorithm, config),
         config=config,
         integers={name: torch.from_numpy(np.array(array)) for name, array in call.arrays.items()},
         auxiliary={name: _tensor(vector) for name, vector in call.auxiliary.items()},
@@ -509,12 +487,12 @@ def _train_request(call: HostCall) -> TrainRequest:
     )
 
 
-def _tuning_request(call: HostCall, algorithm: ClientAlgorithm) -> TrainRequest:
+def _tuning_request(call: calls.HostCall, algorithm: contracts.ClientAlgorithm) -> contracts.TrainRequest:
     """Return the request of training before scoring; it is the same for every message that carries the scoring."""
-    return TrainRequest(
+    return contracts.TrainRequest(
         received=_tensor(call.vector),
         training=call.session.training,
-        algorithm=Tuning(algorithm),
+        algorithm=updates.Tuning(algorithm),
         config=call.config,
         seed=int(call.config[SEED_KEY]),
         server_round=0,

@@ -46,35 +46,11 @@ import torch
 from torch import Tensor, nn
 
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.algorithm import (
-    AttackInputs,
-    ClientAlgorithm,
-    ClientResults,
-    ClientScore,
-    ClientState,
-    ClientUpdate,
-    ClientWork,
-    Descent,
-    LocalFacts,
-    LocalRun,
-    TrainRequest,
-    UpdateAttack,
-)
+from fedscout.engine.contracts import algorithm as contracts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import DoubleArray, RowProducts, Samples
 from fedscout.engine.data.federation import Device, EmbeddingSource, Federation, RoundWork, simulated_seconds
-from fedscout.engine.messages import keys
-from fedscout.engine.messages.calls import (
-    NO_SERVER_ROWS,
-    EvaluateResults,
-    HostCall,
-    Part,
-    ReportRequest,
-    RoundSelection,
-    ServerContext,
-    TrainResults,
-    state_bytes,
-)
+from fedscout.engine.messages import calls, keys
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.metrics import Metric, add
 from fedscout.engine.models.flat import FlatModel, new_model
@@ -97,10 +73,10 @@ class GatheredUpdates:
         num_trainable: Number of trainable parameters, which come first in the vector.
     """
 
-    def __init__(self, call: HostCall, max_weight: int, keeps_state: bool, num_trainable: int) -> None:
+    def __init__(self, call: calls.HostCall, max_weight: int, keeps_state: bool, num_trainable: int) -> None:
         algorithm, received = call.session.algorithm, call.vector
         assert received is not None
-        self._results = TrainResults()
+        self._results = calls.TrainResults()
         self._num_trainable = num_trainable
         self._keeps_state = algorithm is not None or keeps_state
         self._tells_rows = call.session.client_table is None
@@ -116,7 +92,7 @@ class GatheredUpdates:
         self._auxiliary: dict[int, Mapping[str, FloatArray]] = {}
         self._pending: list[int] = []
         self._total = np.zeros(len(received), np.int64)
-        self._updates: dict[int, tuple[int, ClientUpdate]] = {}  # without what is large of them
+        self._updates: dict[int, tuple[int, contracts.ClientUpdate]] = {}  # without what is large of them
 
     def failed(self, client: int, error: Exception) -> None:
         """Record a client's failure."""
@@ -130,7 +106,7 @@ class GatheredUpdates:
             if failure is not None:
                 self.failed(work.client, failure)
             else:
-                assert isinstance(update, ClientUpdate)
+                assert isinstance(update, contracts.ClientUpdate)
                 successful.append((work, update))
         if not successful:
             return
@@ -151,7 +127,7 @@ class GatheredUpdates:
         """Return the training rows that a client reports: 1 with a settings table, which they would reveal."""
         return len(work.data) if self._tells_rows else 1
 
-    def _unfit(self, num_rows: int, update: ClientUpdate) -> ValueError | None:
+    def _unfit(self, num_rows: int, update: contracts.ClientUpdate) -> ValueError | None:
         """Return an error if a weight of an update is missing, or outside the range that exact sums have room for."""
         counts = {keys.NUM_CLIENTS_KEY, keys.NUM_EXAMPLES_KEY}
         for name in {self._weighted_by, *self._auxiliary_weighted_by.values()} - counts:
@@ -163,7 +139,7 @@ class GatheredUpdates:
                 return ValueError(f"the weight {name!r} must be in [0, {num_rows}], the client's rows, got {weight}")
         return None
 
-    def _sum(self, done: Sequence[tuple[RowsWork, ClientUpdate]]) -> None:
+    def _sum(self, done: Sequence[tuple[RowsWork, contracts.ClientUpdate]]) -> None:
         """Add models and auxiliary vectors to their exact sums, without clients of which one is out of range."""
         vectors = _stacked([update.vector for _, update in done])
         inside = self._scale.holds(vectors)
@@ -174,7 +150,11 @@ class GatheredUpdates:
         self._results.diverged += [work.client for (work, _), fits in zip(done, inside, strict=True) if not fits]
 
         def add(total: IntArray, scale: ExactScale, rows: FloatArray, weighted_by: str) -> None:
-            weights = np.array([weight_of(weighted_by, self._rows(work), update.sums) for work, update in done])
+            counted = [
+                {**update.sums, keys.NUM_CLIENTS_KEY: 1, keys.NUM_EXAMPLES_KEY: self._rows(work)}
+                for work, update in done
+            ]
+            weights = np.array([counts[weighted_by] for counts in counted])
             scale.add(total, *((rows, weights) if inside.all() else (rows[inside], weights[inside])))
 
         add(self._total, self._scale, vectors, self._weighted_by)
@@ -183,7 +163,7 @@ class GatheredUpdates:
             total = totals.setdefault(name, np.zeros(rows.shape[1], np.int64))
             add(total, self._auxiliary_scales[name], rows, self._auxiliary_weighted_by[name])
 
-    def taken(self, parts: Sequence[Part], large_bytes: int) -> Iterator[Any]:
+    def taken(self, parts: Sequence[calls.Part], large_bytes: int) -> Iterator[Any]:
         """Yield the separately stored objects of clients added since the last call: for each, these parts in order.
 
         Args:
@@ -199,15 +179,15 @@ class GatheredUpdates:
                 else:
                     yield (self._vectors if part == "vectors" else self._auxiliary).pop(client)
 
-    def _large_state(self, client: int, large_bytes: int) -> ClientState | None:
+    def _large_state(self, client: int, large_bytes: int) -> contracts.ClientState | None:
         num_examples, update = self._updates[client]
-        if not self._keeps_state or state_bytes(update.state) < large_bytes:
+        if not self._keeps_state or calls.state_bytes(update.state) < large_bytes:
             return None
         self._results.large.append(client)
         self._updates[client] = num_examples, replace(update, state={})
         return update.state
 
-    def results(self) -> TrainResults:
+    def results(self) -> calls.TrainResults:
         """Return the results in ascending order of the clients, without the objects already taken."""
         results = self._results
         for client in sorted(self._updates):
@@ -240,21 +220,14 @@ def _stacked(rows: Sequence[FloatArray]) -> FloatArray:
     return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
-def weight_of(name: str, num_examples: int, sums: Mapping[str, float]) -> float:
-    """Return a client's weight in a mean: 1, its rows, or a sum that it reports."""
-    if name == keys.NUM_CLIENTS_KEY:
-        return 1
-    return num_examples if name == keys.NUM_EXAMPLES_KEY else sums[name]
-
-
-Attacks = Mapping[int, tuple[UpdateAttack, ...]]
+Attacks = Mapping[int, tuple[contracts.UpdateAttack, ...]]
 """One item per attacker, in order."""
 
 
 def sent_by(
     attacks: Attacks,
     num_trainable: int,
-    asked: TrainRequest,
+    asked: contracts.TrainRequest,
     clients: Sequence[int],
     honest: Callable[[tuple[int, ...]], FloatArray],
 ) -> Callable[[Sequence[Outcome]], Sequence[Outcome]]:
@@ -271,7 +244,9 @@ def sent_by(
     groups = {attack.colluders for client in clients for attack in attacks.get(client, ())}
     known = {group: honest(group)[:, :num_trainable] for group in groups}
 
-    def sent(work: ClientWork, update: ClientUpdate | Exception) -> ClientUpdate | Exception:
+    def sent(
+        work: contracts.ClientWork, update: contracts.ClientUpdate | Exception
+    ) -> contracts.ClientUpdate | Exception:
         own = attacks.get(work.client, ())
         if not own or isinstance(update, Exception):
             return update
@@ -280,7 +255,7 @@ def sent_by(
         try:
             for place, attack in enumerate(own):
                 generator = stream(asked.seed, "attack", asked.server_round, work.client, place)
-                inputs = AttackInputs(received, vector[parameters], known[attack.colluders], generator)
+                inputs = contracts.AttackInputs(received, vector[parameters], known[attack.colluders], generator)
                 with np.errstate(over="ignore", invalid="ignore"):  # what leaves float32's range counts as diverged
                     vector[parameters] = attack(inputs)
         except Exception as error:  # as in training: a client's failure is an answer, not the host's end
@@ -290,7 +265,7 @@ def sent_by(
     return lambda outcomes: [(work, sent(work, update)) for work, update in outcomes]
 
 
-def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:
+def withheld(call: calls.HostCall, layout: ParameterLayout, client: int) -> npt.NDArray[np.bool_] | None:
     """Return a mask of the model values that a client does not send, if a policy wants it so."""
     assigned = None if call.watched is None else call.watched.assigned.get(client)
     if assigned is None or not assigned.withheld:
@@ -301,16 +276,16 @@ def withheld(call: HostCall, layout: ParameterLayout, client: int) -> npt.NDArra
     return layout.elements(lambda slot: slot.name in drawn)
 
 
-def num_withheld(call: HostCall, layout: ParameterLayout, client: int) -> int:
+def num_withheld(call: calls.HostCall, layout: ParameterLayout, client: int) -> int:
     """Return how many model values a client does not send."""
     elements = withheld(call, layout, client)
     return 0 if elements is None else int(elements.sum())
 
 
-def without_withheld(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def without_withheld(call: calls.HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Return the outcomes with withheld tensors replaced by their received values, which the server keeps for them."""
 
-    def sent(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
+    def sent(work: RowsWork, update: contracts.ClientUpdate | Exception) -> Outcome:
         elements = withheld(call, layout, work.client)
         if elements is None or isinstance(update, Exception):
             return work, update
@@ -320,7 +295,7 @@ def without_withheld(call: HostCall, layout: ParameterLayout, outcomes: Sequence
     return [sent(*outcome) for outcome in outcomes]
 
 
-def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def clipped(call: calls.HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Return the outcomes with updates clipped if the call asks for it, and a sum of whether they were below the norm.
 
     The last bits of the norm depend on whether arrays go by the model's names.
@@ -329,7 +304,7 @@ def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]
         return outcomes
     from flwr.supercore.differential_privacy import compute_adaptive_clip_model_update
 
-    def clip(update: ClientUpdate) -> ClientUpdate:
+    def clip(update: contracts.ClientUpdate) -> contracts.ClientUpdate:
         assert call.vector is not None
         trained, received = [update.vector.copy()], [call.vector]
         named = call.session.needs.arrays == "named"
@@ -351,7 +326,7 @@ def clipped(call: HostCall, layout: ParameterLayout, outcomes: Sequence[Outcome]
     return clipped_outcomes
 
 
-def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
+def add_statistics(results: calls.EvaluateResults, unseen: Container[int]) -> None:
     """Sum the clients' metric statistics, and remove them from the clients' scores.
 
     Args:
@@ -360,7 +335,7 @@ def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
     """
     clean = {client: results.clean.get(client, score) for client, score in results.own.items()}
     seen = {client for client in results.own if client not in unseen}
-    parts: Mapping[str, Iterable[ClientScore]] = {
+    parts: Mapping[str, Iterable[contracts.ClientScore]] = {
         "own": [score for client, score in results.own.items() if client in seen],
         "clean": [score for client, score in clean.items() if client in seen],
         "received": results.received.values(),
@@ -376,34 +351,34 @@ def add_statistics(results: EvaluateResults, unseen: Container[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Tuning(ClientAlgorithm):
+class Tuning(contracts.ClientAlgorithm):
     """Trains the models that clients are scored with, instead of those that they send, on any training backend.
 
     Attributes:
         algorithm: The client algorithm whose `tuned` is run.
     """
 
-    algorithm: ClientAlgorithm
+    algorithm: contracts.ClientAlgorithm
 
     @property
     def one_by_one(self) -> bool:  # type: ignore[override]  # that of another
         """Whether clients are trained one after the other."""
         return self.algorithm.one_by_one
 
-    def settings(self, facts: LocalFacts) -> LocalTraining:
+    def settings(self, facts: contracts.LocalFacts) -> LocalTraining:
         """Return the settings of the wrapped algorithm."""
         return self.algorithm.settings(facts)
 
-    def train(self, run: LocalRun) -> ClientResults:
+    def train(self, run: contracts.LocalRun) -> contracts.ClientResults:
         """Return the tuned models as if they were the clients' updates."""
         vectors = self.algorithm.tuned(run)
         nothing = torch.zeros(len(vectors))
-        return ClientResults(Descent(vectors, nothing, nothing), vectors)
+        return contracts.ClientResults(contracts.Descent(vectors, nothing, nothing), vectors)
 
 
 def tuned_scores(
     trainer: Trainer, outcomes: Sequence[Outcome], parts: Mapping[int, Samples], seed: int, metric: Metric | None = None
-) -> dict[int, ClientScore | Exception]:
+) -> dict[int, contracts.ClientScore | Exception]:
     """Score each client with its tuned model; a client whose tuning failed gets the exception.
 
     Args:
@@ -457,7 +432,7 @@ class Embedding:
 
 
 @dataclass(frozen=True)
-class ServerModel(ServerContext):
+class ServerModel(calls.ServerContext):
     """Server context of a host: evaluates models on the server's rows, in the host's own module.
 
     Attributes:
@@ -477,7 +452,9 @@ class ServerModel(ServerContext):
         """
         server = federation.server
         if server is None:
-            raise ValueError(NO_SERVER_ROWS)
+            raise ValueError(
+                "the server must hold rows (federation.server_rows, such as 200 or 0.1), but it holds none"
+            )
         rows = np.arange(server.num_rows)
         labels = np.zeros(server.num_rows, np.int64) if server.labels is None else server.labels
         return cls(
@@ -528,15 +505,15 @@ def products_on(device: torch.device) -> RowProducts:
     return cross_products
 
 
-NOBODY = RoundSelection(observed=ReportRequest())
+NOBODY = calls.RoundSelection(observed=calls.ReportRequest())
 
 
 def round_durations(
-    call: HostCall,
-    asked: TrainRequest,
+    call: calls.HostCall,
+    asked: contracts.TrainRequest,
     layout: ParameterLayout,
     devices: Mapping[int, Device],
-    rows: Callable[[int, HostCall], Samples] | None,
+    rows: Callable[[int, calls.HostCall], Samples] | None,
 ) -> dict[int, float]:
     """Return the simulated seconds of each client of a call, 0 for a client without a device.
 

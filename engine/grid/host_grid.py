@@ -41,20 +41,7 @@ from fedscout.engine.contracts.algorithm import ClientState
 from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.data.client import Arrays
 from fedscout.engine.errors import TrialError
-from fedscout.engine.grid.replies import (
-    Evaluation,
-    Handle,
-    Job,
-    ReceivedScores,
-    TrainReplies,
-    base_config,
-    evaluate_contents,
-    fold_evaluation,
-    grouped,
-    query_contents,
-    read_job,
-    reply_messages,
-)
+from fedscout.engine.grid import replies
 from fedscout.engine.grid.selection import ClientReports, scored_clients
 from fedscout.engine.grid.watchdog import IdlePolls
 from fedscout.engine.messages.calls import FederationFacts, HostCall, ServerWork, Session, TrainResults
@@ -121,7 +108,7 @@ def keep(states: MutableMapping[int, KeptState], answered: Mapping[int, KeptStat
             states.pop(client, None)
 
 
-def bytes_down(job: Job[Any], shared: int) -> int:
+def bytes_down(job: replies.Job[Any], shared: int) -> int:
     """Return the bytes of a job's train messages; `shared` is the number of model values that are sent."""
     auxiliary = sum(vector.size for vector in job.auxiliary.values())
     return len(job.messages) * (shared + auxiliary) * BYTES_A_VALUE
@@ -141,7 +128,7 @@ INPUT_BYTES_TOGETHER = 2**26
 """Bytes of the inputs of one call of server work, which has at least one input."""
 
 
-class HostGrid(Grid, Generic[Handle]):
+class HostGrid(Grid, Generic[replies.Handle]):
     """A Flower grid whose nodes are the clients of one federation.
 
     Args:
@@ -179,12 +166,12 @@ class HostGrid(Grid, Generic[Handle]):
         self.far_clients: dict[int, float] = {}
         self._merge_on_hosts = merge_on_hosts
         self._take_facts(facts, num_hosts)
-        self.scores = ReceivedScores(self.session.seed)
+        self.scores = replies.ReceivedScores(self.session.seed)
         self._personal = self.session.algorithm is not None and self.session.algorithm.personal
         self._states_version = 0
         self._polls = IdlePolls()
         self._message_ids = itertools.count(1)
-        self._jobs: dict[str, Job[Handle]] = {}
+        self._jobs: dict[str, replies.Job[replies.Handle]] = {}
         self._train_failures: dict[str, str] = {}
         self._compute_seconds = 0.0
         self._bytes = {"down": 0, "up": 0}
@@ -201,23 +188,23 @@ class HostGrid(Grid, Generic[Handle]):
         scored = scored_clients(facts, self.session)
         self._scorers = None if scored is None else frozenset(scored.tolist())
         self._node_ids: tuple[int, ...] | None = None  # kept, as a million of them take long to make
-        self._replies = TrainReplies(facts, self.session.needs, self.session.algorithm)
+        self._replies = replies.TrainReplies(facts, self.session.needs, self.session.algorithm)
 
     # -- how hosts are reached ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _start(self, host: int, method: str, call: HostCall) -> Handle:
+    def _start(self, host: int, method: str, call: HostCall) -> replies.Handle:
         """Send one call to one host."""
 
     @abstractmethod
-    def _gather(self, handles: Sequence[Handle], timeout: float | None) -> list[Any] | None:
+    def _gather(self, handles: Sequence[replies.Handle], timeout: float | None) -> list[Any] | None:
         """Return the results of calls, in order, or None if they are not all done within `timeout` seconds.
 
         Raises:
             EngineError: If a host was lost permanently.
         """
 
-    def _give_up(self, handles: Sequence[Handle]) -> None:
+    def _give_up(self, handles: Sequence[replies.Handle]) -> None:
         """Cancel calls whose results are no longer needed, if possible."""
         del handles
 
@@ -266,7 +253,7 @@ class HostGrid(Grid, Generic[Handle]):
         ids = [str(next(self._message_ids)) for _ in messages]
         for message, message_id in zip(messages, ids, strict=True):
             give_id(message, message_id)
-        groups = grouped(messages, self.facts.num_clients, self.facts.unseen)
+        groups = replies.grouped(messages, self.facts.num_clients, self.facts.unseen)
         if trained := [group for message_type, group in groups if message_type == MessageType.TRAIN]:
             self.server_round += self.counts_rounds
             if self.first_trained is None:
@@ -291,7 +278,7 @@ class HostGrid(Grid, Generic[Handle]):
 
     # -- beyond Flower's interface -----------------------------------------------------------------------------------
 
-    def evaluate_all(self, arrays: ArrayRecord, timeout: float | None = None) -> Evaluation:
+    def evaluate_all(self, arrays: ArrayRecord, timeout: float | None = None) -> replies.Evaluation:
         """Score a model on all scoring clients, without messages; this is the trial's own evaluation.
 
         A later evaluation of the same arrays reuses this result, except for a record of several models, where each
@@ -305,17 +292,18 @@ class HostGrid(Grid, Generic[Handle]):
         ((vector, _), *others) = models
         if not others and (known := self.scores.known(vector, self._states_version, self.session.seed)) is not None:
             return known
-        config, handles, version = base_config(self.session, self.server_round), [], self._states_version
+        config, handles, version = replies.base_config(self.session, self.server_round), [], self._states_version
         for model, clients in models:
-            job: Job[Handle] = Job(MessageType.EVALUATE, {}, config, model)
-            self._launch(job, self._scoring_clients_of(clients))
+            job: replies.Job[replies.Handle] = replies.Job(MessageType.EVALUATE, {}, config, model)
+            scorers = clients if self._scorers is None else self._scorers
+            self._launch(job, self._scorers.intersection(clients) if others and self._scorers else scorers)
             handles += job.handles
         results = self._gather(handles, timeout)
         if results is None:
             self._give_up(handles)
             raise TrialError(f"the evaluation did not finish within the remaining {timeout:.1f} s")
         self._count_seconds(results)
-        evaluation = fold_evaluation(results, self.facts.unseen, self.session.metric)
+        evaluation = replies.fold_evaluation(results, self.facts.unseen, self.session.metric)
         return evaluation if others else self.scores.keep(vector, version, evaluation)
 
     def serve(self, work: ServerWork, arrays: Arrays) -> Arrays:
@@ -338,13 +326,13 @@ class HostGrid(Grid, Generic[Handle]):
         call = HostCall(
             clients=(),
             session=self.session,
-            config=base_config(self.session, self.server_round),
+            config=replies.base_config(self.session, self.server_round),
             work=OwnValue.of(work) if is_own(work) else work,
         )
         largest = max((sum(array.nbytes for array in arrays.values()) for arrays in inputs), default=0)
         block_size = max(1, min(-(-len(inputs) // self._num_hosts), INPUT_BYTES_TOGETHER // max(1, largest)))
         hosts = itertools.cycle(range(self._num_hosts))
-        pending: deque[Handle] = deque()
+        pending: deque[replies.Handle] = deque()
         try:
             for start in range(0, len(inputs), block_size):
                 if len(pending) == self._num_hosts:
@@ -356,7 +344,7 @@ class HostGrid(Grid, Generic[Handle]):
         finally:
             self._give_up(pending)
 
-    def _served(self, handle: Handle) -> Sequence[Arrays]:
+    def _served(self, handle: replies.Handle) -> Sequence[Arrays]:
         """Wait for a call of server-side work and return its outputs.
 
         Raises:
@@ -381,7 +369,7 @@ class HostGrid(Grid, Generic[Handle]):
         Raises:
             TrialError: If it exceeds the time limit of a host's part of a round.
         """
-        config, handles = base_config(self.session, self.server_round), []
+        config, handles = replies.base_config(self.session, self.server_round), []
         to_measure = {*self.reports.to_measure()}
         for model, clients in self.models(arrays):
             for host, members in self._measuring({*clients} & to_measure).items():
@@ -450,12 +438,14 @@ class HostGrid(Grid, Generic[Handle]):
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, message_type: str, messages: dict[int, Message]) -> Job[Handle]:
+    def _begin(self, message_type: str, messages: dict[int, Message]) -> replies.Job[replies.Handle]:
         """Start the work of one job, unless its answer is already known."""
         if message_type != MessageType.QUERY:
             content = next(iter(messages.values())).content
             self.unread_entries |= dict.fromkeys(unread_entries(content, self.session.algorithm))
-        job: Job[Handle] = read_job(message_type, messages, self.session, self.server_round, self.facts.layout)
+        job: replies.Job[replies.Handle] = replies.read_job(
+            message_type, messages, self.session, self.server_round, self.facts.layout
+        )
         if job.vector is not None:
             seed = job.config[SEED_KEY]
             if message_type == MessageType.EVALUATE:
@@ -469,7 +459,7 @@ class HostGrid(Grid, Generic[Handle]):
         self._launch(job, messages)
         return job
 
-    def _launch(self, job: Job[Handle], clients: Collection[int]) -> None:
+    def _launch(self, job: replies.Job[replies.Handle], clients: Collection[int]) -> None:
         """Send the calls of a job, one per host."""
         config, trains = job.config, job.message_type == MessageType.TRAIN
         job.states_version = self._states_version
@@ -495,12 +485,6 @@ class HostGrid(Grid, Generic[Handle]):
                 watched=self.reports.request_for(members, measured.get(host, ())) if trains else None,
             )
             job.handles.append(self._start(host, job.message_type, call))
-
-    def _scoring_clients_of(self, clients: Sequence[int]) -> Collection[int]:
-        """Return the clients of a model that score it."""
-        if self._scorers is None:
-            return clients
-        return self._scorers if len(clients) == self.facts.num_clients else self._scorers.intersection(clients)
 
     def _measuring(self, clients: Collection[int]) -> Shards:
         """Return the clients that measure a model without training, by host, and count the bytes of sending it."""
@@ -537,16 +521,16 @@ class HostGrid(Grid, Generic[Handle]):
                 job.handles.clear()  # and with them what was sent, ahead of other jobs' results
                 self._count_seconds(results)
                 job.replies = {reply.metadata.reply_to_message_id: reply for reply in self._reply(job, results)}
-        replies: list[Message] = []
+        received: list[Message] = []
         for message_id in message_ids:
             answered = self._jobs.get(message_id)
             if answered is not None and answered.replies is not None:
                 del self._jobs[message_id]
                 if message_id in answered.replies:
-                    replies.append(answered.replies.pop(message_id))
-        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+                    received.append(answered.replies.pop(message_id))
+        return sorted(received, key=lambda reply: reply.metadata.src_node_id)
 
-    def _reply(self, job: Job[Handle], results: list[Any]) -> list[Message]:
+    def _reply(self, job: replies.Job[replies.Handle], results: list[Any]) -> list[Message]:
         """Process the results of a job and return the replies to its messages."""
         if job.message_type == MessageType.TRAIN:
             assert job.vector is not None
@@ -563,7 +547,7 @@ class HostGrid(Grid, Generic[Handle]):
             if job.scores_received:
                 evaluations = [result.evaluation for result in results if result.evaluation is not None]
                 if evaluations:
-                    scores = fold_evaluation(evaluations, self.facts.unseen, self.session.metric)
+                    scores = replies.fold_evaluation(evaluations, self.facts.unseen, self.session.metric)
                     self.scores.keep(job.vector, job.states_version, scores)
                 else:  # all were lost on the way; whoever asked is told that there are none
                     self.scores.ask(job.vector)
@@ -571,14 +555,14 @@ class HostGrid(Grid, Generic[Handle]):
             for client in sorted(failures):
                 self._train_failures[f"{job.config[ROUND_KEY]}:{client}"] = failures[client]
         elif job.message_type == MessageType.QUERY:
-            contents, failures = query_contents(results)
+            contents, failures = replies.query_contents(results)
         else:
-            evaluation = job.evaluation or fold_evaluation(results)
-            contents, failures = evaluate_contents(job.messages, evaluation, self.session.client_table is None)
-        replies = reply_messages(job, contents, failures)
-        for reply in replies:
+            evaluation = job.evaluation or replies.fold_evaluation(results)
+            contents, failures = replies.evaluate_contents(job.messages, evaluation, self.session.client_table is None)
+        answers = replies.reply_messages(job, contents, failures)
+        for reply in answers:
             give_id(reply, str(next(self._message_ids)))
-        return replies
+        return answers
 
     def _count_durations(self, results: Sequence[TrainResults]) -> None:
         for result in results if self.facts.devices else ():  # who hangs is waited for, whether there is a clock or not

@@ -64,15 +64,7 @@ from fedscout.engine.errors import EngineError, LostStatesError
 from fedscout.engine.grid.host_grid import HostGrid, StateReference, keep
 from fedscout.engine.grid.replies import Job, timed_round
 from fedscout.engine.grid.watchdog import perform_with_timeout
-from fedscout.engine.messages.calls import (
-    LARGE_VECTOR_BYTES,
-    FederationFacts,
-    HostCall,
-    Part,
-    Session,
-    TrainResults,
-    state_bytes,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.exact_mean import Answer, added_to, group_size, with_one_sum
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.runtime.ray import HeadNotes
@@ -93,7 +85,7 @@ class HostActor:
 
         self._host = ClientHost(ray.get(federation[0]), queries, device)
 
-    def facts(self) -> FederationFacts:
+    def facts(self) -> calls.FederationFacts:
         """Return the facts of the federation that the driver needs."""
         return self._host.facts()
 
@@ -102,7 +94,12 @@ class HostActor:
         return self._host.initial_vector(seed)
 
     def perform(
-        self, method: str, call: HostCall, vector: FloatArray | None, owners: Sequence[int] = (), *states: ClientState
+        self,
+        method: str,
+        call: calls.HostCall,
+        vector: FloatArray | None,
+        owners: Sequence[int] = (),
+        *states: ClientState,
     ) -> Any:
         """Perform one call.
 
@@ -121,8 +118,8 @@ class HostActor:
     def train_apart(
         self,
         large_bytes: int,
-        parts: Sequence[Part],
-        call: HostCall,
+        parts: Sequence[calls.Part],
+        call: calls.HostCall,
         vector: FloatArray | None,
         before: Answer | None,
         owners: Sequence[int],
@@ -152,7 +149,7 @@ class HostActor:
         else:  # the watchdog ends this process, or sees the end of the work
             collected: list[Any] = []
 
-            def perform(method: str, part: HostCall) -> Any:
+            def perform(method: str, part: calls.HostCall) -> Any:
                 if method != "train":
                     return self._perform(method, part)
                 objects, results = self._host.train_apart(part, parts, large_bytes)
@@ -165,7 +162,7 @@ class HostActor:
         yield from repeat(None, len(parts) * num_missing)
         yield done if before is None else added_to(before, done)
 
-    def _perform(self, method: str, call: HostCall) -> Any:
+    def _perform(self, method: str, call: calls.HostCall) -> Any:
         return getattr(self._host, method)(call)
 
     def with_one_sum(self, *answers: Answer) -> list[Answer]:
@@ -178,8 +175,8 @@ class HostActor:
 
 
 def _with_attachments(
-    call: HostCall, vector: FloatArray | None, owners: Sequence[int], states: Sequence[ClientState]
-) -> HostCall:
+    call: calls.HostCall, vector: FloatArray | None, owners: Sequence[int], states: Sequence[ClientState]
+) -> calls.HostCall:
     """Return a call completed with the vector and the states that were passed separately."""
     if vector is not None:
         call = replace(call, vector=vector)
@@ -221,7 +218,7 @@ class RayHosts:
     """
 
     actors: tuple[Any, ...]
-    facts: FederationFacts
+    facts: calls.FederationFacts
     federation: Any
     reservation: PlacementGroup | None = None
     num_nodes: int = 1
@@ -311,14 +308,14 @@ def _reserve(num_hosts: int, cpus: float, on_gpus: bool = False) -> PlacementGro
     return reservation
 
 
-def _first_facts(actors: Sequence[Any]) -> FederationFacts:
+def _first_facts(actors: Sequence[Any]) -> calls.FederationFacts:
     """Wait until all hosts respond, and return the facts of the federation."""
     references = [actor.facts.remote() for actor in actors]
     ready, waiting = ray.wait(references, num_returns=len(references), timeout=START_SECONDS)
     if waiting:
         raise EngineError(f"{len(references)} hosts must start within {START_SECONDS:.0f} s, {len(ready)} did")
     try:
-        facts: FederationFacts = ray.get(references[0])
+        facts: calls.FederationFacts = ray.get(references[0])
     except RayError as error:
         raise EngineError(lost_host(error)) from error
     return facts
@@ -350,7 +347,7 @@ class RayCall:
 
     results: Any
     host: int
-    beside: Mapping[Part, Sequence[Any]] = field(default_factory=dict)
+    beside: Mapping[calls.Part, Sequence[Any]] = field(default_factory=dict)
     send: Callable[[], Sequence[Any]] | None = None
     repeats_left: int = RESTARTS
     group: Any = None
@@ -359,7 +356,7 @@ class RayCall:
     _num_finished: int = field(default=0, init=False)
 
     @classmethod
-    def sent(cls, sends: Sequence[Send], host: int, apart: Sequence[Part]) -> RayCall:
+    def sent(cls, sends: Sequence[Send], host: int, apart: Sequence[calls.Part]) -> RayCall:
         """Send a call, or its first part, that is repeated by this class instead of Ray.
 
         Args:
@@ -383,7 +380,7 @@ class RayCall:
             for n, (part, finished) in enumerate(self.beside.items())
         }
 
-    def go_on(self) -> Iterator[TrainResults]:
+    def go_on(self) -> Iterator[calls.TrainResults]:
         """Yield the results of the finished part with references to its states, then send the next part.
 
         Raises:
@@ -441,7 +438,7 @@ class RayCall:
                 part.auxiliary = {name: [vectors[name] for vectors in rows] for name in (rows[0] if rows else ())}
             yield part
 
-    def _refer_to_states(self, several: Sequence[TrainResults]) -> dict[Part, dict[int, Any]]:
+    def _refer_to_states(self, several: Sequence[calls.TrainResults]) -> dict[calls.Part, dict[int, Any]]:
         """Add references to large states to the results; return those to all separately stored objects, by client."""
         finished = [client for part in several for client in part.slots] if self.beside else []
         references = {part: dict(zip(finished, objects, strict=False)) for part, objects in self.beside.items()}
@@ -450,17 +447,17 @@ class RayCall:
         return references
 
 
-def _several(answer: Answer) -> list[TrainResults]:
+def _several(answer: Answer) -> list[calls.TrainResults]:
     return answer if isinstance(answer, list) else [answer]
 
 
 def gathered(
-    calls: Sequence[RayCall], timeout: float | None, note: Callable[[TrainResults], None] = lambda _: None
+    handles: Sequence[RayCall], timeout: float | None, note: Callable[[calls.TrainResults], None] = lambda _: None
 ) -> list[Any] | None:
     """Return the results of calls, in order, or None if they are not all done within `timeout` seconds.
 
     Args:
-        calls: The calls; parts that were not sent yet are sent while waiting.
+        handles: The calls; parts that were not sent yet are sent while waiting.
         timeout: In seconds; None waits without a limit.
         note: Called with the results of each finished part, including its states, before the next part is sent.
 
@@ -472,7 +469,7 @@ def gathered(
     while True:
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            if unfinished := {call.results: call for call in calls if call.further}:
+            if unfinished := {call.results: call for call in handles if call.further}:
                 done, _ = ray.wait([*unfinished], timeout=remaining)
                 for results in done:
                     for part in unfinished[results].go_on():
@@ -480,18 +477,20 @@ def gathered(
                 if not done:
                     return None
                 continue
-            references = [*dict.fromkeys(ref for call in calls for ref in call.references)]  # a group's is fetched once
+            references = [
+                *dict.fromkeys(ref for call in handles for ref in call.references)
+            ]  # a group's is fetched once
             fetched = dict(zip(references, ray.get(references, timeout=remaining), strict=True))
         except GetTimeoutError:
             return None
         except RayError as error:
-            if any(call.group is not None for call in calls):
-                for call in calls:
+            if any(call.group is not None for call in handles):
+                for call in handles:
                     call.group = None
-            elif not sum(call.sent_again() for call in calls):
+            elif not sum(call.sent_again() for call in handles):
                 raise lost(error) from error
         else:
-            return [part for call in calls for part in call.parts(fetched)]
+            return [part for call in handles for part in call.parts(fetched)]
 
 
 def lost(error: RayError) -> EngineError:
@@ -509,7 +508,7 @@ INLINE_TOTAL_BYTES = 2**23
 SUM_BYTES = 8
 """Bytes of a parameter in an exact sum."""
 
-LARGE_STATE_BYTES = LARGE_VECTOR_BYTES
+LARGE_STATE_BYTES = calls.LARGE_VECTOR_BYTES
 """From here on a client's state stays in the object store, an object a client, which is freed when it is replaced."""
 
 STATES_BYTES_TOGETHER = 2**28
@@ -525,7 +524,7 @@ class RayGrid(HostGrid[RayCall]):
         merge_on_hosts: See `HostGrid`.
     """
 
-    def __init__(self, hosts: RayHosts, session: Session | None = None, merge_on_hosts: bool = True) -> None:
+    def __init__(self, hosts: RayHosts, session: calls.Session | None = None, merge_on_hosts: bool = True) -> None:
         super().__init__(hosts.facts, len(hosts.actors), session=session, merge_on_hosts=merge_on_hosts)
         self._hosts = hosts
         self._sent: tuple[FloatArray, Any] | None = None
@@ -557,7 +556,7 @@ class RayGrid(HostGrid[RayCall]):
         for client in [c for c, state in self.client_states.items() if isinstance(state, StateReference)]:
             del self.client_states[client]
 
-    def _start(self, host: int, method: str, call: HostCall) -> RayCall:
+    def _start(self, host: int, method: str, call: calls.HostCall) -> RayCall:
         reference = None
         if call.vector is not None and call.vector.nbytes > min(INLINE_BYTES, INLINE_TOTAL_BYTES // self._num_hosts):
             if self._sent is None or self._sent[0] is not call.vector:
@@ -579,7 +578,7 @@ class RayGrid(HostGrid[RayCall]):
             sends.append(partial(_send, train, arguments))
         return RayCall.sent(sends, host, separate)
 
-    def _in_parts(self, call: HostCall) -> list[HostCall]:
+    def _in_parts(self, call: calls.HostCall) -> list[calls.HostCall]:
         """Split a train call into parts of few enough clients that their states fit into memory together."""
         size = max(1, STATES_BYTES_TOGETHER // (4 * self.facts.layout.size))
         first, *others = (call.clients[start : start + size] for start in range(0, len(call.clients), size))
@@ -587,12 +586,16 @@ class RayGrid(HostGrid[RayCall]):
         rest = (replace(call, clients=some, evaluated=(), call_id=self._call_id(), watched=watched) for some in others)
         return [replace(call, clients=first), *rest]
 
-    def _apart(self, call: HostCall) -> tuple[Part, ...]:
+    def _apart(self, call: calls.HostCall) -> tuple[calls.Part, ...]:
         """Return the kinds of training results that are large and thus stored as one object per client."""
-        sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= LARGE_VECTOR_BYTES
+        sends_large = call.config[REPLY_KEY] != "merged" and 4 * self.facts.layout.size >= calls.LARGE_VECTOR_BYTES
         algorithm = call.session.algorithm
         has_auxiliary = sends_large and algorithm is not None and bool(algorithm.auxiliary)
-        wanted: dict[Part, bool] = {"vectors": sends_large, "auxiliary": has_auxiliary, "states": self._large_states}
+        wanted: dict[calls.Part, bool] = {
+            "vectors": sends_large,
+            "auxiliary": has_auxiliary,
+            "states": self._large_states,
+        }
         return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
     def _launch(self, job: Job[RayCall], clients: Collection[int]) -> None:
@@ -600,13 +603,13 @@ class RayGrid(HostGrid[RayCall]):
         if job.message_type == MessageType.TRAIN and job.merged and self._merge_on_hosts:
             self._add_in_groups(job.handles)
 
-    def _add_in_groups(self, calls: Sequence[RayCall]) -> None:
+    def _add_in_groups(self, handles: Sequence[RayCall]) -> None:
         """Let the first host of each group add up the sums of the group's hosts."""
-        if any(call.further for call in calls):
+        if any(call.further for call in handles):
             return
-        size = group_size(len(calls), self._hosts.num_nodes, SUM_BYTES * self.facts.layout.size)
-        for start in range(0, len(calls) if size > 1 else 0, size):
-            members = calls[start : start + size]
+        size = group_size(len(handles), self._hosts.num_nodes, SUM_BYTES * self.facts.layout.size)
+        for start in range(0, len(handles) if size > 1 else 0, size):
+            members = handles[start : start + size]
             group = self._hosts.actors[members[0].host].with_one_sum.remote(*(call.results for call in members))
             for place, call in enumerate(members):
                 call.group, call.place = group, place
@@ -619,7 +622,7 @@ class RayGrid(HostGrid[RayCall]):
         references = {}
         for client, value in states.items():
             state = value
-            if not isinstance(value, StateReference) and state_bytes(value) >= LARGE_STATE_BYTES:
+            if not isinstance(value, StateReference) and calls.state_bytes(value) >= LARGE_STATE_BYTES:
                 state = self.client_states[client] = StateReference(ray.put(value))
                 self._large_states = True
             if isinstance(state, StateReference):
@@ -666,7 +669,7 @@ def hosts_that_fit(busy_share: float, host_bytes: int, gpu_bytes: int, cpus_each
 
 
 def measured_use(
-    federation: Federation, queries: QueryTable, device: HostDevice, session: Session
+    federation: Federation, queries: QueryTable, device: HostDevice, session: calls.Session
 ) -> tuple[float, int, int]:
     """Train one epoch on one host with a sample of the clients, and return the first arguments of `hosts_that_fit`.
 
@@ -691,7 +694,7 @@ def measured_use(
 
 
 def hosts_on_gpus(
-    federation: Federation, queries: QueryTable, device: HostDevice, session: Session, cpus_each: float
+    federation: Federation, queries: QueryTable, device: HostDevice, session: calls.Session, cpus_each: float
 ) -> int:
     """Return how many hosts should share each GPU of the connected cluster.
 

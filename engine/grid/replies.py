@@ -29,33 +29,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.messages import keys
-from fedscout.engine.messages.calls import (
-    LARGE_VECTOR_BYTES,
-    DoubleArray,
-    EngineNeeds,
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    QueryResults,
-    Session,
-    TrainResults,
-)
-from fedscout.engine.messages.contents import (
-    auxiliary_record,
-    client_of,
-    flat_vector,
-    integer_buffers,
-    one_learning_rate,
-    sent_auxiliary,
-    train_config,
-    view_record,
-)
+from fedscout.engine.messages import calls, contents, keys
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.metrics import Metric, add
 from fedscout.engine.models.layout import ParameterLayout
@@ -89,11 +68,11 @@ class Evaluation:
 
     clients: tuple[int, ...]
     num_examples: IntArray
-    accuracies: DoubleArray
-    losses: DoubleArray
-    metrics: DoubleArray | None = None
+    accuracies: calls.DoubleArray
+    losses: calls.DoubleArray
+    metrics: calls.DoubleArray | None = None
     metric: float | None = None
-    repeats: DoubleArray | None = None
+    repeats: calls.DoubleArray | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
     clean: Evaluation | None = None
     of_received: Evaluation | None = None
@@ -114,7 +93,7 @@ class Evaluation:
         parts = (self.clean, self.of_received, self.of_unseen)
         return any(part is not None and part.is_missing for part in parts)
 
-    def weighted(self, values: DoubleArray) -> float:
+    def weighted(self, values: calls.DoubleArray) -> float:
         """Return the mean of per-client values, weighted by evaluation rows."""
         total = int(self.num_examples.sum())
         return float(np.dot(values, self.num_examples) / total) if total else float("nan")
@@ -134,7 +113,7 @@ class Evaluation:
 
 
 def fold_evaluation(
-    results: Sequence[EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
+    results: Sequence[calls.EvaluateResults], unseen: Container[int] = (), metric: Metric | None = None
 ) -> Evaluation:
     """Merge the evaluation results of hosts, sorted by client.
 
@@ -176,7 +155,7 @@ def _evaluation(scores: Mapping[int, ClientScore], metric: float | None) -> Eval
     ordered = [scores[client] for client in clients]
     counts = np.array([score.num_examples for score in ordered], dtype=np.int64)
 
-    def share(sums: Sequence[float]) -> DoubleArray:
+    def share(sums: Sequence[float]) -> calls.DoubleArray:
         return np.divide(np.array(sums, np.float64), counts, out=np.zeros(len(counts)), where=counts > 0)
 
     repeats = np.array([score.repeats for score in ordered if score.repeats], dtype=np.float64)
@@ -249,7 +228,7 @@ def grouped(
     groups: dict[tuple[str, int, int], dict[int, Message]] = {}
     for message in messages:
         metadata = message.metadata
-        client = client_of(metadata.dst_node_id)
+        client = contents.client_of(metadata.dst_node_id)
         if not 0 <= client < num_clients or client in unseen:
             raise ValueError(f"message to node {metadata.dst_node_id}, which is not in this federation")
         message_type, content, times = metadata.message_type, id(message.content), 0
@@ -259,14 +238,18 @@ def grouped(
     return [(message_type.partition(".")[0], group) for (message_type, *_), group in groups.items()]
 
 
-def base_config(session: Session, server_round: int) -> dict[str, Any]:
+def base_config(session: calls.Session, server_round: int) -> dict[str, Any]:
     """Return the default configuration, which a message's own entries override."""
     needs = session.needs
-    return dict(train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
+    return dict(contents.train_config(session.training, session.seed, server_round, needs.replies, needs.initial_loss))
 
 
 def read_job(
-    message_type: str, messages: Mapping[int, Message], session: Session, server_round: int, layout: ParameterLayout
+    message_type: str,
+    messages: Mapping[int, Message],
+    session: calls.Session,
+    server_round: int,
+    layout: ParameterLayout,
 ) -> Job[Any]:
     """Return the job of messages that share one content.
 
@@ -284,15 +267,15 @@ def read_job(
     if message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
         raise ValueError(f"message type must be train, evaluate or query, got {message_type!r}")
     if message_type == MessageType.TRAIN and session.algorithm is not None and session.algorithm.accepts_auxiliary:
-        job.auxiliary = sent_auxiliary(content)
+        job.auxiliary = contents.sent_auxiliary(content)
         records = [record for name, record in content.array_records.items() if name != keys.AUXILIARY_KEY]
     if len(records) != 1:
         raise ValueError(f"a {message_type} message must hold exactly one ArrayRecord, got {len(records)}")
     job.named = keys.FLAT_KEY not in records[0]
-    job.vector = flat_vector(records[0], layout)
+    job.vector = contents.flat_vector(records[0], layout)
     if message_type == MessageType.TRAIN:
-        job.arrays = integer_buffers(records[0], layout)
-        job.config[keys.RATE_KEY] = one_learning_rate(job.config, session.training.learning_rate)
+        job.arrays = contents.integer_buffers(records[0], layout)
+        job.config[keys.RATE_KEY] = contents.one_learning_rate(job.config, session.training.learning_rate)
         LocalTraining.from_config(job.config)  # refuses here what would break a host
         if keys.CLIPPING_KEY in job.config:
             job.config[keys.REPLY_KEY] = "individual"  # each client clips its own
@@ -320,14 +303,16 @@ class TrainReplies:
         algorithm: The client algorithm; declares the weights of auxiliary vectors.
     """
 
-    def __init__(self, facts: FederationFacts, needs: EngineNeeds, algorithm: ClientAlgorithm | None = None) -> None:
+    def __init__(
+        self, facts: calls.FederationFacts, needs: calls.EngineNeeds, algorithm: ClientAlgorithm | None = None
+    ) -> None:
         self._needs = needs
         self._layout = facts.layout
         self._auxiliary_weighted_by = {} if algorithm is None else algorithm.auxiliary
         self._at_home = None if algorithm is None else algorithm.private_mask(facts.layout)
         self._max_weight = max(1, int(facts.client_rows.sum()))
 
-    def train(self, job: Job[Any], results: Sequence[TrainResults]) -> Contents:
+    def train(self, job: Job[Any], results: Sequence[calls.TrainResults]) -> Contents:
         """Return the reply contents of one job.
 
         Args:
@@ -338,7 +323,9 @@ class TrainReplies:
         answered = [result for result in results if result.clients]
         if not answered:
             return {}, failures
-        counts, means = _count_columns(answered), _mean_columns(answered)
+        counts, means = _count_columns(answered), {"loss": np.concatenate([result.losses for result in answered])}
+        if answered[0].initial_losses:
+            means[keys.TRAIN_LOSS_KEY] = np.concatenate([result.initial_losses for result in answered])
         clients = np.concatenate([result.clients for result in answered])
         order = np.argsort(clients)
         counts, means = ({name: column[order] for name, column in columns.items()} for columns in (counts, means))
@@ -350,20 +337,22 @@ class TrainReplies:
             client: dict(zip(columns, row, strict=True))
             for client, row in zip(clients[order].tolist(), rows, strict=True)
         }
-        contents = {}
+        answers = {}
         for result in answered:
             assert result.vectors is not None
             for row, (client, vector) in enumerate(zip(result.clients, result.vectors, strict=True)):
                 auxiliary = {name: rows[row] for name, rows in result.auxiliary.items()}
                 # A reply that a strategy keeps must not keep the host's whole answer alive, whose part a small one is.
-                own = vector if vector.nbytes >= LARGE_VECTOR_BYTES else vector.copy()
+                own = vector if vector.nbytes >= calls.LARGE_VECTOR_BYTES else vector.copy()
                 metrics = metrics_of[client]
                 if self._needs.durations:
                     metrics[keys.SIMULATED_SECONDS_KEY] = result.durations.get(client, 0.0)
-                contents[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
-        return contents, failures
+                answers[client] = self._content(job, own, metrics, metrics[keys.NUM_STEPS_KEY], auxiliary)
+        return answers, failures
 
-    def _merged(self, job: Job[Any], results: Sequence[TrainResults], counts: Columns, means: Columns) -> RecordDict:
+    def _merged(
+        self, job: Job[Any], results: Sequence[calls.TrainResults], counts: Columns, means: Columns
+    ) -> RecordDict:
         """Return the one reply for all clients: means, and sums of counts.
 
         A weight that the client algorithm reports applies to models only; metrics are then weighted by examples.
@@ -383,13 +372,17 @@ class TrainReplies:
         arrays = {keys.FLAT_KEY: vector}
         if job.named:
             arrays = self._layout.split(vector, self._layout.integers_after(job.arrays, num_steps))
-        content = RecordDict({keys.ARRAYS_KEY: view_record(arrays), keys.METRICS_KEY: MetricRecord(dict(metrics))})
+        content = RecordDict(
+            {keys.ARRAYS_KEY: contents.view_record(arrays), keys.METRICS_KEY: MetricRecord(dict(metrics))}
+        )
         if auxiliary:
-            content[keys.AUXILIARY_KEY] = auxiliary_record(auxiliary)
+            content[keys.AUXILIARY_KEY] = ConfigRecord(
+                {name: np.ascontiguousarray(rows).tobytes() for name, rows in auxiliary.items()}
+            )
         return content
 
     def _exact_means(
-        self, job: Job[Any], results: Sequence[TrainResults], counts: Columns
+        self, job: Job[Any], results: Sequence[calls.TrainResults], counts: Columns
     ) -> tuple[FloatArray, dict[str, FloatArray]]:
         """Return the exact means of models and auxiliary vectors; the model is NaN throughout if a client diverged."""
         assert job.vector is not None
@@ -431,7 +424,7 @@ class TrainReplies:
         return (np.full_like(vector, np.nan) if diverged else vector), means
 
 
-def _count_columns(results: Sequence[TrainResults]) -> Columns:
+def _count_columns(results: Sequence[calls.TrainResults]) -> Columns:
     """Return the additive counts by name, one element per client, in the order of the results."""
     return {
         keys.NUM_EXAMPLES_KEY: np.concatenate([result.num_examples for result in results]),
@@ -441,17 +434,9 @@ def _count_columns(results: Sequence[TrainResults]) -> Columns:
     }
 
 
-def _mean_columns(results: Sequence[TrainResults]) -> Columns:
-    """Return the means over each client's rows by name, likewise."""
-    means = {"loss": np.concatenate([result.losses for result in results])}
-    if results[0].initial_losses:
-        means[keys.TRAIN_LOSS_KEY] = np.concatenate([result.initial_losses for result in results])
-    return means
-
-
 def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
     """Return the evaluation replies of the requested clients; each counts as one row if rows are not disclosed."""
-    contents = {}
+    answers = {}
     for index, client in enumerate(evaluation.clients):
         if client in asked:
             metrics: Metrics = {
@@ -460,30 +445,30 @@ def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows:
                 "accuracy": float(evaluation.accuracies[index]),
                 "loss": float(evaluation.losses[index]),
             }
-            contents[client] = RecordDict({keys.METRICS_KEY: MetricRecord(dict(metrics))})
-    return contents, dict(evaluation.failures)
+            answers[client] = RecordDict({keys.METRICS_KEY: MetricRecord(dict(metrics))})
+    return answers, dict(evaluation.failures)
 
 
-def query_contents(results: Sequence[QueryResults]) -> Contents:
+def query_contents(results: Sequence[calls.QueryResults]) -> Contents:
     """Return the query replies; arrays keep their dtypes."""
-    contents = {}
+    answers = {}
     for result in results:
         for client, count, arrays in zip(result.clients, result.num_examples, result.arrays, strict=True):
-            record = view_record({name: np.asarray(value) for name, value in arrays.items()})
+            record = contents.view_record({name: np.asarray(value) for name, value in arrays.items()})
             metrics = MetricRecord({keys.NUM_EXAMPLES_KEY: count})
-            contents[client] = RecordDict({keys.ARRAYS_KEY: record, keys.METRICS_KEY: metrics})
-    return contents, {client: reason for result in results for client, reason in result.failures.items()}
+            answers[client] = RecordDict({keys.ARRAYS_KEY: record, keys.METRICS_KEY: metrics})
+    return answers, {client: reason for result in results for client, reason in result.failures.items()}
 
 
-def reply_messages(job: Job[Any], contents: Mapping[int, RecordDict], failures: Mapping[int, str]) -> list[Message]:
+def reply_messages(job: Job[Any], answers: Mapping[int, RecordDict], failures: Mapping[int, str]) -> list[Message]:
     """Return the replies to a job's messages, from clients that answered and from those that failed.
 
     Args:
         job: The job.
-        contents: Reply contents by client.
+        answers: Contents of the replies by client.
         failures: Reasons of failures by client.
     """
-    replies = [Message(content, reply_to=job.messages[client]) for client, content in contents.items()]
+    replies = [Message(content, reply_to=job.messages[client]) for client, content in answers.items()]
     return replies + [
         Message(Error(CLIENT_FAILED, reason), reply_to=job.messages[client])
         for client, reason in failures.items()
@@ -537,7 +522,9 @@ def _same(one: FloatArray, other: FloatArray) -> bool:
     return one is other or bool(np.array_equal(one, other))
 
 
-def timed_round(host: ClientHost, session: Session, clients: Sequence[int], local_epochs: int = 1) -> TrainResults:
+def timed_round(
+    host: ClientHost, session: calls.Session, clients: Sequence[int], local_epochs: int = 1
+) -> calls.TrainResults:
     """Let clients score the initial model and train, on one host, to estimate the duration of rounds.
 
     Args:
@@ -548,4 +535,4 @@ def timed_round(host: ClientHost, session: Session, clients: Sequence[int], loca
     """
     shorter = replace(session, training=session.training.model_copy(update={"local_epochs": local_epochs}))
     config, vector = base_config(shorter, server_round=1), host.initial_vector(session.seed)
-    return host.train(HostCall(tuple(clients), shorter, config, vector, evaluated=tuple(clients)))
+    return host.train(calls.HostCall(tuple(clients), shorter, config, vector, evaluated=tuple(clients)))

@@ -38,16 +38,7 @@ from flwr.serverapp import Grid
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.data.federation import Device, RoundWork, num_part_rows
-from fedscout.engine.messages.calls import (
-    DoubleArray,
-    FederationFacts,
-    Losses,
-    RoundReport,
-    RoundSelection,
-    SelectionPolicy,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import client_of
 from fedscout.engine.messages.keys import client_bytes_down, client_bytes_up
 from fedscout.engine.seeds import stream
@@ -61,8 +52,8 @@ class ClientReports:
     """
 
     def __init__(self) -> None:
-        self.watched: RoundSelection | None = None
-        self._results: list[TrainResults] = []
+        self.watched: calls.RoundSelection | None = None
+        self._results: list[calls.TrainResults] = []
 
     def to_measure(self) -> tuple[int, ...]:
         """Return the clients that measure without training, once per round; later calls return none."""
@@ -71,20 +62,20 @@ class ClientReports:
         measured, self.watched = self.watched.measured, replace(self.watched, measured=())
         return measured
 
-    def request_for(self, trained: Iterable[int], measured: tuple[int, ...]) -> RoundSelection | None:
+    def request_for(self, trained: Iterable[int], measured: tuple[int, ...]) -> calls.RoundSelection | None:
         """Return the policy's requests for a call's clients; None without a policy."""
         if self.watched is None:
             return None
         assigned = self.watched.assigned
         return replace(self.watched, measured=measured, assigned={c: assigned[c] for c in trained if c in assigned})
 
-    def add(self, results: Iterable[TrainResults]) -> None:
+    def add(self, results: Iterable[calls.TrainResults]) -> None:
         """Store the results of hosts, without the models; nothing is stored without a policy."""
         if self.watched is None:
             return
         self._results += [replace(result, vectors=None, total=None, auxiliary={}, states={}) for result in results]
 
-    def take(self, server_round: int, seconds: Mapping[int, float], round_seconds: float) -> RoundReport:
+    def take(self, server_round: int, seconds: Mapping[int, float], round_seconds: float) -> calls.RoundReport:
         """Return the report of the round, and reset the state.
 
         Args:
@@ -110,7 +101,7 @@ class ClientReports:
         clients = sorted({*trained, *training, *validation})
         num_measured = {client: score.num_examples for client, score in training.items()}
         rows = [trained.get(client, (num_measured.get(client, 0), 0, np.nan)) for client in clients]
-        return RoundReport(
+        return calls.RoundReport(
             server_round=server_round,
             clients=np.array(clients, np.int64),
             trained=np.array([client in trained for client in clients], np.bool_),
@@ -126,22 +117,26 @@ class ClientReports:
         )
 
 
-def _losses(clients: Sequence[int], scores: Mapping[int, ClientScore]) -> Losses:
+def _losses(clients: Sequence[int], scores: Mapping[int, ClientScore]) -> calls.Losses:
     """Return the columns of the clients' means."""
     means = np.full((4, len(clients)), np.nan)
     for place, client in enumerate(clients):
         sums = None if client not in scores else scores[client].statistics
         if sums is not None:
             means[:, place] = sums / scores[client].num_examples
-    return Losses(*means)
+    return calls.Losses(*means)
 
 
 Seconds = Callable[[Device, RoundWork], float]
 
 
 def client_seconds(
-    facts: FederationFacts, session: Session, of_device: Seconds, shortest: bool = False, sends_all: bool = True
-) -> DoubleArray:
+    facts: calls.FederationFacts,
+    session: calls.Session,
+    of_device: Seconds,
+    shortest: bool = False,
+    sends_all: bool = True,
+) -> calls.DoubleArray:
     """Return the duration of each client's round, shape `(num_clients,)`; 0 for clients without a device.
 
     Args:
@@ -168,17 +163,19 @@ def client_seconds(
     return durations
 
 
-def expected_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
+def expected_seconds(facts: calls.FederationFacts, session: calls.Session) -> calls.DoubleArray:
     """Return the expected duration of each client's round, shape `(num_clients,)`; 0 for clients without a device."""
     return client_seconds(facts, session, Device.expected_seconds)
 
 
-def least_seconds(facts: FederationFacts, session: Session) -> DoubleArray:
+def least_seconds(facts: calls.FederationFacts, session: calls.Session) -> calls.DoubleArray:
     """Return the duration of each client's round without its random part, shape `(num_clients,)`."""
     return client_seconds(facts, session, Device.least_seconds)
 
 
-def able_clients(facts: FederationFacts, session: Session, policy: SelectionPolicy) -> npt.NDArray[np.bool_]:
+def able_clients(
+    facts: calls.FederationFacts, session: calls.Session, policy: calls.SelectionPolicy
+) -> npt.NDArray[np.bool_]:
     """Return which clients a policy may choose, shape `(num_clients,)`.
 
     Clients with too few training rows abstain, and those whose shortest round ends after the deadline are always late.
@@ -190,7 +187,7 @@ def able_clients(facts: FederationFacts, session: Session, policy: SelectionPoli
     able = np.asarray(rows >= facts.least_training_rows)
     able[[*facts.unseen]] = False
     if session.deadline_seconds is not None:
-        sends_all = type(policy).assign is SelectionPolicy.assign
+        sends_all = type(policy).assign is calls.SelectionPolicy.assign
         shortest = client_seconds(facts, session, Device.least_seconds, shortest=True, sends_all=sends_all)
         able &= shortest <= session.deadline_seconds
     return able
@@ -228,7 +225,7 @@ def train_all_shown(strategy: Any) -> None:
         strategy = getattr(strategy, "strategy", None)
 
 
-def scored_clients(facts: FederationFacts, session: Session) -> IntArray | None:
+def scored_clients(facts: calls.FederationFacts, session: calls.Session) -> IntArray | None:
     """Return the clients that score models, ascending; None if all do.
 
     Unseen clients, which join after the training, are drawn separately, as many as of the others if there are enough.

@@ -217,9 +217,6 @@ class Session:
         self.__dict__.update({**state, "algorithm": loaded})
 
 
-NO_SERVER_ROWS = "the server must hold rows (federation.server_rows, such as 200 or 0.1), but it holds none"
-
-
 @dataclass(frozen=True)
 class ServerContext(ABC):
     """Model, rows and random numbers that server-side work may use.

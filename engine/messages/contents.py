@@ -272,11 +272,6 @@ def sent_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
     return auxiliary
 
 
-def auxiliary_record(auxiliary: Mapping[str, FloatArray]) -> ConfigRecord:
-    """Return the auxiliary record of a train reply."""
-    return ConfigRecord({name: np.ascontiguousarray(vector).tobytes() for name, vector in auxiliary.items()})
-
-
 def replied_auxiliary(content: RecordDict) -> dict[str, FloatArray]:
     """Return the auxiliary vectors of a train reply."""
     record = content.get(keys.AUXILIARY_KEY)

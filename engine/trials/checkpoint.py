@@ -44,21 +44,8 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib.format import read_array, write_array
 
+from fedscout.engine.messages import values as documents
 from fedscout.engine.messages.contents import ViewArray
-from fedscout.engine.messages.values import (
-    SCALARS,
-    Arrays,
-    Document,
-    Form,
-    NotPlainError,
-    ValueReader,
-    ValueWriter,
-    field_names,
-    form_of,
-    name_of,
-    not_plain_error,
-    place_in,
-)
 from fedscout.engine.runtime.files import remove_file, write_atomically
 
 
@@ -100,23 +87,27 @@ def _make_tensor(array: npt.NDArray[Any], requires_grad: bool, is_parameter: boo
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
-FORMS: Mapping[str, Form] = {
-    name_of(tuple): Form(list, lambda *items: items),
-    name_of(frozenset): Form(list, lambda *items: frozenset(items)),
-    name_of(bytes): Form(lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()),
-    name_of(PosixPath): Form(lambda path: [str(path)], Path),
-    name_of(ViewArray): Form(lambda array: [array.view], ViewArray),
-    name_of(Array): Form(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
-    name_of(random.Random): Form(lambda generator: [generator.getstate()], _make_random),
-    name_of(np.random.RandomState): Form(lambda generator: [generator.get_state(legacy=False)], _make_random_state),
-    name_of(np.random.Generator): Form(_generator_parts, _make_generator),
-    "torch.Tensor": Form(_tensor_parts, _make_tensor),
-    "torch.nn.parameter.Parameter": Form(_tensor_parts, partial(_make_tensor, is_parameter=True)),
+FORMS: Mapping[str, documents.Form] = {
+    documents.name_of(tuple): documents.Form(list, lambda *items: items),
+    documents.name_of(frozenset): documents.Form(list, lambda *items: frozenset(items)),
+    documents.name_of(bytes): documents.Form(
+        lambda value: [np.frombuffer(value, np.uint8)], lambda array: array.tobytes()
+    ),
+    documents.name_of(PosixPath): documents.Form(lambda path: [str(path)], Path),
+    documents.name_of(ViewArray): documents.Form(lambda array: [array.view], ViewArray),
+    documents.name_of(Array): documents.Form(lambda array: [array.dtype, array.shape, array.stype, array.data], Array),
+    documents.name_of(random.Random): documents.Form(lambda generator: [generator.getstate()], _make_random),
+    documents.name_of(np.random.RandomState): documents.Form(
+        lambda generator: [generator.get_state(legacy=False)], _make_random_state
+    ),
+    documents.name_of(np.random.Generator): documents.Form(_generator_parts, _make_generator),
+    "torch.Tensor": documents.Form(_tensor_parts, _make_tensor),
+    "torch.nn.parameter.Parameter": documents.Form(_tensor_parts, partial(_make_tensor, is_parameter=True)),
 }
 """Forms of values that are built at once."""
 
 FILLED: Mapping[str, Callable[[], Any]] = {
-    name_of(kind): kind
+    documents.name_of(kind): kind
     for kind in (list, set, dict, OrderedDict, Counter, ArrayRecord, MetricRecord, ConfigRecord, RecordDict)
 }
 """Forms of containers that are built empty and then filled, so they may contain themselves."""
@@ -139,12 +130,12 @@ class PlainState:
 
     def __init__(self, fresh: Any, values: Sequence[type] = ()) -> None:
         self._fresh = fresh
-        self._forms = {**FORMS, **{name_of(kind): form_of(kind) for kind in values}}
+        self._forms = {**FORMS, **{documents.name_of(kind): documents.form_of(kind) for kind in values}}
         self._anchors = _anchors(fresh)
         self._form = _form_digest(self._anchors, values)
         self.told = False
 
-    def encode(self, state: Any) -> tuple[Document, Arrays]:
+    def encode(self, state: Any) -> tuple[documents.Document, documents.Arrays]:
         """Return the JSON document and the arrays of an object's state.
 
         Args:
@@ -156,7 +147,7 @@ class PlainState:
         writer = _Writer(self._forms, self._anchors)
         return {"form": self._form, "state": writer.document(_state_of(state, ""))}, writer.arrays
 
-    def restore(self, document: Document, arrays: Arrays) -> None:
+    def restore(self, document: documents.Document, arrays: documents.Arrays) -> None:
         """Restore a state into the fresh object, which stays unchanged unless the whole state can be read.
 
         Raises:
@@ -179,7 +170,7 @@ def _anchors(fresh: Any) -> dict[str, Any]:
     seen: dict[int, Any] = {}  # holds the things, so that no other gets their id
 
     def visit(value: Any, path: str) -> None:
-        if type(value) in (*SCALARS, bytes, np.ndarray):
+        if type(value) in (*documents.SCALARS, bytes, np.ndarray):
             return
         anchors[path] = value
         if id(value) in seen:
@@ -199,17 +190,19 @@ def _anchors(fresh: Any) -> dict[str, Any]:
 def _form_digest(anchors: Mapping[str, Any], values: Sequence[type]) -> str:
     """Return the SHA-256 of the classes and attributes at each place, and of the fields of `values`."""
     with_state = [(path, value) for path, value in anchors.items() if not _is_fixed(value)]
-    attributes = [(path, name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state]
-    fields_by_class = [(name_of(kind), field_names(kind)) for kind in values]
+    attributes = [
+        (path, documents.name_of(type(value)), sorted(getattr(value, "__dict__", ()))) for path, value in with_state
+    ]
+    fields_by_class = [(documents.name_of(kind), documents.field_names(kind)) for kind in values]
     return hashlib.sha256(json.dumps([sorted(attributes), fields_by_class]).encode()).hexdigest()
 
 
 def _items(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the places and items of a container; items of a set have no place."""
     if isinstance(value, dict):
-        return [(place_in(path, key), item) for key, item in value.items()]
+        return [(documents.place_in(path, key), item) for key, item in value.items()]
     if isinstance(value, list | tuple | deque):
-        return [(place_in(path, index), item) for index, item in enumerate(value)]
+        return [(documents.place_in(path, index), item) for index, item in enumerate(value)]
     return []
 
 
@@ -229,10 +222,10 @@ def _state_of(value: Any, path: str) -> Any:
         try:
             make, arguments, state, *items = value.__reduce_ex__(2)
         except TypeError as error:  # a file, a lock, a thread
-            raise not_plain_error(value, path) from error
+            raise documents.not_plain_error(value, path) from error
         if make is vars(copyreg)["__newobj__"] and len(arguments) == 1 and items == [None, None]:
             return state
-    raise not_plain_error(value, path)
+    raise documents.not_plain_error(value, path)
 
 
 def _set_state(fresh: Any, state: Any) -> None:
@@ -248,7 +241,7 @@ def _set_state(fresh: Any, state: Any) -> None:
         object.__setattr__(fresh, name, value)
 
 
-class _Writer(ValueWriter):
+class _Writer(documents.ValueWriter):
     """Encodes one state, with references to what was encoded before.
 
     Args:
@@ -256,25 +249,29 @@ class _Writer(ValueWriter):
         anchors: The objects in the fresh object, by place.
     """
 
-    def __init__(self, forms: Mapping[str, Form], anchors: Mapping[str, Any]) -> None:
+    def __init__(self, forms: Mapping[str, documents.Form], anchors: Mapping[str, Any]) -> None:
         super().__init__(forms)
         self._anchors = anchors
         self._seen: dict[int, tuple[int, Any]] = {}  # holds the things, so that no other gets their id
 
-    def document(self, value: Any, path: str = "") -> Document:
+    def document(self, value: Any, path: str = "") -> documents.Document:
         """Return the document of the value at a place."""
         if id(value) in self._seen:
             return ["same", self._seen[id(value)][0]]
-        name = name_of(type(value))
+        name = documents.name_of(type(value))
         refills = type(value) in _REFILLED_IN_PLACE and type(self._anchors.get(path)) is type(value)
         if refills or name in FILLED:
             self._register(value)
             if not hasattr(value, "items"):
-                content: Any = [self.document(item, place_in(path, index)) for index, item in enumerate(value)]
+                content: Any = [
+                    self.document(item, documents.place_in(path, index)) for index, item in enumerate(value)
+                ]
             elif all(type(key) is str for key in value):
-                content = {key: self.document(item, place_in(path, key)) for key, item in value.items()}
+                content = {key: self.document(item, documents.place_in(path, key)) for key, item in value.items()}
             else:
-                content = [[self.document(k, path), self.document(v, place_in(path, k))] for k, v in value.items()]
+                content = [
+                    [self.document(k, path), self.document(v, documents.place_in(path, k))] for k, v in value.items()
+                ]
             plain = type(value) is dict and isinstance(content, dict)
             return content if plain else ["refilled" if refills else "filled", name, content]
         document = super().document(value, path)
@@ -282,12 +279,12 @@ class _Writer(ValueWriter):
             self._register(value)
         return document
 
-    def _other(self, value: Any, path: str) -> Document:
+    def _other(self, value: Any, path: str) -> documents.Document:
         anchor: Any = self._anchors.get(path)
         if isinstance(value, enum.Enum) and type(anchor) is type(value):
             return ["member", value.name]
         if anchor is not value:
-            raise not_plain_error(value, path)
+            raise documents.not_plain_error(value, path)
         of_anchor = isinstance(value, MethodType) and any(value.__self__ is each for each in self._anchors.values())
         if of_anchor or _is_fixed(value):
             return ["kept"]
@@ -299,7 +296,7 @@ class _Writer(ValueWriter):
         self._seen[id(value)] = (len(self._seen), value)
 
 
-class _Reader(ValueReader):
+class _Reader(documents.ValueReader):
     """Decodes one state; objects are numbered in the same order as by the writer.
 
     Args:
@@ -311,13 +308,15 @@ class _Reader(ValueReader):
         updates: Pending changes to objects of the fresh object.
     """
 
-    def __init__(self, forms: Mapping[str, Form], arrays: Arrays, anchors: Mapping[str, Any]) -> None:
+    def __init__(
+        self, forms: Mapping[str, documents.Form], arrays: documents.Arrays, anchors: Mapping[str, Any]
+    ) -> None:
         super().__init__(forms, arrays)
         self._anchors = anchors
         self._seen: list[Any] = []
         self.updates: list[Callable[[], None]] = []
 
-    def value(self, document: Document, path: str = "") -> Any:  # noqa: PLR0911 - one case a line
+    def value(self, document: documents.Document, path: str = "") -> Any:  # noqa: PLR0911 - one case a line
         """Return the value of the document at a place."""
         match document:
             case dict():
@@ -344,15 +343,15 @@ class _Reader(ValueReader):
                 return anchor
         return super().value(document, path)
 
-    def _fill(self, empty: Any, content: Document, path: str) -> Any:
+    def _fill(self, empty: Any, content: documents.Document, path: str) -> Any:
         if hasattr(empty, "items"):
             for key_document, item in content.items() if isinstance(content, dict) else content:
                 key = self.value(key_document, path)
-                empty[key] = self.value(item, place_in(path, key))
+                empty[key] = self.value(item, documents.place_in(path, key))
         else:
             add = empty.add if isinstance(empty, set) else empty.append
             for index, item in enumerate(content):
-                add(self.value(item, place_in(path, index)))
+                add(self.value(item, documents.place_in(path, index)))
         return empty
 
     def _registered(self, value: Any) -> Any:
@@ -398,7 +397,7 @@ class CheckpointStore:
             return
         try:
             write_atomically(path, partial(_write, *plain.encode(state)))
-        except NotPlainError as error:
+        except documents.NotPlainError as error:
             if not plain.told:
                 logger.warning("trial %s continues without a checkpoint: %s", key[:12], error)
             plain.told = True
@@ -431,7 +430,7 @@ class CheckpointStore:
             logger.warning("checkpoint %s can't be removed: %s", path, error.strerror)
 
 
-def read_checkpoint(path: Path) -> tuple[Document, Arrays]:
+def read_checkpoint(path: Path) -> tuple[documents.Document, documents.Arrays]:
     """Return the document and the arrays of a file.
 
     Raises:
@@ -451,7 +450,7 @@ def read_checkpoint(path: Path) -> tuple[Document, Arrays]:
     return json.loads(arrays.pop(0).tobytes()), arrays
 
 
-def _write(document: Document, arrays: Arrays, path: Path) -> None:
+def _write(document: documents.Document, arrays: documents.Arrays, path: Path) -> None:
     with path.open("w+b") as file:
         file.write(bytes(DIGEST_BYTES))
         for array in (np.frombuffer(json.dumps(document).encode(), np.uint8), *arrays):

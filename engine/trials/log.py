@@ -33,14 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedscout.engine.errors import EngineError, LogError, first_line
-from fedscout.engine.runtime.files import (
-    check_same_folder,
-    folder_identity,
-    move_file,
-    not_written,
-    remove_file,
-    write_atomically,
-)
+from fedscout.engine.runtime import files
 from fedscout.engine.trials.record import JSON_COLUMNS, SCHEMA, Trial, flat, stored_column
 
 if TYPE_CHECKING:
@@ -224,7 +217,7 @@ class TrialLog:
     def __init__(self, out: Path) -> None:
         self.folder = out / "trials"
         self._quarantine = out / "quarantine"
-        self._identity = folder_identity(out)
+        self._identity = files.folder_identity(out)
         self._num_files: int | None = None
 
     def append(self, record: Trial) -> Path:
@@ -253,7 +246,7 @@ class TrialLog:
         Raises:
             EngineError: If it can't be written, for example because the disk is full or the study's folder is gone.
         """
-        check_same_folder(self.folder.parent, self._identity)
+        files.check_same_folder(self.folder.parent, self._identity)
         table = pa.Table.from_pylist([record.row()], schema=SCHEMA)
         path = self.folder / _file_name(record.trial, record.key)
 
@@ -263,9 +256,9 @@ class TrialLog:
                 writer.add_key_value_metadata({_DIGEST_KEY: _digest(table)})
 
         try:
-            write_atomically(path, write)
+            files.write_atomically(path, write)
         except OSError as error:
-            raise EngineError(not_written(path, error)) from error
+            raise EngineError(files.not_written(path, error)) from error
         return path
 
     def _merge_into_part(self) -> None:
@@ -280,11 +273,11 @@ class TrialLog:
         path = self.folder / f"{_PART}{max(numbers, default=-1) + 1:05d}.parquet"
         try:
             layout = {**_LAYOUT, "write_page_checksum": True}
-            write_atomically(path, lambda temporary: pq.write_table(joined, temporary, **layout))
+            files.write_atomically(path, lambda temporary: pq.write_table(joined, temporary, **layout))
             for single, _ in readable:
-                remove_file(single)
+                files.remove_file(single)
         except OSError as error:
-            raise EngineError(not_written(path, error)) from error
+            raise EngineError(files.not_written(path, error)) from error
 
     def read_one(self, path: Path) -> Trial | None:
         """Return the trial of one file, or None after quarantining a file that holds no trial.
@@ -331,7 +324,7 @@ class TrialLog:
             target = self._quarantine / f"{path.name}.{number}"
         try:
             self._quarantine.mkdir(parents=True, exist_ok=True)
-            move_file(path, target)
+            files.move_file(path, target)
         except OSError as error:
-            raise EngineError(f"{path} {fault} ({reason}), and {not_written(target, error)}") from error
+            raise EngineError(f"{path} {fault} ({reason}), and {files.not_written(target, error)}") from error
         logger.warning("%s %s and was moved to %s (%s)", path, fault, target, reason)

@@ -39,16 +39,7 @@ from fedscout.engine.errors import TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import Evaluation
 from fedscout.engine.grid.selection import ChosenNodes, able_clients, expected_seconds, train_all_shown
-from fedscout.engine.messages.calls import (
-    Assignment,
-    ClientTable,
-    Cohort,
-    FederationFacts,
-    RoundSelection,
-    SelectionChoice,
-    SelectionPolicy,
-    Session,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import FIRST_NODE_ID, holds_several, read_array, train_config, view_record
 from fedscout.engine.messages.keys import FLAT_KEY, GROUP_KEY, ROUND_KEY, SEED_KEY
 from fedscout.engine.models.layout import ParameterLayout
@@ -94,7 +85,7 @@ class TrialState:
     seconds: dict[str, float] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
     unscored: tuple[int, float] | None = None
-    policy: SelectionPolicy | None = None
+    policy: calls.SelectionPolicy | None = None
     trained_rounds: dict[int, int] = field(default_factory=dict)
     far_clients: dict[int, float] = field(default_factory=dict)
     num_choosable: int = 0
@@ -130,10 +121,10 @@ class TrialState:
         return self.sent_bytes[way] / self.server_round if self.sent_bytes and self.server_round else None
 
 
-def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> Cohort:
+def cohort_of(settings: TrialSettings, grid: HostGrid[Any]) -> calls.Cohort:
     """Return the facts for building the strategy; a shortened training has those of the full one."""
     training, facts = settings.session.training, grid.facts
-    return Cohort(
+    return calls.Cohort(
         facts.num_seen,
         settings.num_sampled,
         training.learning_rate,
@@ -231,12 +222,11 @@ class TrialScores:
         session: Defines the measures and the part of the clients' rows.
     """
 
-    def __init__(self, grid: HostGrid[Any], state: TrialState, clock: TrialClock, session: Session) -> None:
+    def __init__(self, grid: HostGrid[Any], state: TrialState, clock: TrialClock, session: calls.Session) -> None:
         self._grid = grid
         self._state = state
         self._clock = clock
         self._session = session
-        self._part = session.evaluate_on
 
     def ask_with_training(self, arrays: ArrayRecord) -> None:
         """Let the next train messages also score the model, if it is unscored.
@@ -302,9 +292,9 @@ class TrialScores:
             client, reason = next(iter(evaluation.failures.items()))
             raise TrialError(f"round {server_round}: client {client} could not be evaluated: {reason}")
         if not evaluation.num_examples.sum():
-            raise TrialError(f"no client has rows to evaluate on ({self._part})")
+            raise TrialError(f"no client has rows to evaluate on ({self._session.evaluate_on})")
         if evaluation.of_unseen is not None and not evaluation.of_unseen.num_examples.sum():
-            raise TrialError(f"no unseen client has rows to evaluate on ({self._part})")
+            raise TrialError(f"no unseen client has rows to evaluate on ({self._session.evaluate_on})")
         measured = {**self._measured(evaluation), "train_loss": train_loss}
         for measure, value in measured.items():
             self._state.rounds.setdefault(measure, []).append(value)
@@ -333,7 +323,8 @@ class TrialScores:
             known |= {f"{view}worst_clients": evaluation.worst_clients(clean=bool(view)) for view in ("", "clean_")}
         if metric is not None and any(map(isnan, known.values())) and not evaluation.is_missing:
             raise TrialError(
-                f"{metric.name} is undefined on the rows to evaluate on ({self._part}): too many have the same label"
+                f"{metric.name} is undefined on the rows to evaluate on ({self._session.evaluate_on}): "
+                "too many have the same label"
             )
         return {**measured, **known}
 
@@ -439,7 +430,7 @@ class ClientChoice:
         self._settings = settings
         self._state = state
         self._grid = grid
-        self._facts: FederationFacts | None = None
+        self._facts: calls.FederationFacts | None = None
         if settings.selection is not None:
             self._check_supported(settings.selection)
             train_all_shown(state.strategy)
@@ -455,7 +446,7 @@ class ClientChoice:
         chosen = _checked_selection(policy.choose(server_round, table, num_asked, generator), table, selection.label)
         assigned = _checked_assignments(policy.assign(table, chosen), chosen, selection.label)
         others = set(table.clients.tolist()) - {*chosen} if policy.observes.include_idle_clients else ()
-        self._grid.reports.watched = RoundSelection(policy.observes, tuple(sorted(others)), assigned)
+        self._grid.reports.watched = calls.RoundSelection(policy.observes, tuple(sorted(others)), assigned)
         if others and holds_several([*arrays]):
             self._grid.measure(arrays)
         return cast(Grid, ChosenNodes(self._grid, chosen))
@@ -501,7 +492,7 @@ class ClientChoice:
         if self._state.policy is not None and num_later > 0:
             yield f"the policy does not choose from the {num_later} clients that joined after the first round"
 
-    def _table(self, policy: SelectionPolicy, label: str) -> ClientTable:
+    def _table(self, policy: calls.SelectionPolicy, label: str) -> calls.ClientTable:
         """Return the reachable clients, without those that can never train.
 
         Raises:
@@ -523,9 +514,9 @@ class ClientChoice:
         columns = clients, facts.client_rows[clients], self._expected[clients]
         for column in columns:
             column.flags.writeable = False  # a policy's choice is checked against what it was shown
-        return ClientTable(*columns)
+        return calls.ClientTable(*columns)
 
-    def _check_supported(self, selection: SelectionChoice) -> None:
+    def _check_supported(self, selection: calls.SelectionChoice) -> None:
         assert self._state.policy is not None
         if type(self._state.strategy).start is not Strategy.start:
             name = type(self._state.strategy).__name__
@@ -534,7 +525,7 @@ class ClientChoice:
             raise TrialError(f"selection.kind={selection.label} must have clients with labels, to measure losses on")
 
 
-def _checked_selection(chosen: Any, table: ClientTable, label: str) -> Sequence[int]:
+def _checked_selection(chosen: Any, table: calls.ClientTable, label: str) -> Sequence[int]:
     """Return the selected clients, ascending.
 
     Raises:
@@ -553,13 +544,13 @@ def _checked_selection(chosen: Any, table: ClientTable, label: str) -> Sequence[
     return sorted(clients)
 
 
-def _checked_assignments(assigned: Any, chosen: Sequence[int], label: str) -> Mapping[int, Assignment]:
+def _checked_assignments(assigned: Any, chosen: Sequence[int], label: str) -> Mapping[int, calls.Assignment]:
     """Return the assignments of the selected clients.
 
     Raises:
         TrialError: If it is anything but a mapping of some of the selected clients to an `Assignment`.
     """
-    is_valid = isinstance(assigned, Mapping) and all(isinstance(each, Assignment) for each in assigned.values())
+    is_valid = isinstance(assigned, Mapping) and all(isinstance(each, calls.Assignment) for each in assigned.values())
     if not is_valid or not {*assigned} <= {*chosen}:
         raise TrialError(
             f"selection.kind={label} must assign an Assignment only to clients that it chose, {shown(chosen)}, "

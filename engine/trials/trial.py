@@ -48,19 +48,9 @@ from fedscout.engine.messages.contents import claim_task_identity, clients_text,
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
 from fedscout.engine.models.layout import IntegerSlot
 from fedscout.engine.seeds import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
+from fedscout.engine.trials import state as trial_state
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.state import (
-    ClientChoice,
-    TrialClock,
-    TrialScores,
-    TrialState,
-    cheap_collections,
-    cohort_of,
-    first_state,
-    kept_model,
-    table_notes,
-)
 
 RETRY_SECONDS = 1.0
 """Seconds after which code that survives the interruption is interrupted again."""
@@ -134,7 +124,12 @@ def run_trial(
         EngineError: If hosts were lost permanently; any failure of the trial itself is part of its result.
     """
     claim_task_identity()
-    with threadpool_limits(limits=1), cheap_collections(), global_random_kept(), unseeded_generators() as unseeded:
+    with (
+        threadpool_limits(limits=1),
+        trial_state.cheap_collections(),
+        global_random_kept(),
+        unseeded_generators() as unseeded,
+    ):
         try:
             rounds = _Rounds(settings, grid, store or CheckpointStore(None), on_round)
         except EngineError:
@@ -155,7 +150,7 @@ class _Rounds:
     def __init__(
         self, settings: TrialSettings, grid: HostGrid[Any], store: CheckpointStore, on_round: OnRound | None
     ) -> None:
-        self._clock = TrialClock(settings.timeout_seconds)
+        self._clock = trial_state.TrialClock(settings.timeout_seconds)
         self._settings = settings
         self._seed = settings.session.seed
         self._grid = grid
@@ -167,14 +162,14 @@ class _Rounds:
         grid.client_states = self._state.client_states
         grid.far_clients = self._state.far_clients
         self._clock.seconds = self._state.seconds
-        self._scores = TrialScores(grid, self._state, self._clock, settings.session)
-        self._choice = ClientChoice(settings, self._state, grid)
+        self._scores = trial_state.TrialScores(grid, self._state, self._clock, settings.session)
+        self._choice = trial_state.ClientChoice(settings, self._state, grid)
         self._integers = {name for name, slot in grid.facts.layout.entries.items() if isinstance(slot, IntegerSlot)}
         self._overrides_start = type(self._state.strategy).start is not Strategy.start  # which can't go on from a round
 
-    def _begin(self) -> tuple[TrialState, PlainState]:
+    def _begin(self) -> tuple[trial_state.TrialState, PlainState]:
         """Return the state before the first round, and the serialiser of that state."""
-        state = first_state(self._settings, self._grid)
+        state = trial_state.first_state(self._settings, self._grid)
         return state, PlainState(state, (Evaluation,))
 
     def run(self) -> Trial:
@@ -362,7 +357,7 @@ class _Rounds:
         state.finish(num_rounds, grid.take_bytes())
         self._check_lost_rounds()
 
-    def _save(self, state: TrialState) -> None:
+    def _save(self, state: trial_state.TrialState) -> None:
         if self._store.folder is not None:
             state = replace(state, client_states=self._grid.state_values())
             self._store.save(self._settings.checkpoint, state, self._plain)
@@ -442,7 +437,7 @@ class _Rounds:
             groups: The participating clients of each model.
         """
         num_first, num_sampled = self._grid.first_trained, self._settings.num_sampled
-        kept_note = kept_model(self._settings.session.algorithm, self._grid.facts.layout)
+        kept_note = trial_state.kept_model(self._settings.session.algorithm, self._grid.facts.layout)
         if self._settings.keep_model and kept_note is not None:
             yield kept_note
         yield from self._grid.memory_notes
@@ -452,11 +447,11 @@ class _Rounds:
             yield f"it trains {num_first} of {self._grid.facts.num_seen} clients in its first round, not {num_sampled}"
         yield from self._choice.notes()
         yield from self._scores.notes()
-        yield from table_notes(self._settings, self._grid)
+        yield from trial_state.table_notes(self._settings, self._grid)
         if len(groups) > 1:
             yield f"it has {len(groups)} models, for the clients {'; '.join(map(clients_text, groups))}"
         num_models = len({*range(1, self._state.server_round + 1)} - self._state.skipped.keys())
-        yield from self._settings.strategy.notes_after(cohort_of(self._settings, self._grid), num_models)
+        yield from self._settings.strategy.notes_after(trial_state.cohort_of(self._settings, self._grid), num_models)
         if isinstance(self._state.strategy, ReportsNotes):
             yield from self._state.strategy.trial_notes()
 

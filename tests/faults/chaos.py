@@ -1,14 +1,14 @@
 """Chaos: processes of a running study are killed at random, and the study must come out as if nothing had happened.
 
 Hosts, trials' processes and the command itself, which is then called again, are killed with -9 at moments drawn from a
-seed; with `--nodes` also whole nodes of a Ray cluster, each of which is replaced. Afterwards every row of the log and
-the result, both without their timings, must be those of the same study in one process that nobody disturbed.
+seed. Afterwards every row of the log and the result, both without their timings, must be those of the same study in one
+process that nobody disturbed.
 
 The moments are numbers of finished rounds, so the kills are spread over the whole study on a fast machine as on a slow
 one; some strike right after another, or while the command starts again. Every round leaves a checkpoint: that is what
 carries the study forward.
 
-Usage: `make chaos`, or `python -m tests.faults.chaos [--kills 50] [--seed 1] [--nodes]`.
+Usage: `make chaos`, or `python -m tests.faults.chaos [--kills 50] [--seed 1]`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 
@@ -42,7 +42,7 @@ STARTS = 5
 
 POLL_SECONDS = 0.02
 
-Kind = Literal["trial", "host", "driver", "node"]
+Kind = Literal["trial", "host", "driver"]
 WEIGHTS: dict[Kind, int] = {"trial": 5, "host": 3, "driver": 2}
 TITLES: dict[Kind, str] = {"host": "ray::HostActor", "trial": "ray::_run"}
 """What Ray calls the processes."""
@@ -67,16 +67,14 @@ class Kill:
     after_seconds: float
 
 
-def plan(generator: random.Random, num_kills: int, num_rounds: int, nodes: bool = False) -> list[Kill]:
+def plan(generator: random.Random, num_kills: int, num_rounds: int) -> list[Kill]:
     """Draw the kills of a study of `num_rounds` rounds in all, in its first half: a slow machine strikes late.
 
     One in four comes shortly after the one before; if that was the command's, while it starts again.
     """
-    weights: dict[Kind, int] = {**WEIGHTS, "node": 2} if nodes else WEIGHTS
-    moments = sorted(generator.sample(range(1, num_rounds // 2), num_kills))
     kills: list[Kill] = []
-    for after_round in moments:
-        kind = generator.choices(list(weights), list(weights.values()))[0]
+    for after_round in sorted(generator.sample(range(1, num_rounds // 2), num_kills)):
+        kind = generator.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
         if kills and generator.random() < 0.25:
             longest = 6.0 if kills[-1].kind == "driver" else 0.5
             kills.append(Kill(kind, kills[-1].after_round, generator.uniform(0, longest)))
@@ -94,21 +92,6 @@ def rounds_done(out: Path, rounds_per_trial: int) -> int:
     return done
 
 
-def refuse_differences(expected: Path, got: Path) -> None:
-    """Compare two finished studies.
-
-    Raises:
-        ChaosError: If the log or the result differs, or something was left behind.
-    """
-    left = [path.name for folder in ("checkpoints", "quarantine") for path in got.glob(f"{folder}/*")]
-    if left:
-        raise ChaosError(f"{', '.join(left)} were left behind")
-    undisturbed, disturbed = (vars(Outcome.of(out)) for out in (expected, got))
-    for part, value in undisturbed.items():
-        if disturbed[part] != value:
-            raise ChaosError(f"the {part} of {got} are not those of {expected}")
-
-
 @dataclass
 class Disturbed:
     """A study that is being disturbed.
@@ -118,14 +101,12 @@ class Disturbed:
         arguments: Of the command.
         rounds_per_trial: Of the study.
         stack: Ends what was started and still runs.
-        cluster: Whose nodes may be killed.
     """
 
     folder: Path
     arguments: Sequence[str]
     rounds_per_trial: int
     stack: ExitStack
-    cluster: Any = None
     _failed_starts: int = 0
     _began: float = field(default_factory=time.monotonic)
 
@@ -178,8 +159,7 @@ class Disturbed:
         time.sleep(kill.after_seconds)
         deadline = time.monotonic() + STALL_SECONDS
         while not self.finished():
-            killed = self._kill_node(generator) if kill.kind == "node" else self._kill_process(kill.kind, generator)
-            if killed:
+            if killed := self._kill_process(kill.kind, generator):
                 return f"{time.monotonic() - self._began:6.1f} s, round {self.rounds():4}: {kill.kind} {killed}"
             if time.monotonic() > deadline:
                 raise ChaosError(f"there was no {kill.kind} to kill for {STALL_SECONDS:.0f} s")
@@ -195,8 +175,6 @@ class Disturbed:
                 process.wait()
                 self.start()
                 return str(process.pid)
-            if self.cluster:  # whose nodes this process started
-                tree = psutil.Process().children(recursive=True)
             victims = [one for one in tree if works_as(one, TITLES[kind])]
             if victims:
                 victim = generator.choice(sorted(victims, key=lambda one: one.pid))
@@ -204,16 +182,8 @@ class Disturbed:
                 return str(victim.pid)
         return ""
 
-    def _kill_node(self, generator: random.Random) -> str:
-        from tests.faults.raylets import NODE, kill_node
 
-        node = generator.choice(sorted(self.cluster.worker_nodes, key=lambda one: str(one.unique_id)))
-        processes = kill_node(self.cluster, node)
-        self.cluster.add_node(**NODE)
-        return f"with processes {', '.join(map(str, processes))}; another joined"
-
-
-def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes: bool = False) -> str:
+def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int) -> str:
     """Run a study twice, once undisturbed; return what was found.
 
     Args:
@@ -221,28 +191,22 @@ def chaos(folder: Path, seed: int, num_kills: int, rounds_per_trial: int, nodes:
         seed: Of kinds, moments and victims.
         num_kills: How many processes are killed.
         rounds_per_trial: Length of each of the study's eight trials.
-        nodes: Whether it runs on a cluster of three nodes, two of which may be killed.
 
     Raises:
         ChaosError: If anything but timings differs.
     """
     generator = random.Random(seed)
-    kills = plan(generator, num_kills, NUM_TRIALS * rounds_per_trial, nodes)
+    kills = plan(generator, num_kills, NUM_TRIALS * rounds_per_trial)
     arguments = ["run", *STUDY, f"training.num_rounds={rounds_per_trial}", "--json"]
     ran_python("-m", PROGRAM, *arguments, LOCAL, "--out", "undisturbed", cwd=folder, timeout=3600).check_returncode()
     with ExitStack() as stack:
-        cluster = None
-        if nodes:
-            from tests.faults.raylets import cluster_of
-
-            cluster = stack.enter_context(cluster_of(3))
-        where = f"engine.address={cluster.address}" if cluster else "engine.num_hosts=2"
-        study = Disturbed(folder, [*arguments, where, "--out", "out"], rounds_per_trial, stack, cluster)
+        study = Disturbed(folder, [*arguments, "engine.num_hosts=2", "--out", "out"], rounds_per_trial, stack)
         study.start()
         for number, kill in enumerate(kills, 1):
             print(f"kill {number:2} of {num_kills}: {study.strike(kill, generator)}", flush=True)
         study.wait(NUM_TRIALS * rounds_per_trial + 1)
-    refuse_differences(folder / "undisturbed", folder / "out")
+    if (folder / "out" / "quarantine").exists() or Outcome.of(folder / "out") != Outcome.of(folder / "undisturbed"):
+        raise ChaosError("log or result are not those of the undisturbed study")
     kinds = collections.Counter(kill.kind for kill in kills)
     spent = ", ".join(f"{number} of a {kind}" for kind, number in sorted(kinds.items()))
     return f"seed {seed}: after {num_kills} kills ({spent}) log and result are those of the undisturbed study"
@@ -256,13 +220,12 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=None, help="of each of eight trials; nothing means 24 a kill, at least 30"
     )
-    parser.add_argument("--nodes", action="store_true", help="on a cluster whose nodes are killed, too")
     given = parser.parse_args()
     seed = secrets.randbelow(10**6) if given.seed is None else given.seed
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     print(f"chaos: seed {seed}, {given.kills} kills, in {folder}", flush=True)
     try:
-        print("chaos:", chaos(folder, seed, given.kills, given.rounds or max(30, 24 * given.kills), given.nodes))
+        print("chaos:", chaos(folder, seed, given.kills, given.rounds or max(30, 24 * given.kills)))
     except ChaosError as error:
         sys.exit(f"chaos: seed {seed}: {error}; see {folder}")
     shutil.rmtree(folder)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from flwr.app import ArrayRecord, Message, MetricRecord
-from flwr.serverapp.strategy import FedAvg
+from typing import TYPE_CHECKING, Literal
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 
@@ -87,24 +83,3 @@ class MortalCount(Counted):
 def deaths(folder: Path) -> int:
     """Return how many deaths were noted in a folder."""
     return len(list(folder.glob("death-*")))
-
-
-class DiesAggregating(FedAvg):
-    """Kills its trial's process in round 3, the first time, with the clients' answers and new states in its hands.
-
-    Args:
-        diary: File to which each round that is aggregated adds a line.
-    """
-
-    def __init__(self, diary: str, **counts: Any) -> None:
-        super().__init__(**counts)
-        self.diary = Path(diary)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        with self.diary.open("a") as file:
-            file.write(f"{server_round}\n")
-        if server_round == 3 and self.diary.read_text().split().count("3") == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().aggregate_train(server_round, replies)

@@ -8,11 +8,9 @@ started (a batch system).
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -92,38 +90,6 @@ def named(command: Command, name: str) -> list[psutil.Process]:
     return []
 
 
-@pytest.mark.ray
-@pytest.mark.timeout(600)
-def test_killed_again_and_again_on_ray(tmp_path: Path, undisturbed: Outcome) -> None:
-    """While Ray starts, in detection and in the confirmation; what each run left, the next one ends."""
-    out = tmp_path / "out"
-    moments: tuple[Callable[[Command], bool], ...] = (
-        lambda command: bool(named(command, "raylet")),
-        lambda command: bool(named(command, "ray::HostActor")),
-        lambda command: len(trial_files(out)) >= NUM_TRIALS - 2,
-    )
-    with ExitStack() as stack:  # which ends what is left at last
-        killed: list[Command] = []
-
-        def start() -> Command:
-            command = stack.enter_context(Command(tmp_path, *ON_RAY))
-            command.wait_until(lambda: bool(named(command, "raylet")))
-            return command
-
-        for is_time in moments:
-            command = start()
-            command.wait_until(lambda now=is_time, of=command: now(of))
-            for earlier in killed:
-                assert earlier.alive() == []  # Ray's agents would wait for a minute
-            killed.append(command)
-            command.process.kill()
-            command.end()
-        code, _, err = start().end()
-    ended = f"fedscout: ended [0-9]+ processes that the killed process {killed[-1].process.pid} had started\n"
-    assert (code, re.sub(ended, "", without_progress(err))) == (0, "")  # unless Ray's own watch was the first to do so
-    assert Outcome.of(out) == undisturbed
-
-
 # What a study's Ray can't do without is killed: one line says so, and the same command goes on.
 
 
@@ -191,16 +157,6 @@ def test_on_ray_at_work(tmp_path: Path, goes_on: GoesOn) -> None:
     assert code != 0
     assert printed == ""
     assert goes_on() == []
-
-
-@pytest.mark.ray
-def test_while_ray_starts(tmp_path: Path) -> None:
-    with Command(tmp_path, *ON_RAY) as command:
-        command.wait_until(lambda: bool(command.tree()))
-        os.killpg(command.process.pid, signal.SIGTERM)
-        assert_ended(command, signal.SIGTERM)
-        assert command.left_over() == []
-    assert trial_files(tmp_path / "out") == []
 
 
 @pytest.mark.ray

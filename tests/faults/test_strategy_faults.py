@@ -96,13 +96,6 @@ def test_what_a_strategy_prints_stays_off_standard_output(cli: Cli) -> None:
     assert PRINTED in done.warnings  # in one process, which is for looking on
 
 
-def test_a_constructor_that_raises_fails_the_trial(cli: Cli) -> None:
-    done, trial = train(cli, "raises in its constructor")
-    assert (done.code, done.warnings, trial["status"]) == (1, "", "failed")
-    assert "start" in trial["error"]
-    assert trial["error"].endswith(", got RuntimeError: my own fault")
-
-
 @pytest.mark.parametrize("statement", ["raise SystemExit(0)", "import no_such_module", "1 / 0", "def"])
 def test_a_module_that_can_t_be_imported_is_refused(cli: Cli, tmp_path: Path, statement: str) -> None:
     (tmp_path / "module_of_the_user.py").write_text(statement)

@@ -18,15 +18,8 @@ from hypothesis import strategies as st
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import clipped
+from fedscout.engine.contracts import client_table
 from fedscout.engine.contracts.algorithm import ClientResults, ClientUpdate, LocalRun, TrainRequest
-from fedscout.engine.contracts.client_table import (
-    FAR_KEY,
-    SettingsCell,
-    SettingsLookup,
-    SettingsTable,
-    heterogeneity_index,
-    missing_entropy,
-)
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS, Samples
 from fedscout.engine.grid.local_grid import LocalGrid
@@ -51,61 +44,33 @@ from fedscout.strategies import (
     parse_strategy,
 )
 from fedscout.strategies.methods.averaging import ProximalGradient
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Participations
+from tests.engine import federations
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice
 from tests.engine.choices import spec_of as flower_spec
-from tests.engine.federations import (
-    GUESSING,
-    QUERIES,
-    dense,
-    guessing_federation,
-    learnable_rows,
-    normalised,
-    uneven_federation,
-    with_server_rows,
-)
 from tests.engine.results import local_result
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of
 
 HOST = host_of()
 NUM_CLIENTS = 8
-UNIFORM = parse_strategy({"kind": "fedavg", "sample_scaling": "uniform"})
 CELLS = [
     *((0.0, 8, 0.3, 4, 1), (0.0, 16, 0.2, 8, 3), (0.0, 28, 0.05, 5, 2)),
     *((1.0, 8, 0.4, 16, 1), (1.0, 16, 0.1, 3, 2), (1.0, 28, 0.02, 32, 3)),
 ]
-SEVERAL = SettingsTable(tuple(SettingsCell(*cell) for cell in CELLS))
+SEVERAL = client_table.SettingsTable(tuple(client_table.SettingsCell(*cell) for cell in CELLS))
 
 
-def one_cell(training: LocalTraining) -> SettingsTable:
-    return SettingsTable((SettingsCell(0.5, 100, training.learning_rate, training.batch_size, training.local_epochs),))
-
-
-def trial_of(table: SettingsTable, strategy: StrategySpec | None = None, merge: bool = True, **changes: Any) -> Trial:
-    spec = spec_of(strategy or FedAvgSpec(), client_table=SettingsLookup(table), **changes)
+def trial_of(
+    table: client_table.SettingsTable, strategy: StrategySpec | None = None, merge: bool = True, **changes: Any
+) -> Trial:
+    spec = spec_of(strategy or FedAvgSpec(), client_table=client_table.SettingsLookup(table), **changes)
     return run_trial(spec, LocalGrid(HOST, session=spec.session, merge_on_hosts=merge))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("backend", ["auto", "loop"])
-def test_one_cell_is_the_global_setting(backend: Literal["auto", "loop"], optimizer: Literal["sgd", "adam"]) -> None:
-    other = LocalTraining(learning_rate=0.9, batch_size=100, local_epochs=7, optimizer=optimizer)
-    asked = TRAINING.model_copy(update={"optimizer": optimizer})
-    found = trial_of(one_cell(asked), backend=backend, training=other)
-    expected = result_of(HOST, UNIFORM, backend=backend, training=asked)
-    assert np.array_equal(found.vector, expected.vector)
-    assert found.rounds["accuracy"] == expected.rounds["accuracy"]
-    assert found.rounds["loss"] == expected.rounds["loss"]
-    assert found.clients["accuracy"] == expected.clients["accuracy"]
-    np.testing.assert_allclose(
-        found.rounds["train_loss"], expected.rounds["train_loss"], rtol=1e-12
-    )  # divided by rows, times rows
 
 
 def test_each_client_trains_with_its_nearest_cell_by_hand() -> None:
     """In float64: the cell by hand, its rate, batches and epochs, and the plain mean."""
     hand = Hand(HOST._federation)
-    spec = spec_of(FedAvgSpec(), client_table=SettingsLookup(SEVERAL))
+    spec = spec_of(FedAvgSpec(), client_table=client_table.SettingsLookup(SEVERAL))
     vector = HOST.initial_vector(SEED).astype(np.float64)
     cells = set()
     for server_round, (clients, found) in enumerate(models(HOST, spec), start=1):
@@ -141,12 +106,14 @@ class HeldApart(ProximalGradient):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_client_alone_has_its_bits(optimizer: Literal["sgd", "adam"], algorithm: ProximalGradient | None) -> None:
     """And as many others as mix, or none of other settings."""
-    features, labels = learnable_rows(400)
-    model = new_model(dense, 0)
+    features, labels = federations.learnable_rows(400)
+    model = new_model(federations.dense, 0)
     trainer = fastest_trainer(model)
     assert isinstance(trainer, BlockTrainer)
     training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
-    asked = TrainRequest(model.vector.clone(), training, algorithm, num_classes=3, table=SettingsLookup(SEVERAL))
+    asked = TrainRequest(
+        model.vector.clone(), training, algorithm, num_classes=3, table=client_table.SettingsLookup(SEVERAL)
+    )
 
     def works() -> list[RowsWork]:
         sizes = [5, 7, 8, 16, 17, 18, 30, 31, 33, 9]
@@ -204,7 +171,9 @@ def scalars(message: Message) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["fedavg", "krum", "fedmedian", "qfedavg"])
 def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
     """Only models, auxiliary vectors, losses and scores differ between two messages of a kind, or two replies."""
-    spec = spec_of(parse_strategy({"kind": kind}), client_table=SettingsLookup(SEVERAL), num_sampled=NUM_CLIENTS)
+    spec = spec_of(
+        parse_strategy({"kind": kind}), client_table=client_table.SettingsLookup(SEVERAL), num_sampled=NUM_CLIENTS
+    )
     session = replace(spec.session, needs=replace(spec.session.needs, replies="individual", sees_evaluation=True))
     grid = Recorder(HOST, session=session)
     object.__setattr__(spec, "session", session)
@@ -232,7 +201,7 @@ def first_round(host: ClientHost, session: Session, reply: ReplyMode) -> TrainRe
 
 @pytest.mark.parametrize("kind", ["fedavg", "scaffold", "fedprox"])
 def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
-    spec = spec_of(parse_strategy({"kind": kind}), client_table=SettingsLookup(SEVERAL))
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=client_table.SettingsLookup(SEVERAL))
     results = first_round(HOST, spec.session, "merged")
     assert results.clients == [*range(NUM_CLIENTS)]
     assert {*results.num_examples} == {*results.num_steps} == {1}
@@ -243,9 +212,9 @@ def noted(trial: Trial) -> list[str]:
     return [note for note in trial.notes if "clients disclose" in note]
 
 
-OTHERS = SettingsTable(
+OTHERS = client_table.SettingsTable(
     tuple(
-        SettingsCell(cell.heterogeneity, cell.quantity, 0.7 * cell.learning_rate, cell.batch_size + 1, 4)
+        client_table.SettingsCell(cell.heterogeneity, cell.quantity, 0.7 * cell.learning_rate, cell.batch_size + 1, 4)
         for cell in SEVERAL.cells
     )
 )
@@ -257,9 +226,11 @@ UNDER_A_TABLE = [
 ]
 
 
-def told_beside_models(strategy: StrategySpec, host: ClientHost, table: SettingsTable) -> list[dict[str, Any]]:
+def told_beside_models(
+    strategy: StrategySpec, host: ClientHost, table: client_table.SettingsTable
+) -> list[dict[str, Any]]:
     """Return by client all that the first round's replies hold but for models, losses and what follows from models."""
-    session = spec_of(strategy, client_table=SettingsLookup(table)).session
+    session = spec_of(strategy, client_table=client_table.SettingsLookup(table)).session
     results = first_round(host, session, "individual")
     assert results.clients == [*range(NUM_CLIENTS)]
     changes = np.stack(results.vectors) - host.initial_vector(SEED)
@@ -273,12 +244,16 @@ def told_beside_models(strategy: StrategySpec, host: ClientHost, table: Settings
 def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: str) -> None:
     """The same clients from the same model under two tables: replies, but for models and losses, are the same bits."""
     strategy = parse_strategy({"kind": kind}, COHORT)
-    model = normalised if kind in ("fedbn", "mfedbn") else dense
-    federation = with_server_rows(uneven_federation(model, SIZES, min_release=1), labelled=True)
-    host = ClientHost(federation, {**QUERIES, LABEL_COUNTS: CLIENT_QUERIES[LABEL_COUNTS]})
+    model = federations.normalised if kind in ("fedbn", "mfedbn") else federations.dense
+    federation = federations.with_server_rows(federations.uneven_federation(model, SIZES, min_release=1), labelled=True)
+    host = ClientHost(federation, {**federations.QUERIES, LABEL_COUNTS: CLIENT_QUERIES[LABEL_COUNTS]})
     first, second = (told_beside_models(strategy, host, table) for table in (SEVERAL, OTHERS))
     spec = spec_of(
-        strategy, client_table=SettingsLookup(SEVERAL), num_rounds=1, num_sampled=NUM_CLIENTS, keep_model=False
+        strategy,
+        client_table=client_table.SettingsLookup(SEVERAL),
+        num_rounds=1,
+        num_sampled=NUM_CLIENTS,
+        keep_model=False,
     )
     grid = Recorder(host, session=spec.session)
     trial = run_trial(spec, grid)
@@ -301,7 +276,7 @@ def test_fednova_under_a_table_counts_clients() -> None:
 def test_who_is_far_says_so_and_nothing_else() -> None:
     hand = Hand(HOST._federation)
     counts = [hand.label_counts(client) for client in range(NUM_CLIENTS)]
-    distances = [SEVERAL.distances(heterogeneity_index(c), int(c.sum())).min() for c in counts]
+    distances = [SEVERAL.distances(client_table.heterogeneity_index(c), int(c.sum())).min() for c in counts]
     threshold = float(np.median(distances))
     table = replace(SEVERAL, threshold=threshold)
     trial = trial_of(table, num_sampled=NUM_CLIENTS)
@@ -314,8 +289,8 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
 
 @pytest.mark.slow
 def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> None:
-    cell = SettingsCell(0.0, 100, 0.1, 8, 1)
-    table = SettingsLookup(SettingsTable((cell,), threshold=0.5), epsilon=1.0)
+    cell = client_table.SettingsCell(0.0, 100, 0.1, 8, 1)
+    table = client_table.SettingsLookup(client_table.SettingsTable((cell,), threshold=0.5), epsilon=1.0)
     far, near = (np.array(counts) for counts in ([100, 0, 0], [40, 30, 30]))
     num_clients = 4000
     for counts, truth in ((far, 1), (near, 0)):
@@ -325,16 +300,18 @@ def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> 
         assert abs(np.mean(says) - share) < 5 * math.sqrt(share * (1 - share) / num_clients)
         assert abs(table.num_far(sum(says), num_clients) / num_clients - truth) < 0.1
     assert replace(table, epsilon=None).reports_far(far, 0, 0)
-    assert FAR_KEY not in vars(table)
+    assert client_table.FAR_KEY not in vars(table)
 
 
 def test_metrics_of_labels() -> None:
-    assert missing_entropy(np.array([5, 5, 5, 5])) == pytest.approx(0, abs=1e-12)
-    assert missing_entropy(np.array([7, 0, 0])) == 1
-    assert missing_entropy(np.array([3, 1])) == pytest.approx(1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25))
+    assert client_table.missing_entropy(np.array([5, 5, 5, 5])) == pytest.approx(0, abs=1e-12)
+    assert client_table.missing_entropy(np.array([7, 0, 0])) == 1
+    assert client_table.missing_entropy(np.array([3, 1])) == pytest.approx(
+        1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25)
+    )
     for counts in ([0, 0], [4]):
         with pytest.raises(ValueError, match=rf"\b{sum(counts)} of {len(counts)}$"):
-            missing_entropy(np.array(counts))
+            client_table.missing_entropy(np.array(counts))
 
 
 def spread(label_counts: Any, num_rows: int) -> float:
@@ -343,7 +320,7 @@ def spread(label_counts: Any, num_rows: int) -> float:
 
 
 def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
-    table = SettingsLookup(SEVERAL, metric=f"{__name__}:spread")
+    table = client_table.SettingsLookup(SEVERAL, metric=f"{__name__}:spread")
     assert table.settings(TRAINING, np.array([15, 1, 0])) == SEVERAL.nearest(15 / 16, 16).local_training(TRAINING)
 
 
@@ -351,7 +328,12 @@ def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:
     """A trial that goes on tells of the clients of its first rounds, too."""
     store = CheckpointStore(tmp_path)
     first, whole = (
-        spec_of(FedAvgSpec(), client_table=SettingsLookup(replace(SEVERAL, threshold=0.0)), num_sampled=2, **more)
+        spec_of(
+            FedAvgSpec(),
+            client_table=client_table.SettingsLookup(replace(SEVERAL, threshold=0.0)),
+            num_sampled=2,
+            **more,
+        )
         for more in ({"num_rounds": 1, "whole": False, "full_rounds": 5}, {})
     )
     local_result(first, HOST, store)
@@ -372,10 +354,12 @@ class TwiceAsLong(ProximalGradient):
 
 
 def test_an_algorithm_that_mixes_can_t_choose_epochs() -> None:
-    features, labels = learnable_rows(40)
-    model = new_model(dense, 0)
+    features, labels = federations.learnable_rows(40)
+    model = new_model(federations.dense, 0)
     work = RowsWork(0, stream(0, "batches", 1, 0), {}, Samples(features, labels, np.arange(40)))
-    asked = TrainRequest(model.vector.clone(), TRAINING, TwiceAsLong(0.1), table=SettingsLookup(SEVERAL), num_classes=3)
+    asked = TrainRequest(
+        model.vector.clone(), TRAINING, TwiceAsLong(0.1), table=client_table.SettingsLookup(SEVERAL), num_classes=3
+    )
     (((_, failure),),) = list(fastest_trainer(model).train(asked, [work]))
     assert isinstance(failure, TypeError)
     assert "mixes" in str(failure)
@@ -393,7 +377,7 @@ def test_who_reports_steps_or_rows_makes_the_run_say_so() -> None:
 
 
 def guessed(spec: TrialSettings) -> tuple[Trial, LocalGrid]:
-    grid = LocalGrid(ClientHost(guessing_federation(), QUERIES), session=spec.session)
+    grid = LocalGrid(ClientHost(federations.guessing_federation(), federations.QUERIES), session=spec.session)
     return run_trial(spec, grid), grid
 
 
@@ -407,36 +391,17 @@ def test_rounds_train_score_and_keep_states(choice: Choice) -> None:
     assert result.vector[0] == pytest.approx(expected, abs=1e-6)
     assert list(result.dropped_clients) == ["2:3"]
     rounds = {client: int(state["task/rounds"][0]) for client, state in grid.client_states.items()}
-    assert rounds == {client: 2 if client == 3 else 3 for client in range(GUESSING)}
-
-
-@dataclass(frozen=True)
-class Twice(Participations):
-    """Trains a second time from where the first ended."""
-
-    def train(self, run: LocalRun) -> ClientResults:
-        counted = super().train(run)
-        again = run.descend(counted.vectors)
-        return replace(counted, descent=again, vectors=again.vectors)
-
-
-def test_a_client_algorithm_runs_on_a_task_as_on_rows() -> None:
-    """Each playing halves the way, and the task carries on from one to the next: x ← x/4 + 3/4 · 0.3."""
-    result, grid = guessed(replace(flower_spec(replace(FEDAVG, algorithm=Twice())), num_rounds=1, keep_model=True))
-    initial = float(grid.initial_vector(flower_spec(FEDAVG).session.seed)[0])
-    assert result.vector[0] == pytest.approx(initial / 4 + 0.75 * 0.3, abs=1e-6)
-    for state in grid.client_states.values():
-        assert {name: float(array[0]) for name, array in state.items()} == {"count": 1, "task/rounds": 2}
+    assert rounds == {client: 2 if client == 3 else 3 for client in range(federations.GUESSING)}
 
 
 def test_accuracy_is_the_median_over_repeats_of_the_mean_over_clients() -> None:
     result, grid = guessed(replace(flower_spec(FEDAVG), num_rounds=1, keep_model=True))
-    near = np.array([1 - abs(client / 10 - float(result.vector[0])) for client in range(GUESSING)])
+    near = np.array([1 - abs(client / 10 - float(result.vector[0])) for client in range(federations.GUESSING)])
     last = grid.evaluate_all(flat_record(result.vector))
     third = last.repeats[:, 2].mean()
     assert result.rounds["accuracy"][0] == pytest.approx(float(np.median([near.mean(), near.mean() / 2, third])))
     assert result.rounds["clean_accuracy"][0] == result.rounds["accuracy"][0]
-    assert last.num_examples.tolist() == [1] * GUESSING
+    assert last.num_examples.tolist() == [1] * federations.GUESSING
 
 
 def test_all_models_of_a_seed_meet_the_same_draws() -> None:
@@ -449,7 +414,7 @@ def test_all_models_of_a_seed_meet_the_same_draws() -> None:
 
 
 def test_a_client_without_rows_answers_no_query() -> None:
-    host = ClientHost(guessing_federation(), QUERIES)
+    host = ClientHost(federations.guessing_federation(), federations.QUERIES)
     results = host.query(HostCall((0, 1), Session(), {FUNCTION_KEY: "label-counts"}))
     assert [*results.failures] == [0, 1]
     assert not host.facts().holds_rows

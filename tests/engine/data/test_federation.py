@@ -23,25 +23,16 @@ from fedscout.engine.data.client import (
     Privacy,
     Release,
     RowAggregate,
-    Samples,
     WithheldError,
     release_counts,
     released_cells,
 )
-from fedscout.engine.data.federation import (
-    CLIENTS_NAMED,
-    UNNAMED,
-    AbsentError,
-    Federation,
-    Names,
-    RowPart,
-    split_client,
-)
+from fedscout.engine.data.federation import AbsentError, Federation, RowPart, split_client
 from fedscout.engine.messages.contents import Training, exchange, train_config
 from fedscout.engine.trials.record import Trial
 from tests.detectors.federations import RecordingGrid, federation, gaussian_clients
 from tests.engine.choices import FLOWER_CHOICES, spec_of
-from tests.engine.federations import CORRUPTED, SIZES, Noisy, uneven_federation
+from tests.engine.federations import SIZES, Noisy, uneven_federation
 from tests.engine.results import local_result
 
 
@@ -57,19 +48,6 @@ class Line:
     ) -> tuple[FloatArray, IntArray]:
         moved = features * np.float32(self.factor) + np.float32(self.term)
         return moved, (labels + bool(self.term)) % num_classes
-
-
-@pytest.mark.parametrize("num_rows", [1, 2, 5, 6, 7, 100])
-def test_chunks_are_the_rows_in_order(num_rows: int) -> None:
-    features = np.arange(40, dtype=np.float32).reshape(20, 2)
-    samples = Samples(features, np.arange(20), rows=np.array([9, 3, 17, 0, 5, 11]))
-
-    chunks = list(samples.chunks(num_rows))
-    every_feature, every_label = samples.take(np.arange(6))
-
-    assert [len(labels) for _, labels in chunks[:-1]] == [num_rows] * (len(chunks) - 1)
-    assert np.array_equal(np.concatenate([f for f, _ in chunks]), every_feature)
-    assert np.concatenate([labels for _, labels in chunks]).tolist() == every_label.tolist() == [9, 3, 17, 0, 5, 11]
 
 
 def test_transforms_are_applied_once_each_and_in_order() -> None:
@@ -90,15 +68,6 @@ def test_transforms_are_applied_once_each_and_in_order() -> None:
     assert np.array_equal(federation.labels, before[1])
 
 
-def test_corruption_is_repeatable_and_touches_only_its_client() -> None:
-    first, second = uneven_federation(), uneven_federation()
-
-    for client in range(len(SIZES)):
-        one, two = first.client_data(client).own, second.client_data(client).own
-        assert np.array_equal(one.features[one.rows], two.features[two.rows])
-        assert first.client_data(client).corrupted == (client == CORRUPTED)
-
-
 def test_noise_differs_by_client_by_place_and_by_seed() -> None:
     noise = (Noisy(), Noisy())
     federation = replace(uneven_federation(), transforms={0: noise, 1: noise})
@@ -117,28 +86,6 @@ def test_noise_differs_by_client_by_place_and_by_seed() -> None:
 
 
 # -- Names of clients, classes and features in sentences; positions where there is no name -----------------------------
-
-
-WARDS = tuple(f"ward {letter}" for letter in "ABCDEFGHIJKLMNOP")
-NAMES = Names(WARDS, ("benign", "malignant"), ("age", "sex=f"))
-
-
-def test_each_is_called_by_its_name_or_else_by_its_position() -> None:
-    assert [NAMES.client(1), UNNAMED.client(1), NAMES.client(40)] == ["ward B", "1", "40"]
-    assert NAMES.one_client(0) == "client ward A"
-    assert NAMES.some_classes([1]) == "class malignant"
-    assert NAMES.some_classes([1, 0, 7]) == "classes malignant, benign and 7"
-    assert NAMES.some_features([1], ["+1"]) == "feature sex=f (+1)"
-    assert NAMES.some_features([1, 0], ["+1", "-2"]) == "features sex=f (+1) and age (-2)"
-
-
-@pytest.mark.parametrize("count", [1, 2, CLIENTS_NAMED, CLIENTS_NAMED + 1, 16])
-def test_of_many_clients_the_first_are_named_and_the_others_counted(count: int) -> None:
-    named, _, rest = NAMES.some_clients(range(count)).partition(" and ")
-    word, _, listed = named.partition(" ")
-    assert word == ("client" if count == 1 else "clients")
-    assert listed.split(", ") == list(WARDS[: min(count, CLIENTS_NAMED)])
-    assert rest == (f"{count - CLIENTS_NAMED} more" if count > CLIENTS_NAMED else "")
 
 
 # -- How a client's rows are split: stratified, by groups or in their order, and in parts that messages carry ----------

@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
@@ -31,13 +28,13 @@ from fedscout.engine.messages.calls import (
     Session,
     TrainResults,
 )
-from fedscout.engine.messages.contents import claim_task_identity, client_of, flat_record, node_of, send_query
-from fedscout.engine.messages.exact_mean import ExactScale, fraction_bits
+from fedscout.engine.messages.contents import client_of, flat_record, node_of, send_query
+from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.training.loop import NO_ROWS
 from tests.engine.choices import Participations
-from tests.engine.federations import ABLE, EMPTY, ONE_ROW, QUERIES, SIZES, TWO_ROWS, normalised, uneven_federation
+from tests.engine.federations import ABLE, EMPTY, ONE_ROW, QUERIES, SIZES, normalised, uneven_federation
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 EVERY = range(len(SIZES))
@@ -142,28 +139,6 @@ def test_delivered_messages_are_forgotten(host: ClientHost) -> None:
     assert [reference() for reference in watched] == [None] * len(SIZES)
 
 
-class Letting(LocalGrid):
-    """Notes at each wait how many of the calls that were waited for before are still referred to."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.awaited: list[weakref.ref[Thunk]] = []
-        self.still_held: list[int] = []
-
-    def _gather(self, handles: Sequence[Thunk], timeout: float | None) -> list[Any]:
-        self.still_held.append(sum(reference() is not None for reference in self.awaited))
-        self.awaited += map(weakref.ref, handles)
-        return super()._gather(handles, timeout)
-
-
-def test_a_call_is_let_go_of_before_the_next_job_is_waited_for(host: ClientHost) -> None:
-    """It may refer to a model that was sent to one client alone."""
-    grid = Letting(host, session=session())
-    sent = [message for client in range(3) for message in messages(grid, clients=[client])]
-    assert len(list(grid.send_and_receive(sent))) == 3
-    assert grid.still_held == [0, 0, 0]
-
-
 def test_unfinished_work_is_left_for_a_later_pull(host: ClientHost) -> None:
     grid = SlowGrid(host, session=session())
 
@@ -218,16 +193,6 @@ def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
     assert reply.content["metrics"]["num-clients"] == len(ABLE)
 
 
-def test_a_single_row_can_t_be_batch_normalised() -> None:
-    """torch refuses; the clients left with one training row answer with its reason."""
-    grid = LocalGrid(uneven_federation(normalised), QUERIES, session())
-
-    replies = list(grid.send_and_receive(messages(grid)))
-
-    assert set(failed(replies)) == {EMPTY, ONE_ROW, TWO_ROWS}
-    assert "more than 1 value per channel" in failed(replies)[ONE_ROW]
-
-
 @pytest.mark.parametrize("replies", ["merged", "individual"])
 def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
     grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))
@@ -240,14 +205,6 @@ def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
     for client, content in named.items():
         assert np.array_equal(grid.flat_vector(content["arrays"]), flat[client]["arrays"]["flat"].numpy())
         assert content["metrics"] == flat[client]["metrics"]
-
-
-def test_a_message_may_ask_for_individual_replies_in_a_merged_session(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
-    individual = {"server-round": 1, "reply": "individual"}
-
-    assert len(answered(grid.send_and_receive(messages(grid)))) == 1
-    assert len(answered(grid.send_and_receive(messages(grid, config=individual)))) == len(ABLE)
 
 
 def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) -> None:
@@ -292,17 +249,6 @@ def test_client_states_go_round_by_round_through_the_grid(host: ClientHost) -> N
 
     counts = {client: state["count"].tolist() for client, state in grid.client_states.items()}
     assert counts == {0: [3.0], 1: [2.0], 5: [1.0]}
-
-
-def test_an_empty_state_forgets(host: ClientHost) -> None:
-    grid = LocalGrid(host, session=session(algorithm=Participations(forget_at=2)))
-
-    seen = []
-    for _ in range(3):
-        list(grid.send_and_receive(messages(grid, clients=[0])))
-        seen.append({client: state["count"].tolist() for client, state in grid.client_states.items()})
-
-    assert seen == [{0: [1.0]}, {}, {0: [1.0]}]
 
 
 # -- queries and direct training -------------------------------------------------------------------------------------
@@ -423,31 +369,6 @@ def test_the_merged_reply_is_the_weighted_mean(weighted_by: str, weights: np.nda
     assert metrics["num-clients"] == 5
     assert metrics["loss"] == pytest.approx(np.average(np.arange(5), weights=weights))
     assert metrics["train_loss"] == pytest.approx(10 + np.average(np.arange(5), weights=weights))
-
-
-@pytest.mark.slow
-@given(st.integers(0, 2**32), st.integers(1, 5), st.floats(1e-6, 1e3))
-def test_flower_s_own_mean_agrees_within_its_rounding(seed: int, num_clients: int, scale: float) -> None:
-    """With u = 2^-24 and K clients, Flower's float32 sum Σ fl(fl(p_k)·v_k) is off by at most
-    (K + 1)·u·Σ p_k|v_k| to first order: u for the weight, u for the product, K − 1 for the additions.
-    The exact mean adds its own K/(2W)·2^-b, and u of itself. One u more covers the second order.
-    """
-    claim_task_identity()
-    every = (np.random.default_rng(seed).normal(size=(5, 5)) * scale).astype(np.float32)[:num_clients]
-    weights = ROWS[:num_clients]
-    results = [individual(list(range(num_clients)), every)]
-    contents, _ = replies(results)
-    request = Message(RecordDict(), 2, "train")
-    answered = [Message(content, reply_to=request) for content in contents.values()]
-
-    arrays, _ = FedAvg().aggregate_train(1, answered)
-    difference = np.abs(arrays["flat"].numpy().astype(np.float64) - merged(results)["arrays"]["flat"].numpy())
-
-    magnitude = np.average(np.abs(every.astype(np.float64)), axis=0, weights=weights)
-    bound = (num_clients + 3) * 2.0**-24 * magnitude + num_clients / weights.sum() * 2.0 ** -(
-        fraction_bits(int(ROWS.sum())) + 1
-    )
-    assert np.all(difference <= bound)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e10])

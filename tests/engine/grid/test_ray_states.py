@@ -14,98 +14,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, Clients, LocalRun
-from fedscout.engine.data.client import Answer, QueryInputs, RowAggregate
 from fedscout.engine.errors import EngineError
 from fedscout.engine.grid import ray_grid
 from fedscout.engine.grid.host_grid import StateReference
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, RayHosts, start_hosts
+from fedscout.engine.grid.ray_grid import RayGrid, RayHosts
 from fedscout.engine.messages.calls import EngineNeeds
-from fedscout.engine.messages.contents import node_of, replied_auxiliary
+from fedscout.engine.messages.contents import replied_auxiliary
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.ray_runner import RayRunner, start_trial
 from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, INDIVIDUAL, Choice, Participations, Variates, spec_of
-from tests.engine.federations import ABLE, SIZES, huge, uneven_federation
+from tests.engine.federations import ABLE, huge, uneven_federation
 from tests.engine.grid.test_cluster import stored_bytes
-from tests.engine.grid.test_local_grid import answered, failed
-from tests.engine.results import local_result, ray_result
-from tests.engine.trials.test_resume import Interruption, assert_same, interrupt_in
+from tests.engine.results import local_result, ray_result, started_hosts
+from tests.engine.trials.test_resume import assert_same
 from tests.faults.mortal import Counted, MortalCount, deaths
 from tests.ray_processes import NUM_HOSTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(120)]
-
-
-def slow_counts(inputs: QueryInputs) -> Answer:
-    """A query that takes a tenth of a second a client."""
-    time.sleep(0.1)
-    return {"rows": RowAggregate(np.array([len(inputs.data)]), len(inputs.data))}
-
-
-@pytest.fixture(scope="module")
-def mortal_hosts(ray_session: None) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(), {"slow": slow_counts}, 2)
-    yield started
-    started.stop()
-
-
-def process_of(hosts: RayHosts, index: int) -> int:
-    import ray
-
-    return int(ray.get(hosts.actors[index].process_id.remote()))
-
-
-def kill_after(hosts: RayHosts, rounds: int, index: int) -> Callable[[int], None]:
-    """Return what kills a host once that many rounds are done."""
-
-    def on_round(done: int) -> None:
-        if done == rounds:
-            os.kill(process_of(hosts, index), signal.SIGKILL)
-
-    return on_round
-
-
-@pytest.mark.stress
-def test_a_host_killed_between_rounds_changes_nothing(mortal_hosts: RayHosts, host: ClientHost) -> None:
-    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=4)
-    before = process_of(mortal_hosts, 0)
-
-    result = ray_result(spec, mortal_hosts, on_round=kill_after(mortal_hosts, 2, 0))
-
-    assert process_of(mortal_hosts, 0) != before
-    assert_same(result, local_result(spec, host))
-
-
-@pytest.mark.stress
-def test_a_host_killed_at_work_repeats_it(mortal_hosts: RayHosts, host: ClientHost) -> None:
-    """Its clients need at least 0.2 s; it dies after 0.1."""
-    content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"function": "slow"})})
-    messages = [Message(content, node_of(client), "query") for client in range(len(SIZES))]
-    victim = process_of(mortal_hosts, 1)
-    grid = RayGrid(mortal_hosts)
-
-    ids = list(grid.push_messages(messages))
-    time.sleep(0.1)
-    assert list(grid.pull_messages(ids)) == []
-    os.kill(victim, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    replies: list[Message] = []
-    while not replies and time.monotonic() < deadline:
-        time.sleep(0.05)
-        replies = list(grid.pull_messages(ids))
-
-    rows = {client: int(content["arrays"]["rows"].numpy()[0]) for client, content in answered(replies).items()}
-    assert rows == {client: size for client, size in enumerate(SIZES) if size >= 5}
-    assert len(failed(replies)) == len(SIZES) - len(rows)
-    assert process_of(mortal_hosts, 1) != victim
 
 
 class Diary(FedAvg):
@@ -133,22 +67,20 @@ class DiesOnce(Diary):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_hosts_lost_for_good_are_no_result_of_the_trial(mortal_hosts: RayHosts) -> None:
-    """The last test of these hosts: they are ended, not killed, so nothing brings them back."""
-    spec = spec_of(FEDAVG)
-    rounds: list[int] = []
+def test_hosts_lost_for_good_are_no_result_of_the_trial(ray_session: None) -> None:
+    """They are ended, not killed, so nothing brings them back."""
+    spec, rounds = spec_of(FEDAVG), []
+    with started_hosts(uneven_federation(), 2) as mortal:
 
-    def stop(done: int) -> None:
-        rounds.append(done)
-        mortal_hosts.stop()
+        def stop(done: int) -> None:
+            rounds.append(done)
+            mortal.stop()
 
-    with pytest.raises(EngineError, match="host"):
-        ray_result(spec, mortal_hosts, on_round=stop)
-    assert rounds == [1]
-
-    runner = RayRunner(mortal_hosts, CheckpointStore(None), parallel=1)
-    with pytest.raises(EngineError, match="task"):
-        list(runner.run([spec]))
+        with pytest.raises(EngineError, match="host"):
+            ray_result(spec, mortal, on_round=stop)
+        assert rounds == [1]
+        with pytest.raises(EngineError, match="task"):
+            [*RayRunner(mortal, CheckpointStore(None), parallel=1).run([spec])]
 
 
 # -- Large states and models, an object a client: the bits of what comes by value, whoever dies, and nothing is left ---
@@ -178,19 +110,6 @@ class LosesStates(Diary):
         from ray._private.internal_api import free
 
         free([state.reference for state in grid.client_states.values()])
-
-
-class KeepsOne(FedAvg):
-    """Keeps the first client's replies, and no others."""
-
-    def __init__(self, **counts: Any) -> None:
-        super().__init__(**counts)
-        self.kept: list[Any] = []
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        replies = list(replies)
-        self.kept.append(replies[0])
-        return super().aggregate_train(server_round, replies)
 
 
 @dataclass(frozen=True)
@@ -226,9 +145,8 @@ def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module", params=NUM_HOSTS, ids=str)
 def hosts(ray_session: None, request: pytest.FixtureRequest) -> Iterator[RayHosts]:
-    started = start_hosts(uneven_federation(model=huge), {}, request.param)
-    yield started
-    started.stop()
+    with started_hosts(uneven_federation(model=huge), request.param) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -263,52 +181,6 @@ def test_one_state_a_client_lies_there_between_rounds_and_none_after_the_trial(h
 
     assert between == [len(ABLE) + 2] * NUM_ROUNDS
     assert after <= without
-
-
-@pytest.mark.stress
-def test_old_states_go_once_their_clients_have_trained(hosts: RayHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a client is trained at a time, each host has the old states of those that wait, and of the one before."""
-    from ray._private.worker import global_worker
-
-    monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
-    spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
-    grid, send = RayGrid(hosts, spec.session), ray_grid._send
-    before: set[bytes] = set()
-    referred_to: list[int] = []
-
-    def old_states() -> int:
-        return len(before & set(global_worker.core_worker.get_all_reference_counts()))
-
-    def watched(*arguments: Any) -> Any:
-        referred_to.append(old_states())
-        return send(*arguments)
-
-    def note(done: int) -> None:
-        before.clear()
-        before.update(state.reference.hex().encode() for state in grid.client_states.values())
-        referred_to.clear()
-
-    monkeypatch.setattr(ray_grid, "_send", watched)
-    run_trial(spec, grid, on_round=lambda done: note(done) if done < NUM_ROUNDS else None)
-
-    num_hosts = len(hosts.actors)
-    assert referred_to[0] == len(ABLE)
-    assert referred_to[-1] <= 2 * num_hosts
-
-
-@pytest.mark.stress
-def test_a_reply_that_a_strategy_keeps_is_one_model_in_the_store(hosts: RayHosts) -> None:
-    """Beside it, as above, lie the model that was sent and the one that came of it."""
-    spec = spec_of(Choice(KeepsOne, wants=INDIVIDUAL), num_rounds=NUM_ROUNDS)
-    without = settled_bytes(lambda stored: stored < WIDE_BYTES)
-    between: list[int] = []
-
-    def note(done: int) -> None:
-        stored = settled_bytes(lambda stored: round((stored - without) / WIDE_BYTES) <= done + 2)
-        between.append(round((stored - without) / WIDE_BYTES) - done)
-
-    assert ray_result(spec, hosts, on_round=note).status == "completed"
-    assert max(between) <= 2
 
 
 @pytest.mark.sampled(2)
@@ -360,23 +232,18 @@ def test_an_empty_state_forgets_a_large_one(hosts: RayHosts, monkeypatch: pytest
     assert kept == [list(ABLE), [], list(ABLE)]
 
 
-def test_small_states_are_values(hosts: RayHosts) -> None:
-    """A count of a large model's participations is a small state."""
-    spec = spec_of(replace(FEDAVG, algorithm=Participations()))
-    grid = RayGrid(hosts, spec.session)
-
-    run_trial(spec, grid)
-
-    assert sorted(grid.client_states) == list(ABLE)
-    assert not any(isinstance(state, StateReference) for state in grid.client_states.values())
-
-
 @pytest.mark.stress
 def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, wide_host: ClientHost) -> None:
     """The checkpoint folder is none: a trial that lost a state could not go on."""
+    import ray
+
     spec = spec_of(replace(FEDAVG, algorithm=Variates()), num_rounds=NUM_ROUNDS)
 
-    result = ray_result(spec, hosts, on_round=kill_after(hosts, 2, 0))
+    def kill(done: int) -> None:
+        if done == 2:
+            os.kill(ray.get(hosts.actors[0].process_id.remote()), signal.SIGKILL)
+
+    result = ray_result(spec, hosts, on_round=kill)
 
     assert_same(result, local_result(spec, wide_host))
 
@@ -398,24 +265,6 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
 
     assert deaths(tmp_path) == 1
     assert_same(result, local_result(sound, wide_host))
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("algorithm", [Variates(), Own()], ids=["trains", "is scored"])
-def test_a_trial_that_was_stopped_goes_on_with_the_same_bits(
-    hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, algorithm: ClientAlgorithm
-) -> None:
-    """Stopped after round 3, resumed from the checkpoint of round 2 by references, where states begin as values."""
-    spec = spec_of(replace(FEDAVG, algorithm=algorithm), num_rounds=NUM_ROUNDS, num_sampled=4)
-    store = CheckpointStore(tmp_path, every_rounds=2)
-
-    with pytest.raises(Interruption):
-        ray_result(spec, hosts, store, interrupt_in(3))
-    done: list[int] = []
-    result = ray_result(spec, hosts, store, done.append)
-
-    assert done == [3, 4]
-    assert_same(result, local_result(spec, wide_host))
 
 
 @pytest.mark.sampled(1)

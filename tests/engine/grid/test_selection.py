@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
@@ -15,7 +14,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.client.updates import num_withheld
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, LocalFacts
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, Release
@@ -27,63 +25,42 @@ from fedscout.engine.data.federation import (
     check_takes_part,
     misses,
     num_part_rows,
-    round_seconds,
     simulated_seconds,
 )
 from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds
-from fedscout.engine.messages.calls import (
-    Assignment,
-    ClientTable,
-    FederationFacts,
-    HostCall,
-    ReportRequest,
-    RoundSelection,
-    SelectionPolicy,
-    Session,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import flat_record
-from fedscout.engine.messages.keys import ROUND_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.drift import ScaffoldSpec
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
+from tests.engine import federations
+from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
 from tests.engine.client.test_client_host import DRAWING, attacked
-from tests.engine.federations import (
-    EMPTY,
-    NUM_CLASSES,
-    NUM_FEATURES,
-    ONE_ROW,
-    QUERIES,
-    SIZES,
-    TWO_ROWS,
-    dense,
-    dropping,
-    timed_federation,
-    uneven_federation,
-)
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.results import completed, local_result, ray_result, started_hosts
+from tests.engine.trials.test_client_choice import settings_of
 from tests.engine.trials.test_resume import assert_all_same
 from tests.engine.trials.test_trial import Whole
 
+UNEVEN, EVERY = federations.uneven_federation(), [*range(len(federations.SIZES))]
 MODEL_BYTES = 4 * 53
 
 
-class First(SelectionPolicy):
+class First(calls.SelectionPolicy):
     """Chooses the first clients."""
 
-    def choose(self, server_round: int, table: ClientTable, num_chosen: int, generator: Any) -> IntArray:
+    def choose(self, server_round: int, table: calls.ClientTable, num_chosen: int, generator: Any) -> IntArray:
         return table.clients[:num_chosen]
 
 
 class Withholding(First):
     """Spares clients a part of what they send."""
 
-    def assign(self, table: ClientTable, chosen: Sequence[int]) -> Mapping[int, Assignment]:
-        return {client: Assignment(withheld=0.5) for client in chosen}
+    def assign(self, table: calls.ClientTable, chosen: Sequence[int]) -> Mapping[int, calls.Assignment]:
+        return {client: calls.Assignment(withheld=0.5) for client in chosen}
 
 
 class OneEpoch(ClientAlgorithm):
@@ -96,60 +73,52 @@ class OneEpoch(ClientAlgorithm):
 
 
 def abstaining(least: int, **changes: Any) -> Federation:
-    return replace(uneven_federation(), release=Release(least, "abstain"), **changes)
+    return replace(UNEVEN, release=Release(least, "abstain"), **changes)
 
 
-def able(federation: Federation, session: Session | None = None, policy: SelectionPolicy | None = None) -> list[int]:
-    facts = ClientHost(federation, QUERIES).facts()
-    return np.flatnonzero(able_clients(facts, session or Session(), policy or First())).tolist()
+def able(
+    federation: Federation, session: calls.Session | None = None, policy: calls.SelectionPolicy | None = None
+) -> list[int]:
+    facts = ClientHost(federation, federations.QUERIES).facts()
+    return np.flatnonzero(able_clients(facts, session or calls.Session(), policy or First())).tolist()
 
 
-def test_who_trains_on_too_few_rows_abstains_for_ever() -> None:
-    """Of 40, 17, 1, 12, 0, 33 and 2 rows a fifth is tested on; 32, 14, 1, 10, 0, 26 and 1 are left to train on."""
-    assert able(abstaining(11)) == [0, 1, 5]
-    assert able(abstaining(10)) == [0, 1, 3, 5]
-    assert able(abstaining(11), Session(validation_fraction=0.3)) == [0, 5]  # of 14 rows 4 are held back
-    assert able(uneven_federation(min_release=11)) == [*range(len(SIZES))]  # small clients train
+GROUPS = np.zeros(len(UNEVEN.labels), np.int64)
+STEPS = dict.fromkeys(EVERY, Device(seconds_per_step=1.0))
+TWO_EPOCHS = calls.Session(training=LocalTraining(batch_size=8, local_epochs=2))
 
 
-def test_of_rows_in_groups_only_who_holds_too_few_is_certain_to_abstain() -> None:
-    """Those of one group are not divided: client 3 may train on all its 12 rows."""
-    groups = np.zeros(len(uneven_federation().labels), np.int64)
-    assert able(abstaining(11, groups=groups)) == [0, 1, 3, 5]
-    assert able(abstaining(13, groups=groups)) == [0, 1, 5]
-
-
-def test_who_joins_later_does_not_train() -> None:
-    assert able(replace(uneven_federation(), unseen=frozenset({0, 6}))) == [1, 2, 3, 4, 5]
-
-
-def steps_take(seconds: float, num_clients: int = len(SIZES)) -> Mapping[int, Device]:
-    return dict.fromkeys(range(num_clients), Device(seconds_per_step=seconds))
-
-
-def test_whose_least_duration_is_beyond_the_deadline_is_late_for_ever() -> None:
-    """A second a step, batches of eight: 4, 2, 1, 2, 0, 4 and 1 steps an epoch, twice."""
-    federation = replace(uneven_federation(), devices=steps_take(1.0))
-    session = Session(training=LocalTraining(batch_size=8, local_epochs=2), deadline_seconds=4.0)
-    assert able(federation, session) == [1, 2, 3, 4, 6]
-    assert able(federation, replace(session, deadline_seconds=8.0)) == [*range(len(SIZES))]
-    assert able(federation, replace(session, deadline_seconds=None)) == [*range(len(SIZES))]
-
-
-def test_a_mean_delay_may_be_none_in_some_round() -> None:
-    federation = replace(uneven_federation(), devices={0: Device(mean_seconds=1e6), 1: Device(shift_seconds=5.0)})
-    assert 0 in able(federation, Session(deadline_seconds=1.0))
-    assert 1 not in able(federation, Session(deadline_seconds=1.0))
+@pytest.mark.parametrize(
+    ("federation", "session", "expected"),
+    [
+        # of 40, 17, 1, 12, 0, 33 and 2 rows a fifth is tested on; 32, 14, 1, 10, 0, 26 and 1 are left to train on
+        (abstaining(11), calls.Session(), [0, 1, 5]),
+        (abstaining(10), calls.Session(), [0, 1, 3, 5]),
+        (abstaining(11), calls.Session(validation_fraction=0.3), [0, 5]),  # of 14 rows 4 are held back
+        (federations.uneven_federation(min_release=11), calls.Session(), EVERY),  # small clients train
+        # rows of one group are not divided: client 3 may train on all its 12 rows
+        (abstaining(11, groups=GROUPS), calls.Session(), [0, 1, 3, 5]),
+        (abstaining(13, groups=GROUPS), calls.Session(), [0, 1, 5]),
+        (replace(UNEVEN, unseen=frozenset({0, 6})), calls.Session(), [1, 2, 3, 4, 5]),  # who joins later
+        # a second a step, batches of eight: 4, 2, 1, 2, 0, 4 and 1 steps an epoch, twice
+        (replace(UNEVEN, devices=STEPS), replace(TWO_EPOCHS, deadline_seconds=4.0), [1, 2, 3, 4, 6]),
+        (replace(UNEVEN, devices=STEPS), replace(TWO_EPOCHS, deadline_seconds=8.0), EVERY),
+        (replace(UNEVEN, devices=STEPS), TWO_EPOCHS, EVERY),
+        # a mean delay may be none in some round
+        (replace(UNEVEN, devices={0: Device(mean_seconds=1e6)}), calls.Session(deadline_seconds=1.0), EVERY),
+        (replace(UNEVEN, devices={1: Device(shift_seconds=5)}), calls.Session(deadline_seconds=1.0), [0, *EVERY[2:]]),
+    ],
+)
+def test_who_can_never_train(federation: Federation, session: calls.Session, expected: list[int]) -> None:
+    assert able(federation, session) == expected
 
 
 def test_only_what_is_certain_counts() -> None:
     """Groups may leave one row, an algorithm may choose one epoch, a policy may have tensors withheld."""
-    session = Session(training=LocalTraining(batch_size=8, local_epochs=2), deadline_seconds=2.0)
-    federation = replace(uneven_federation(), devices=steps_take(1.0))
+    session, federation = replace(TWO_EPOCHS, deadline_seconds=2.0), replace(UNEVEN, devices=STEPS)
     assert able(federation, session) == [2, 4, 6]
-    grouped = replace(federation, groups=np.zeros(len(federation.labels), np.int64))
-    assert able(grouped, session) == [*range(len(SIZES))]
-    assert able(federation, replace(session, algorithm=OneEpoch())) == [*range(len(SIZES))]
+    assert able(replace(federation, groups=GROUPS), session) == EVERY
+    assert able(federation, replace(session, algorithm=OneEpoch())) == EVERY
     sending = replace(federation, devices={0: Device(bytes_per_second_up=MODEL_BYTES / 3)})
     assert 0 not in able(sending, session)
     assert 0 in able(sending, session, Withholding())
@@ -160,17 +129,17 @@ def test_only_what_is_certain_counts() -> None:
 @pytest.mark.parametrize("validation_fraction", [0.0, 0.3])
 def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> None:
     """Asked in every round, without any delay that is drawn."""
-    devices = {client: Device(seconds_per_step=0.25 * client) for client in range(len(SIZES))}
+    devices = {client: Device(seconds_per_step=0.25 * client) for client in EVERY}
     federation = abstaining(2, devices=devices)
-    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(SIZES), deadline_seconds=2.0)
+    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(EVERY), deadline_seconds=2.0)
     session = replace(settings.session, validation_fraction=validation_fraction)
     settings = replace(settings, session=session)
     trial = local_result(settings, federation)
     assert trial.status == "completed"
     failed = [int(key.split(":")[1]) for key in trial.dropped_clients]
-    never = [client for client in range(len(SIZES)) if failed.count(client) == settings.num_rounds]
-    assert 0 < len(never) < len(SIZES)
-    assert able(federation, settings.session) == [client for client in range(len(SIZES)) if client not in never]
+    never = [client for client in EVERY if failed.count(client) == settings.num_rounds]
+    assert 0 < len(never) < len(EVERY)
+    assert able(federation, settings.session) == [client for client in EVERY if client not in never]
 
 
 # -- Every client has one host, and hosts have equal loads -------------------------------------------------------------
@@ -190,10 +159,10 @@ def test_clients_are_balanced_over_hosts() -> None:
     A row costs one unit and a client one: loads 41 | 34 → 41 | 52 → 54 | 52 → (2 rows) 54 | 55 → (1 row) 56 | 55 →
     (no rows) 56 | 56.
     """
-    host_of = balance(np.array(SIZES), 2)
+    host_of = balance(np.array(federations.SIZES), 2)
 
     assert host_of[[0, 5, 1, 3]].tolist() == [0, 1, 1, 0]
-    assert host_of[[TWO_ROWS, ONE_ROW, EMPTY]].tolist() == [1, 0, 1]
+    assert host_of[[federations.TWO_ROWS, federations.ONE_ROW, federations.EMPTY]].tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("num_hosts", [1, 3, 16])
@@ -214,22 +183,20 @@ FEW, MANY = ONE_BY_ONE, 10 * ONE_BY_ONE
 ROWS = 3
 SAMPLED = 20
 
-NUMBER_BYTES = 8
-NODE_BYTES = 36 + NUMBER_BYTES
-"""Of a node's id in Flower's list of all: a Python integer and a pointer to it."""
-
 
 def registered(num_clients: int) -> Federation:
     """The first clients are the same, however many there are."""
     num_rows = num_clients * ROWS
-    features = np.random.default_rng(0).normal(size=(num_rows, NUM_FEATURES)).astype(np.float32)
-    labels = np.arange(num_rows) % NUM_CLASSES
+    features = np.random.default_rng(0).normal(size=(num_rows, federations.NUM_FEATURES)).astype(np.float32)
+    labels = np.arange(num_rows) % federations.NUM_CLASSES
     offsets = np.arange(0, num_rows + 1, ROWS)
-    return Federation("many", features, labels, NUM_CLASSES, Partition(np.arange(num_rows), offsets), dense)
+    return Federation(
+        "many", features, labels, federations.NUM_CLASSES, Partition(np.arange(num_rows), offsets), federations.dense
+    )
 
 
 def trained(host: ClientHost) -> Trial:
-    session = Session(training=LocalTraining(batch_size=4), num_scored=SAMPLED)
+    session = calls.Session(training=LocalTraining(batch_size=4), num_scored=SAMPLED)
     settings = TrialSettings(FedAvgSpec(), num_rounds=2, num_sampled=SAMPLED, session=session)
     return completed(settings, host)
 
@@ -250,31 +217,12 @@ def num_calls(host: ClientHost) -> int:
     return count
 
 
-def peak_bytes(host: ClientHost) -> int:
-    """Return the most that a trial holds at once beyond what was there."""
-    tracemalloc.start()
-    try:
-        trained(host)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_trial_calls_as_many_functions_whoever_is_registered() -> None:
     """From so many on that some are dealt to hosts without being weighed."""
     before, few, many = (ClientHost(registered(num), {}) for num in (FEW, FEW, MANY))
     trained(before)  # what is imported on the way does not count
 
     assert num_calls(many) < 1.01 * num_calls(few)
-
-
-def test_a_registered_client_costs_a_few_numbers() -> None:
-    """In the driver: its node's id, twice in lists of them, its rows, its host, and the order of all by size."""
-    few, many = (ClientHost(registered(num), {}) for num in (FEW, MANY))
-    trained(few)
-
-    more = (peak_bytes(many) - peak_bytes(few)) / (MANY - FEW)
-    assert more < NODE_BYTES + 8 * NUMBER_BYTES
 
 
 def test_a_host_forgets_clients_that_took_part_long_ago(monkeypatch: Any) -> None:
@@ -298,10 +246,11 @@ SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 
 DROPPING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")
 OF_TWO_HOSTS: dict[str, tuple[Federation, TrialSettings]] = {
-    "a clock": (timed_federation(), SETTINGS),
-    "layers of dropout": (uneven_federation(dropping), spec_of(FEDAVG, training=DROPPING)),
+    "a clock": (federations.timed_federation(), SETTINGS),
+    "a policy": (UNEVEN, settings_of(FEDADAM)),
+    "layers of dropout": (federations.uneven_federation(federations.dropping), spec_of(FEDAVG, training=DROPPING)),
     "unseen clients": (
-        replace(uneven_federation(), unseen=frozenset((1, 5))),
+        replace(UNEVEN, unseen=frozenset((1, 5))),
         spec_of(replace(FEDAVG, algorithm=Variates()), num_sampled=4),
     ),
     **{
@@ -321,12 +270,13 @@ def test_two_hosts_tell_what_one_tells(ray_session: None, name: str) -> None:
         by_ray = ray_result(settings, hosts)
     local = local_result(settings, federation)
     assert_all_same(by_ray, local)
+    assert by_ray.clients.get("rounds") == local.clients.get("rounds")
     if settings is SETTINGS:
         assert 0 < min(local.rounds["seconds"]) <= max(local.rounds["seconds"]) == 9.0
 
 
 def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
-    federation = replace(timed_federation(), dropout={})
+    federation = replace(federations.timed_federation(), dropout={})
     driven, whole = (
         local_result(asked, federation)
         for asked in (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
@@ -337,7 +287,9 @@ def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
 
 def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
     """Also of client 2, which misses the round, and of those that come late; one without a device takes no time."""
-    grid = LocalGrid(replace(timed_federation(), dropout={2: 1 - 1e-12}), QUERIES, SETTINGS.session)
+    grid = LocalGrid(
+        replace(federations.timed_federation(), dropout={2: 1 - 1e-12}), federations.QUERIES, SETTINGS.session
+    )
     grid.send_and_receive(messages(grid))
     durations = grid.take_durations()
     assert sorted(durations) == [*range(7)]
@@ -369,13 +321,6 @@ def test_latency_is_a_shifted_exponential_drawn_by_seed_round_and_client_alone()
     assert draws[1, 2, 0] == 2.0 + 3.0 * stream(1, "latency", 2, 0).exponential()
 
 
-def test_the_server_waits_for_the_slowest_or_until_the_deadline() -> None:
-    assert round_seconds([1.0, 5.0, 0.0], None) == 5
-    assert round_seconds([1.0, 0.0], 2.0) == 1
-    assert round_seconds([1.0, 5.0], 2.0) == 2
-    assert round_seconds([], None) == 0
-
-
 def test_who_comes_late_is_left_out_and_told() -> None:
     check_takes_part({}, 1.0, 2.0, 0, 1, 0)
     check_takes_part({}, 5.0, None, 0, 1, 1)
@@ -386,7 +331,7 @@ def test_who_comes_late_is_left_out_and_told() -> None:
 
 def test_simulated_seconds_add_up_and_cost_none() -> None:
     devices = {1: Device(shift_seconds=10.0), 5: Device(shift_seconds=1000.0)}
-    federation = replace(uneven_federation(), devices=devices)
+    federation = replace(UNEVEN, devices=devices)
     settings = spec_of(FEDAVG, num_rounds=ROUNDS)
     result = local_result(settings, federation)
     assert result.seconds["simulated"] == 1000.0 * ROUNDS
@@ -395,14 +340,14 @@ def test_simulated_seconds_add_up_and_cost_none() -> None:
     assert cut.seconds["simulated"] == 60.0 * ROUNDS
     absent = [key for key, reason in cut.dropped_clients.items() if reason.startswith(AbsentError.__name__)]
     assert absent == [f"{server_round}:5" for server_round in range(1, ROUNDS + 1)]
-    plain = local_result(settings, uneven_federation())
+    plain = local_result(settings, UNEVEN)
     assert ("simulated" in plain.seconds, plain.rounds.get("seconds")) == (False, None)
 
 
 # -- What a round costs a client in simulated time, by hand, and that hosts and driver tell the same -------------------
 
 
-def probe_seconds(facts: FederationFacts, session: Session) -> FloatArray:
+def probe_seconds(facts: calls.FederationFacts, session: calls.Session) -> FloatArray:
     epochs = session.training.local_epochs
     return client_seconds(facts, session, lambda device, work: device.probe_seconds(work, epochs))
 
@@ -423,9 +368,9 @@ def test_a_round_by_hand() -> None:
 def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy: object) -> None:
     """The slowest client is the one with most rows; with bandwidth alone a round takes the log's bytes of a client."""
     settings = spec_of(strategy, num_rounds=ROUNDS)  # type: ignore[arg-type]
-    plain = uneven_federation()
+    plain = UNEVEN
     federation = replace(plain, devices=dict.fromkeys(range(plain.num_clients), DEVICE))
-    facts = ClientHost(federation, QUERIES).facts()
+    facts = ClientHost(federation, federations.QUERIES).facts()
     expected = expected_seconds(facts, settings.session)
     result = local_result(settings, federation)
     if strategy is FEDAVG:  # which is sent nothing beside the model
@@ -439,7 +384,7 @@ def test_hosts_and_driver_tell_the_same_and_bytes_are_those_of_the_log(strategy:
 
 
 def test_a_clock_changes_no_bit_of_the_training() -> None:
-    federation = uneven_federation()
+    federation = UNEVEN
     timed = replace(federation, devices={1: DEVICE})
     settings = replace(spec_of(FEDAVG, num_rounds=ROUNDS), keep_model=True)
     first, second = local_result(settings, federation).vector, local_result(settings, timed).vector
@@ -448,11 +393,11 @@ def test_a_clock_changes_no_bit_of_the_training() -> None:
 
 def test_what_a_policy_asks_for_is_paid_for() -> None:
     """Client 0 makes twice the epochs and withholds half of its tensors; client 1 only measures the model."""
-    federation = replace(uneven_federation(), devices=dict.fromkeys(range(7), DEVICE))
-    host, settings = ClientHost(federation, QUERIES), spec_of(FEDAVG)
+    federation = replace(UNEVEN, devices=dict.fromkeys(range(7), DEVICE))
+    host, settings = ClientHost(federation, federations.QUERIES), spec_of(FEDAVG)
     facts, grid = host.facts(), LocalGrid(host, session=settings.session)
-    grid.reports.watched = RoundSelection(
-        ReportRequest(training_losses=True), (1,), {0: Assignment(epochs=2, withheld=0.5)}
+    grid.reports.watched = calls.RoundSelection(
+        calls.ReportRequest(training_losses=True), (1,), {0: calls.Assignment(epochs=2, withheld=0.5)}
     )
     list(grid.send_and_receive(messages(grid, clients=(0, 2))))
     durations, carried = grid.take_durations(), grid.take_bytes()
@@ -468,13 +413,13 @@ def test_what_a_policy_asks_for_is_paid_for() -> None:
 def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
     """A probe takes client 1 longer than the deadline, and client 3 not; both would train late."""
     slow, quick = replace(DEVICE, bytes_per_second_down=10.0), replace(DEVICE, shift_seconds=20.0)
-    federation = replace(uneven_federation(), devices={1: slow, 3: quick})
+    federation = replace(UNEVEN, devices={1: slow, 3: quick})
     settings = spec_of(FEDAVG, deadline_seconds=12.0)
-    grid = LocalGrid(federation, QUERIES, settings.session)
+    grid = LocalGrid(federation, federations.QUERIES, settings.session)
     probes = probe_seconds(grid.facts, settings.session)
     assert probes[3] < 12.0 < probes[1]
     for measured_apart in (False, True):
-        grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, 3))
+        grid.reports.watched = calls.RoundSelection(calls.ReportRequest(training_losses=True), (1, 3))
         arrays = flat_record(grid.initial_vector(3))
         if measured_apart:
             grid.measure(arrays)
@@ -487,27 +432,11 @@ def test_who_would_measure_after_the_deadline_tells_nothing() -> None:
 
 def test_who_misses_the_round_or_abstains_measures_nothing() -> None:
     """Clients 1, 2 and 3 are asked: the first is absent, the second holds too few rows, the third tells its loss."""
-    federation = replace(uneven_federation(), dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
+    federation = replace(UNEVEN, dropout={1: 1 - 1e-12}, release=Release(5, "abstain"))
     settings = spec_of(FEDAVG)
-    grid = LocalGrid(federation, QUERIES, settings.session)
-    grid.reports.watched = RoundSelection(ReportRequest(training_losses=True), (1, ONE_ROW, 3))
+    grid = LocalGrid(federation, federations.QUERIES, settings.session)
+    grid.reports.watched = calls.RoundSelection(calls.ReportRequest(training_losses=True), (1, federations.ONE_ROW, 3))
     list(grid.send_and_receive(messages(grid, clients=[0])))
     report = grid.reports.take(grid.server_round, {}, 0.0)
     assert (report.clients.tolist(), report.trained.tolist()) == ([0, 3], [True, False])
     assert report.failures == {}
-
-
-def test_which_tensors_are_withheld_is_drawn_for_each_client_and_round() -> None:
-    """Two of four tensors of different lengths: their sum tells them apart."""
-    layout, clients = ClientHost(uneven_federation(), QUERIES).facts().layout, tuple(range(7))
-    watched = RoundSelection(ReportRequest(), (), dict.fromkeys(clients, Assignment(withheld=0.5)))
-
-    def withheld(server_round: int, seed: int) -> list[int]:
-        config = {ROUND_KEY: server_round, SEED_KEY: seed}
-        call = HostCall(clients, spec_of(FEDAVG).session, config, watched=watched)
-        return [num_withheld(call, layout, client) for client in clients]
-
-    drawn = withheld(1, 3)
-    assert drawn == withheld(1, 3)
-    assert len({*drawn}) > 1
-    assert drawn not in (withheld(2, 3), withheld(1, 4))

@@ -18,23 +18,14 @@ from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.watchdog import Results, perform_with_timeout
-from fedscout.engine.messages.calls import (
-    Assignment,
-    EvaluateResults,
-    HostCall,
-    QueryResults,
-    ReportRequest,
-    RoundSelection,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import send_query, train_config
 from tests.engine.federations import ABLE, QUERIES, SIZES, uneven_federation
 from tests.engine.nodes.test_wire_and_policy import same
 from tests.engine.results import trained
 
 LIMIT = 0.2
-NOTHING = Session(round_timeout_seconds=LIMIT)
+NOTHING = calls.Session(round_timeout_seconds=LIMIT)
 
 
 class Ended(BaseException):
@@ -57,7 +48,7 @@ class Machine:
     done: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     struck: threading.Event = field(default_factory=threading.Event)
 
-    def perform(self, method: str, call: HostCall) -> Results:
+    def perform(self, method: str, call: calls.HostCall) -> Results:
         steps = [("evaluate", client) for client in call.evaluated] + [(method, client) for client in call.clients]
         if self.hangs.intersection(steps):
             assert self.struck.wait(30), "the watchdog never came"
@@ -65,13 +56,13 @@ class Machine:
             raise Ended
         self.done.append((method, call.clients))
         made: dict[str, Callable[[], Results]] = {
-            "train": lambda: TrainResults(clients=list(call.clients)),
-            "evaluate": lambda: EvaluateResults(dict.fromkeys(call.clients, ClientScore(1, 1, 0.0))),
-            "query": lambda: QueryResults(clients=list(call.clients)),
+            "train": lambda: calls.TrainResults(clients=list(call.clients)),
+            "evaluate": lambda: calls.EvaluateResults(dict.fromkeys(call.clients, ClientScore(1, 1, 0.0))),
+            "query": lambda: calls.QueryResults(clients=list(call.clients)),
         }
         return made[method]()
 
-    def answer(self, method: str, call: HostCall) -> list[Results]:
+    def answer(self, method: str, call: calls.HostCall) -> list[Results]:
         while True:
             self.attempts += 1
             try:
@@ -80,7 +71,9 @@ class Machine:
                 assert self.notebook, "the process ended without a note"
 
 
-def until_found(machine: Machine, perform: Callable[[str, HostCall], Results], call: HostCall) -> list[TrainResults]:
+def until_found(
+    machine: Machine, perform: Callable[[str, calls.HostCall], Results], call: calls.HostCall
+) -> list[calls.TrainResults]:
     """Repeat a training whose process ends, until it has results."""
     while True:
         with suppress(Ended):
@@ -88,7 +81,7 @@ def until_found(machine: Machine, perform: Callable[[str, HostCall], Results], c
 
 
 def answered(result: Results) -> list[int]:
-    return list(result.own) if isinstance(result, EvaluateResults) else result.clients
+    return list(result.own) if isinstance(result, calls.EvaluateResults) else result.clients
 
 
 @pytest.mark.sampled(3)
@@ -99,7 +92,7 @@ def test_who_hangs_has_failed_and_the_others_have_not(method: str, hanging: set[
     """One attempt with all, one for each client that hangs alone, and one without them."""
     machine = Machine(hangs={(method, client) for client in hanging})
 
-    results = machine.answer(method, HostCall((1, 2, 3), NOTHING, {}, call_id="a"))
+    results = machine.answer(method, calls.HostCall((1, 2, 3), NOTHING, {}, call_id="a"))
 
     assert [client for result in results for client in answered(result)] == sorted({1, 2, 3} - hanging)
     failures = {client: reason for result in results for client, reason in result.failures.items()}
@@ -119,11 +112,11 @@ def test_who_hangs_is_waited_for_until_deadline_or_limit(deadline: float | None,
     if clock:
         federation = replace(federation, devices=dict.fromkeys(range(len(SIZES)), Device(shift_seconds=0.5)))
     host, machine = ClientHost(federation, QUERIES), Machine(hangs={("train", 1)})
-    session = Session(seed=3, round_timeout_seconds=1.0, deadline_seconds=deadline)
+    session = calls.Session(seed=3, round_timeout_seconds=1.0, deadline_seconds=deadline)
     config = dict(train_config(LocalTraining(batch_size=8), 3, 1, "individual"))
-    call = HostCall((0, 1), session, config, host.initial_vector(0), call_id="a")
+    call = calls.HostCall((0, 1), session, config, host.initial_vector(0), call_id="a")
 
-    def perform(method: str, part: HostCall) -> Results:
+    def perform(method: str, part: calls.HostCall) -> Results:
         return machine.perform(method, part) if 1 in part.clients else host.train(part)
 
     grid = LocalGrid(host, session=session)
@@ -134,11 +127,11 @@ def test_who_hangs_is_waited_for_until_deadline_or_limit(deadline: float | None,
 def test_a_client_may_hang_in_scoring_and_train_all_the_same() -> None:
     machine = Machine(hangs={("evaluate", 2)})
 
-    results = machine.answer("train", HostCall((1, 2), NOTHING, {}, evaluated=(1, 2), call_id="a"))
+    results = machine.answer("train", calls.HostCall((1, 2), NOTHING, {}, evaluated=(1, 2), call_id="a"))
 
-    assert all(isinstance(result, TrainResults) for result in results)
+    assert all(isinstance(result, calls.TrainResults) for result in results)
     assert [client for result in results for client in answered(result)] == [1, 2]
-    scored = [r.evaluation for r in results if isinstance(r, TrainResults) and r.evaluation is not None]
+    scored = [r.evaluation for r in results if isinstance(r, calls.TrainResults) and r.evaluation is not None]
     assert [client for evaluation in scored for client in evaluation.own] == [1]
     assert [set(evaluation.failures) for evaluation in scored] == [set(), {2}]
 
@@ -148,12 +141,12 @@ def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     """It tells no losses, and is no failure of the training, for which it was not chosen."""
     host = ClientHost(uneven_federation(), QUERIES)
     machine = Machine(hangs={("train", 3)})
-    watched = RoundSelection(ReportRequest(training_losses=True), (3, 5), {0: Assignment(epochs=2)})
+    watched = calls.RoundSelection(calls.ReportRequest(training_losses=True), (3, 5), {0: calls.Assignment(epochs=2)})
     vector = host.initial_vector(0)
     config = train_config(LocalTraining(batch_size=8), 3, 1, "individual")
-    call = HostCall((0, 1), replace(NOTHING, seed=3), dict(config), vector, call_id="a", watched=watched)
+    call = calls.HostCall((0, 1), replace(NOTHING, seed=3), dict(config), vector, call_id="a", watched=watched)
 
-    def perform(method: str, part: HostCall) -> Results:
+    def perform(method: str, part: calls.HostCall) -> Results:
         stuck = [("train", client) for client in (part.watched.measured if part.watched else ())]
         if machine.hangs.intersection(stuck):
             assert machine.struck.wait(30)
@@ -170,27 +163,6 @@ def test_a_client_may_hang_in_measuring_and_train_next_time() -> None:
     assert same(losses, together.received_losses["train"])
     assert sorted(losses) == [0, 1, 5]
     assert not any(one.failures for one in told)
-
-
-def test_a_slow_shard_without_anybody_who_hangs_is_only_repeated() -> None:
-    """Together they take too long, each alone does not: nobody is left out."""
-    machine = Machine(hangs=set())
-    slow = [True]
-
-    def perform(method: str, call: HostCall) -> Results:
-        if slow and len(call.clients) > 1:
-            machine.struck.wait(30)
-            slow.clear()
-            raise Ended
-        return TrainResults(clients=list(call.clients))
-
-    call = HostCall((1, 2), NOTHING, {}, call_id="a")
-    with pytest.raises(Ended):
-        perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())
-    results = perform_with_timeout(perform, "train", call, machine.notebook, lambda _: machine.struck.set())
-
-    assert [result.clients for result in results] == [[1], [2]]
-    assert not any(result.failures for result in results)
 
 
 class OneByOne(LocalGrid):
@@ -220,6 +192,6 @@ def test_results_client_by_client_are_those_of_all_at_once(host: ClientHost, rep
         arrays = [(client, arrays["counts"].tobytes()) for client, arrays in counts.arrays.items()]
         return answers.vectors.ravel().tolist(), evaluation.losses.tolist(), arrays
 
-    session = Session(seed=3, round_timeout_seconds=60.0)
+    session = calls.Session(seed=3, round_timeout_seconds=60.0)
     federation = ClientHost(uneven_federation(), QUERIES)
     assert talk(OneByOne(federation, session=session)) == talk(LocalGrid(host, session=session))

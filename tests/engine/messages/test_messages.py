@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterable
 from copy import deepcopy
 from fractions import Fraction
@@ -26,36 +24,11 @@ from hypothesis.extra.numpy import arrays
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.messages import contents, exact_mean
 from fedscout.engine.messages.calls import Session, TrainResults
-from fedscout.engine.messages.contents import (
-    Query,
-    Training,
-    ViewArray,
-    addressed,
-    claim_task_identity,
-    exchange,
-    give_id,
-    models_of,
-    read_array,
-    send_query,
-    several_models,
-    train_config,
-    view_record,
-)
-from fedscout.engine.messages.exact_mean import (
-    FROM_BYTES,
-    FROM_NODES,
-    Answer,
-    ExactScale,
-    exponents,
-    fraction_bits,
-    group_size,
-    with_one_sum,
-)
 from fedscout.engine.messages.keys import ReplyMode
 from tests.engine.federations import ABLE, EMPTY, ONE_CLASS, ONE_ROW, QUERIES, SIZES, uneven_federation
 from tests.engine.nodes.test_wire_and_policy import same
@@ -77,7 +50,7 @@ each_kind = pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
 
 @each_kind
 def test_numpy_and_fields_are_those_of_the_array_that_serialised_at_once(values: npt.NDArray[Any]) -> None:
-    ours, flowers = ViewArray(values).numpy(), Array(values).numpy()
+    ours, flowers = contents.ViewArray(values).numpy(), Array(values).numpy()
     np.testing.assert_array_equal(ours, flowers)
     assert (ours.dtype, ours.shape) == (flowers.dtype, flowers.shape)
     for flag in ("C_CONTIGUOUS", "F_CONTIGUOUS"):
@@ -85,7 +58,7 @@ def test_numpy_and_fields_are_those_of_the_array_that_serialised_at_once(values:
     assert ours.flags.writeable
     assert ours.flags.owndata
 
-    ours, flowers = ViewArray(values), Array(values)
+    ours, flowers = contents.ViewArray(values), Array(values)
     for name in ("dtype", "shape", "stype", "data"):
         assert getattr(ours, name) == getattr(flowers, name)
     assert type(ours) is Array
@@ -94,18 +67,18 @@ def test_numpy_and_fields_are_those_of_the_array_that_serialised_at_once(values:
 
 @each_kind
 def test_equality_is_that_of_the_bytes(values: npt.NDArray[Any]) -> None:
-    assert ViewArray(values) == Array(values)
-    assert Array(values) == ViewArray(values)
-    assert ViewArray(values) == ViewArray(values)
+    assert contents.ViewArray(values) == Array(values)
+    assert Array(values) == contents.ViewArray(values)
+    assert contents.ViewArray(values) == contents.ViewArray(values)
     other = np.append(values, values.dtype.type(1))
-    assert ViewArray(values) != ViewArray(other)
-    assert Array(values) != ViewArray(other)
-    assert ViewArray(values) != "an array"
+    assert contents.ViewArray(values) != contents.ViewArray(other)
+    assert Array(values) != contents.ViewArray(other)
+    assert contents.ViewArray(values) != "an array"
 
 
 def test_what_is_read_in_place_can_t_be_written() -> None:
     base = VALUES.copy()
-    read = read_array(ViewArray(base))
+    read = contents.read_array(contents.ViewArray(base))
     assert np.shares_memory(read, base)
     with pytest.raises(ValueError, match="read-only"):
         read[0] = 1
@@ -114,33 +87,22 @@ def test_what_is_read_in_place_can_t_be_written() -> None:
 
 def test_a_record_travels_as_flowers_does() -> None:
     arrays = {"w": VALUES, "b": np.zeros(3)}
-    ours, flowers = view_record(arrays), ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    ours, flowers = contents.view_record(arrays), ArrayRecord({name: Array(array) for name, array in arrays.items()})
     assert RecordDict({"arrays": ours}).object_id == RecordDict({"arrays": flowers}).object_id
-    assert array_record_to_proto(view_record(arrays)) == array_record_to_proto(flowers)
-    assert array_record_from_proto(array_record_to_proto(view_record(arrays))) == flowers
-    assert view_record(arrays).count_bytes() == flowers.count_bytes()
-    for mine, theirs in zip(view_record(arrays).to_numpy_ndarrays(), flowers.to_numpy_ndarrays(), strict=True):
+    assert array_record_to_proto(contents.view_record(arrays)) == array_record_to_proto(flowers)
+    assert array_record_from_proto(array_record_to_proto(contents.view_record(arrays))) == flowers
+    assert contents.view_record(arrays).count_bytes() == flowers.count_bytes()
+    for mine, theirs in zip(contents.view_record(arrays).to_numpy_ndarrays(), flowers.to_numpy_ndarrays(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    assert ArrayRecord(dict(view_record(arrays))) == flowers
-    assert pickle.loads(pickle.dumps(view_record(arrays))) == flowers
+    assert ArrayRecord(dict(contents.view_record(arrays))) == flowers
+    assert pickle.loads(pickle.dumps(contents.view_record(arrays))) == flowers
 
 
 def test_objects_are_refused_and_unknown_names_are_missing() -> None:
     with pytest.raises(ValueError, match="objects"):
-        ViewArray(np.array([object()]))
+        contents.ViewArray(np.array([object()]))
     with pytest.raises(AttributeError, match="values"):
-        ViewArray(VALUES).values  # noqa: B018
-
-
-@pytest.mark.slow
-def test_serialising_lets_the_values_go() -> None:
-    base = VALUES.copy()
-    array, watched = ViewArray(base), weakref.ref(base)
-    del base
-    assert watched() is not None
-    assert array.data
-    gc.collect()
-    assert watched() is None
+        contents.ViewArray(VALUES).values  # noqa: B018
 
 
 # -- Several global models in one record: which clients use which, and what is refused ---------------------------------
@@ -158,7 +120,7 @@ def test_each_model_comes_with_its_clients_and_who_is_in_no_group_has_that_of_mo
 ) -> None:
     layout = host.facts().layout
     vectors = np.arange(3 * layout.size, dtype=np.float32).reshape(3, -1)
-    found = models_of(several_models(vectors, np.array(group)), layout, NUM_CLIENTS)
+    found = contents.models_of(contents.several_models(vectors, np.array(group)), layout, NUM_CLIENTS)
     assert [list(clients) for _, clients in found] == expected
     np.testing.assert_array_equal([vector for vector, _ in found], vectors)
 
@@ -178,7 +140,7 @@ def test_each_model_comes_with_its_clients_and_who_is_in_no_group_has_that_of_mo
 def test_other_records_are_refused(host: ClientHost, models: tuple[int, ...], group: list[Any], told: str) -> None:
     record = ArrayRecord({"flat": Array(np.zeros(models, np.float32)), "group": Array(np.array(group))})
     with pytest.raises(ValueError, match=told):
-        models_of(record, host.facts().layout, NUM_CLIENTS)
+        contents.models_of(record, host.facts().layout, NUM_CLIENTS)
 
 
 # -- Copies of a message are the messages that Flower would make -------------------------------------------------------
@@ -186,7 +148,7 @@ def test_other_records_are_refused(host: ClientHost, models: tuple[int, ...], gr
 
 def test_a_reply_to_a_copy_comes_from_its_addressee() -> None:
     content = RecordDict({"config": ConfigRecord({"a": 1})})
-    _, second = addressed(Message(content, 2, "query", group_id="1"), [2, 5])
+    _, second = contents.addressed(Message(content, 2, "query", group_id="1"), [2, 5])
     reply = Message(RecordDict({}), reply_to=second)
     assert reply.metadata.src_node_id == 5
     assert reply.metadata.group_id == "1"
@@ -198,19 +160,19 @@ def test_a_reply_to_a_copy_comes_from_its_addressee() -> None:
 def test_a_reply_names_the_message_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Flower keeps the id is private: this fails when it moves."""
     monkeypatch.setattr(TaskIdentity, "_run_id", None)
-    claim_task_identity(run_id=3)
+    contents.claim_task_identity(run_id=3)
     message = Message(RecordDict(), 5, "query")
     assert (message.metadata.run_id, message.metadata.src_node_id) == (3, 1)
-    give_id(message, "7")
+    contents.give_id(message, "7")
     assert message.metadata.message_id == "7"
     assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "7"
-    claim_task_identity()
+    contents.claim_task_identity()
     assert TaskIdentity.run_id == 3, "a run that Flower's own runtime has begun is not taken over"
 
 
 def test_a_field_that_is_set_counts() -> None:
-    array = ViewArray(VALUES)
-    before = ViewArray(VALUES).object_id
+    array = contents.ViewArray(VALUES)
+    before = contents.ViewArray(VALUES).object_id
     array.data = Array(2 * VALUES).data
     np.testing.assert_array_equal(array.numpy(), 2 * VALUES)
     assert array.object_id != before
@@ -219,7 +181,7 @@ def test_a_field_that_is_set_counts() -> None:
 # -- Several contents in one sending are answered as if each had been sent alone ---------------------------------------
 
 
-COUNTS = Query("label-counts", {"offset": np.float64(0.25).reshape(())}, {"scale": 2.0})
+COUNTS = contents.Query("label-counts", {"offset": np.float64(0.25).reshape(())}, {"scale": 2.0})
 
 
 class CountingGrid(LocalGrid):
@@ -235,30 +197,32 @@ class CountingGrid(LocalGrid):
         return super().push_messages(messages)
 
 
-def training(grid: LocalGrid, seed: int, reply: ReplyMode, clients: tuple[int, ...] | None = None) -> Training:
-    config = train_config(LocalTraining(batch_size=8), seed, 1, reply)
-    return Training(grid.initial_vector(seed), config, clients)
+def training(grid: LocalGrid, seed: int, reply: ReplyMode, clients: tuple[int, ...] | None = None) -> contents.Training:
+    config = contents.train_config(LocalTraining(batch_size=8), seed, 1, reply)
+    return contents.Training(grid.initial_vector(seed), config, clients)
 
 
 @pytest.mark.parametrize("num_hosts", [1, 3])
 def test_together_equals_one_by_one(num_hosts: int) -> None:
     grid = CountingGrid(num_hosts)
-    queries = [COUNTS, Query("broken"), Query("label-counts", {"offset": np.ones(3)}, clients=(0, 5))]
+    queries = [COUNTS, contents.Query("broken"), contents.Query("label-counts", {"offset": np.ones(3)}, clients=(0, 5))]
     trainings = [
         *(training(grid, 1, "merged"), training(grid, 1, "individual")),
         *(training(grid, 2, "individual", (0, 3)), training(grid, 2, "merged", ABLE)),
     ]
-    answered, trained = exchange(grid, queries, trainings)
+    answered, trained = contents.exchange(grid, queries, trainings)
     assert grid.pushes == 1
-    alone = [send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
+    alone = [contents.send_query(grid, q.function, q.arrays, q.config, q.clients) for q in queries]
     assert same(answered, alone)
-    alone_trained = [exchange(grid, trainings=[one])[1][0] for one in trainings]
+    alone_trained = [contents.exchange(grid, trainings=[one])[1][0] for one in trainings]
     assert same(trained, alone_trained)
 
 
 def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
     grid = CountingGrid(3)
-    (counts, broken), (trained,) = exchange(grid, [COUNTS, Query("broken")], [training(grid, 1, "individual")])
+    (counts, broken), (trained,) = contents.exchange(
+        grid, [COUNTS, contents.Query("broken")], [training(grid, 1, "individual")]
+    )
     large = [client for client, size in enumerate(SIZES) if size >= 5]
     assert list(counts.arrays) == large
     assert list(broken.arrays) == [client for client in large if client != ONE_CLASS]
@@ -270,9 +234,11 @@ def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
 
 def test_nothing_to_send_and_nobody_to_ask() -> None:
     grid = CountingGrid()
-    assert exchange(grid) == ([], [])
+    assert contents.exchange(grid) == ([], [])
     assert grid.pushes == 0
-    (counts,), (trained,) = exchange(grid, [Query("broken", clients=())], [training(grid, 1, "individual", ())])
+    (counts,), (trained,) = contents.exchange(
+        grid, [contents.Query("broken", clients=())], [training(grid, 1, "individual", ())]
+    )
     assert (counts.arrays, counts.num_examples, counts.refused) == ({}, {}, {})
     assert trained.clients == ()
     assert trained.vectors.shape == (0, grid.facts.layout.size)
@@ -303,12 +269,6 @@ def test_it_is_imported_from_where_it_was(tmp_path: Path, monkeypatch) -> None:
     assert told.stdout.decode().split() == ["Anchored(strength=0.5)", "7"]
 
 
-def test_one_of_this_program_travels_as_it_is() -> None:
-    session = Session(algorithm=ClientAlgorithm())
-    assert session.__getstate__() == session.__dict__
-    assert pickle.loads(pickle.dumps(session)) == session
-
-
 # -- One mean, whatever the order and the grouping; as exact as its docstring says -------------------------------------
 
 
@@ -316,9 +276,9 @@ LIMIT = float(np.nextafter(np.float32(2**16), np.float32(0)))
 WEIGHTS = st.integers(1, 5000)
 
 
-def scale_for(most: int) -> ExactScale:
+def scale_for(most: int) -> exact_mean.ExactScale:
     """The scale of a model of small parameters: e = 0 for all of them."""
-    return ExactScale.of(np.zeros(1, np.float32), most)
+    return exact_mean.ExactScale.of(np.zeros(1, np.float32), most)
 
 
 @st.composite
@@ -359,7 +319,7 @@ def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], 
     for column, value in enumerate(result):
         pairs = zip(vectors, weights, strict=True)
         exact = sum((w * Fraction(float(v[column])) for v, w in pairs), Fraction(0)) / sum(weights)
-        products = Fraction(len(vectors), sum(weights)) / 2 ** (fraction_bits(most) + 1)
+        products = Fraction(len(vectors), sum(weights)) / 2 ** (exact_mean.fraction_bits(most) + 1)
         rounding = Fraction(float(np.spacing(np.abs(value)))) / 2 * (1 + Fraction(1, 2**20))
         assert abs(Fraction(float(value)) - exact) <= products + rounding
 
@@ -370,7 +330,7 @@ def test_the_sum_of_rows_is_the_sum_of_each(
 ) -> None:
     """Python's integers hold any sum; small values take the way over float64, large ones that over int64."""
     vectors, weights, most = case
-    scale = ExactScale.of(received, most)
+    scale = exact_mean.ExactScale.of(received, most)
     matrix = np.stack(vectors) * np.float32(2.0**-15 if small else 1)
     terms = [scale.total(row[None], [weight]).tolist() for row, weight in zip(matrix, weights, strict=True)]
 
@@ -379,18 +339,20 @@ def test_the_sum_of_rows_is_the_sum_of_each(
 
 @pytest.mark.parametrize("received", [0.5, 3.0], ids=["one range", "a range each"])
 def test_each_row_is_inside_or_not_by_itself(received: float) -> None:
-    scale = ExactScale.of(np.array([0.25, received], np.float32), 1)
+    scale = exact_mean.ExactScale.of(np.array([0.25, received], np.float32), 1)
     inside = [[0, 6e4], [-6e4, 0], [-0.0, 1e-45], [LIMIT, -LIMIT]]
     outside = [[1e6, 0], [0, -1e6], [np.nan, 0], [0, -np.inf], [2.0**16, 0], [-(2.0**16), 0]]
     assert scale.holds(np.array(inside, np.float32)).all()
     assert not scale.holds(np.array(outside, np.float32)).any()
-    without_limit = ExactScale.of(np.array([1e35], np.float32), 1)
+    without_limit = exact_mean.ExactScale.of(np.array([1e35], np.float32), 1)
     assert without_limit.holds(np.array([[3e38], [np.inf]], np.float32)).tolist() == [True, False]
 
 
 def test_the_range_of_one_begins_at_one() -> None:
     """|x| < 2^e: e is 0 up to the number before 1, and 1 from there."""
-    before, one = (ExactScale.of(np.array([x], np.float32), 1) for x in (np.nextafter(np.float32(1), np.float32(0)), 1))
+    before, one = (
+        exact_mean.ExactScale.of(np.array([x], np.float32), 1) for x in (np.nextafter(np.float32(1), np.float32(0)), 1)
+    )
     grown = np.array([[1e5]], np.float32)
     assert (before.holds(grown)[0], one.holds(grown)[0]) == (False, True)
     assert one.per_raised.tolist() == [before.per_unit / 2]
@@ -411,7 +373,7 @@ def test_sums_in_parts_are_the_sum(elements: int, monkeypatch: pytest.MonkeyPatc
     """Whatever fits into the cache, and with a unit for each element."""
     generator = np.random.default_rng(0)
     vectors, received = generator.normal(size=(3, 5)).astype(np.float32), np.array([0.1, 5, 0.2, 300, 7], np.float32)
-    for scale in (ExactScale.of(received, 60), scale_for(60)):
+    for scale in (exact_mean.ExactScale.of(received, 60), scale_for(60)):
         whole = scale.total(vectors, [10, 20, 30])
         expected = np.average(vectors.astype(np.float64), axis=0, weights=[10, 20, 30])
         np.testing.assert_allclose(scale.mean(whole, 60), expected, rtol=1e-6)
@@ -423,7 +385,7 @@ def test_sums_in_parts_are_the_sum(elements: int, monkeypatch: pytest.MonkeyPatc
 def test_the_bits_follow_the_largest_total_weight() -> None:
     """b = 46 − bits: 2^16 · (2^bits − 1) · 2^b < 2^62."""
     for most in (1, 7, 8, 10**6):
-        b = fraction_bits(most)
+        b = exact_mean.fraction_bits(most)
         assert 2**16 * most * 2**b < 2**62
         assert 2**16 * (2 * most + 1) * 2**b >= 2**62
 
@@ -431,23 +393,23 @@ def test_the_bits_follow_the_largest_total_weight() -> None:
 def test_the_range_grows_with_the_received_model() -> None:
     """An element that was large before may be 2^16 times as large; one that was small is still summed finely."""
     received = np.array([0.0, 1.0, -1.5, 3e5, 1e-20], np.float32)
-    assert exponents(received).tolist() == [0, 1, 1, 19, 0]  # |x| < 2^e; 3e5 is between 2^18 and 2^19
-    scale = ExactScale.of(received, 1)
+    assert exact_mean.exponents(received).tolist() == [0, 1, 1, 19, 0]  # |x| < 2^e; 3e5 is between 2^18 and 2^19
+    scale = exact_mean.ExactScale.of(received, 1)
     grown = np.array([6e4, 1e5, -1e5, 3e10, 6e4], np.float32)
     assert scale.holds(grown[None])[0]
     assert not scale_for(1).holds(grown[None])[0]
     for element in range(5):
         beyond = grown.copy()
-        beyond[element] = 2.0 ** (16 + exponents(received)[element])
+        beyond[element] = 2.0 ** (16 + exact_mean.exponents(received)[element])
         assert not scale.holds(beyond[None])[0]
 
 
 @given(weighted_vectors(), arrays(np.float32, 3, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
 def test_sums_do_not_overflow_in_any_range(case: tuple[list[FloatArray], list[int], int], received: FloatArray) -> None:
     vectors, weights, most = case
-    scale = ExactScale.of(received, most)
-    bits = fraction_bits(most) - exponents(received)
-    large = [(vector * np.exp2(exponents(received))).astype(np.float32) for vector in vectors]
+    scale = exact_mean.ExactScale.of(received, most)
+    bits = exact_mean.fraction_bits(most) - exact_mean.exponents(received)
+    large = [(vector * np.exp2(exact_mean.exponents(received))).astype(np.float32) for vector in vectors]
     assert all(scale.holds(vector[None])[0] for vector in large)
     terms = [scale.total(vector[None], [weight]) for vector, weight in zip(large, weights, strict=True)]
     exact = [sum(int(term[i]) for term in terms) for i in range(3)]
@@ -480,9 +442,9 @@ def answers(num_hosts: int) -> list[TrainResults]:
 
 
 def in_groups(given: list[TrainResults], size: int) -> list[TrainResults]:
-    added: list[Answer] = []
+    added: list[exact_mean.Answer] = []
     for start in range(0, len(given), size):
-        added += with_one_sum(deepcopy(given[start : start + size]))
+        added += exact_mean.with_one_sum(deepcopy(given[start : start + size]))
     return added
 
 
@@ -502,7 +464,7 @@ def test_the_total_of_any_groups_is_that_of_all(size: int) -> None:
 
 def test_parts_of_one_answer_are_added_as_well_and_stay_its_parts() -> None:
     given = answers(5)
-    first, second = with_one_sum(deepcopy([given[:3], given[3]]))
+    first, second = exact_mean.with_one_sum(deepcopy([given[:3], given[3]]))
 
     assert isinstance(first, list)
     assert [part.clients for part in first] == [[0], [1], []]
@@ -513,11 +475,13 @@ def test_parts_of_one_answer_are_added_as_well_and_stay_its_parts() -> None:
 def test_sums_that_were_read_from_shared_memory_are_not_written_to() -> None:
     given = answers(3)
     given[0].total.flags.writeable = False
-    with_one_sum(given)
+    exact_mean.with_one_sum(given)
 
 
 def test_hosts_on_many_nodes_with_large_models_add_in_groups() -> None:
-    assert group_size(100, 100, FROM_BYTES) == 10
-    assert group_size(4 * FROM_NODES, FROM_NODES, FROM_BYTES) == isqrt(4 * FROM_NODES)
-    assert group_size(100, FROM_NODES - 1, FROM_BYTES) == 1
-    assert group_size(100, 100, FROM_BYTES - 1) == 1
+    assert exact_mean.group_size(100, 100, exact_mean.FROM_BYTES) == 10
+    assert exact_mean.group_size(4 * exact_mean.FROM_NODES, exact_mean.FROM_NODES, exact_mean.FROM_BYTES) == isqrt(
+        4 * exact_mean.FROM_NODES
+    )
+    assert exact_mean.group_size(100, exact_mean.FROM_NODES - 1, exact_mean.FROM_BYTES) == 1
+    assert exact_mean.group_size(100, 100, exact_mean.FROM_BYTES - 1) == 1

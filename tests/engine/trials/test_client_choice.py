@@ -28,10 +28,8 @@ from fedscout.engine.trials.trial import run_trial
 from tests.engine.choices import FEDADAM, FEDAVG, INDIVIDUAL, Choice, spec_of
 from tests.engine.federations import ABLE, CORRUPTED, EMPTY, QUERIES, SIZES, dense, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid
-from tests.engine.results import ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_all_same, assert_going_on
 from tests.engine.trials.test_trial import Whole
-from tests.ray_processes import NUM_HOSTS
 
 EVERYTHING = ReportRequest(training_losses=True, validation_losses=True, update_norms=True, include_idle_clients=True)
 MODEL_BYTES = 4 * 53
@@ -172,19 +170,6 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
     assert_all_same(one, other)
     assert len(reports) == 4
     assert_same_reports(reports, others)
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_hosts_change_nothing(ray_session: None, host: ClientHost, num_hosts: int) -> None:
-    settings = settings_of(FEDADAM)
-    expected, reports = run(host, settings)
-    with started_hosts(uneven_federation(), num_hosts) as hosts:
-        found = ray_result(settings, hosts)
-    assert_all_same(found, expected)
-    assert found.clients.get("rounds") == expected.clients.get("rounds")
-    assert_same_reports(Recorder.told[-1], reports)
 
 
 @pytest.mark.parametrize("stopped_in", [1, 3])

@@ -33,18 +33,7 @@ from fedscout.engine.training.loop import NO_ROWS
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.trials.trial import run_trial
-from tests.engine.choices import (
-    FEDAVG,
-    FLOWER_CHOICES,
-    INDIVIDUAL,
-    MERGED,
-    NAMED,
-    Choice,
-    Participations,
-    RaisingFedAvg,
-    rounds_of,
-    spec_of,
-)
+from tests.engine import choices
 from tests.engine.federations import EMPTY, QUERIES, SIZES, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, named_record
 from tests.engine.results import local_result
@@ -72,7 +61,7 @@ def overriding(method: str, change: Callable[..., Any]) -> type[FedAvg]:
     return type("Own", (FedAvg,), {method: changed})
 
 
-def configured(values: Mapping[str, Any], since: int = 1) -> Choice:
+def configured(values: Mapping[str, Any], since: int = 1) -> choices.Choice:
     """A strategy that writes these values into the configuration of a round, which the next ones inherit."""
 
     def configure(flower: Any, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
@@ -80,7 +69,7 @@ def configured(values: Mapping[str, Any], since: int = 1) -> Choice:
             config.update(values)
         return flower(server_round, arrays, config, grid)
 
-    return Choice(overriding("configure_train", configure))
+    return choices.Choice(overriding("configure_train", configure))
 
 
 @pytest.mark.parametrize(
@@ -88,32 +77,23 @@ def configured(values: Mapping[str, Any], since: int = 1) -> Choice:
 )
 def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
     clean = tuple(accuracy / 2 for accuracy in accuracies)
-    result = Trial.of(spec_of(FEDAVG), rounds={"accuracy": tuple(accuracies), "clean_accuracy": clean})
+    result = Trial.of(choices.spec_of(choices.FEDAVG), rounds={"accuracy": tuple(accuracies), "clean_accuracy": clean})
 
     assert result.fitness == result.own_fitness == pytest.approx(fitness)
     assert result.clean_fitness == pytest.approx(fitness / 2)
 
 
-def test_fitness_comes_from_all_clients_weighted_by_rows(host: ClientHost) -> None:
-    result = local_result(spec_of(FEDAVG), host)
-
-    assert result.clients["id"] == tuple(range(7))
-    rows = np.array([8, 3, 0, 2, 0, 7, 1])
-    assert result.rounds["accuracy"][-1] == pytest.approx(float(result.clients["accuracy"] @ rows) / 21)
-    assert result.rounds["clean_accuracy"][-1] == pytest.approx(float(result.clients["clean_accuracy"] @ rows) / 21)
-
-
 # -- Flower's strategies ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FLOWER_CHOICES)
+@pytest.mark.parametrize("name", choices.FLOWER_CHOICES)
 def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: ClientHost, name: str) -> None:
     """Flower's own loop over the same grid ends with the same model.
 
     Bit for bit, but for the strategies that return float64, which the trial rounds to float32 between rounds.
     """
-    choice = FLOWER_CHOICES[name]
-    spec = spec_of(choice)
+    choice = choices.FLOWER_CHOICES[name]
+    spec = choices.spec_of(choice)
     result = local_result(spec, host)
 
     grid = LocalGrid(host, session=spec.session)
@@ -147,7 +127,7 @@ def test_a_start_is_handed_what_flower_s_is(host: ClientHost, timeout_seconds: f
             given.update(kwargs)
             return super().start(**kwargs)
 
-    spec = spec_of(Choice(Handed), num_rounds=4, timeout_seconds=timeout_seconds)
+    spec = choices.spec_of(choices.Choice(Handed), num_rounds=4, timeout_seconds=timeout_seconds)
     told: list[int] = []
     result = local_result(spec, host, on_round=told.append)
     assert (result.error, result.num_rounds, told) == (None, 4, [1, 2, 3, 4])
@@ -181,10 +161,10 @@ def telling(**attributes: Any) -> type[FedAvg]:
 
 def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
     kind = telling(scores=[])
-    strategy = Choice(kind)
+    strategy = choices.Choice(kind)
     built: list[Any] = []
     object.__setattr__(strategy, "flower", lambda **counts: built.append(kind(**counts)) or built[0])
-    result = local_result(spec_of(strategy), host)
+    result = local_result(choices.spec_of(strategy), host)
 
     assert result.error is None
     assert [score["accuracy"] for score in built[0].scores[1:]] == list(result.rounds["accuracy"])
@@ -195,7 +175,7 @@ def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
 def test_a_strategy_with_its_own_start_is_run_whole_however_it_tells_its_rounds(
     host: ClientHost, kind: type[FedAvg]
 ) -> None:
-    driven, own = (local_result(spec_of(Choice(each)), host) for each in (FedAvg, kind))
+    driven, own = (local_result(choices.spec_of(choices.Choice(each)), host) for each in (FedAvg, kind))
     assert np.array_equal(own.vector, driven.vector)
     for name in ("accuracy", "loss"):
         assert list(own.rounds[name]) == list(driven.rounds[name])
@@ -203,7 +183,10 @@ def test_a_strategy_with_its_own_start_is_run_whole_however_it_tells_its_rounds(
 
 
 def test_a_start_that_ends_early_keeps_its_model(host: ClientHost) -> None:
-    driven, early = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, telling(told=(1, 2), trainings=2)))
+    driven, early = (
+        local_result(choices.spec_of(choices.Choice(kind)), host)
+        for kind in (FedAvg, telling(told=(1, 2), trainings=2))
+    )
     assert list(early.rounds["loss"]) == [driven.rounds["loss"][i] for i in (0, 1, 1)]
 
 
@@ -213,7 +196,7 @@ Resting = overriding("configure_train", lambda flower, number, *args: [] if numb
 
 def test_a_round_that_leaves_the_model_as_it_was_is_listed_whoever_drives(host: ClientHost) -> None:
     whole = type("RestingWhole", (Resting, Whole), {})
-    driven, own = (local_result(spec_of(Choice(kind), num_rounds=4), host) for kind in (Resting, whole))
+    driven, own = (local_result(choices.spec_of(choices.Choice(kind), num_rounds=4), host) for kind in (Resting, whole))
     assert list(own.rounds["loss"]) == list(driven.rounds["loss"])
     assert own.rounds["loss"][0] == own.rounds["loss"][1] != own.rounds["loss"][2]
     assert [*own.skipped_rounds] == [*driven.skipped_rounds] == ["2"]
@@ -228,7 +211,9 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
         for s in range(1000)
         if [all(misses(federation.dropout, s, r, client) for client in range(7)) for r in range(1, 5)] == pattern
     )
-    result = local_result(spec_of(Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
+    result = local_result(
+        choices.spec_of(choices.Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES)
+    )
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert re.match("3 of 4 .*round 2: .*AbsentError", str(result.error))
     assert [*result.skipped_rounds] == ["2", "3", "4"]
@@ -239,7 +224,7 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
     [({"told": ()}, "none$"), ({"told": (2,)}, "rounds 2$"), ({"told": (1, 2, 3, 4), "trainings": 4}, "round 4")],
 )
 def test_a_start_that_leaves_out_rounds_is_refused(host: ClientHost, attributes: Any, reason: str) -> None:
-    assert re.search(reason, str(local_result(spec_of(Choice(telling(**attributes))), host).error))
+    assert re.search(reason, str(local_result(choices.spec_of(choices.Choice(telling(**attributes))), host).error))
 
 
 def test_a_start_that_counts_anew_has_its_rounds_continued(host: ClientHost) -> None:
@@ -248,7 +233,7 @@ def test_a_start_that_counts_anew_has_its_rounds_continued(host: ClientHost) -> 
         return flower(initial_arrays=first.arrays, num_rounds=num_rounds - 2, **kwargs)
 
     told: list[int] = []
-    result = local_result(spec_of(Choice(overriding("start", twice))), host, on_round=told.append)
+    result = local_result(choices.spec_of(choices.Choice(overriding("start", twice))), host, on_round=told.append)
     assert (result.error, len(set(result.rounds["loss"]))) == (None, 3)
     assert told == [1, 2, 2, 3]
 
@@ -266,7 +251,7 @@ def test_a_start_may_score_an_earlier_model_again(host: ClientHost) -> None:
                     kwargs["evaluate_fn"](earlier, models[earlier])
             return Result(arrays=models[-1])
 
-    driven, own = (local_result(spec_of(Choice(kind)), host) for kind in (FedAvg, Compares))
+    driven, own = (local_result(choices.spec_of(choices.Choice(kind)), host) for kind in (FedAvg, Compares))
     assert (own.error, list(own.rounds["loss"])) == (None, list(driven.rounds["loss"]))
 
 
@@ -280,7 +265,7 @@ def test_a_strategy_sees_evaluation_if_it_asks_to(host: ClientHost, asks: bool) 
         return seen[-1][1]
 
     needs = EngineNeeds(replies="merged", sees_evaluation=asks)
-    spec = spec_of(Choice(overriding("aggregate_evaluate", keep), wants=needs))
+    spec = choices.spec_of(choices.Choice(overriding("aggregate_evaluate", keep), wants=needs))
     grid = WatchedGrid(host, session=spec.session)
 
     result = run_trial(spec, grid)
@@ -297,26 +282,30 @@ def test_scores_that_come_with_training_are_those_of_own_trips(host: ClientHost,
     """A strategy that sees the evaluation has every model scored at once; nobody's rounds may tell the difference."""
     results = []
     for asks in (False, True):
-        choice = configured({"lr": -1.0}, since=3) if fails else FEDAVG  # which fails it before it is sent
+        choice = configured({"lr": -1.0}, since=3) if fails else choices.FEDAVG  # which fails it before it is sent
         choice = replace(choice, wants=EngineNeeds(replies="merged", sees_evaluation=asks))
-        results.append(local_result(spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
+        results.append(local_result(choices.spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
 
     first, second = results
     assert first.num_rounds == (2 if fails else 5)
-    assert (first.status, first.error, rounds_of(first)) == (second.status, second.error, rounds_of(second))
+    assert (first.status, first.error, choices.rounds_of(first)) == (
+        second.status,
+        second.error,
+        choices.rounds_of(second),
+    )
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
 
 
-class Unwilling(Participations):
+class Unwilling(choices.Participations):
     """Fails every client."""
 
     def train(self, run: LocalRun) -> ClientResults:
         raise RuntimeError("not today")
 
 
-class Misfit(Choice):
+class Misfit(choices.Choice):
     """A specification that can't be built for the cohort."""
 
     def build(self, cohort: Cohort) -> FedAvg:
@@ -328,73 +317,49 @@ def slowly(flower: Any, *args: Any) -> Any:
     return flower(*args)
 
 
-def aggregated(change: Callable[[Any, list[Message]], Any], wants: EngineNeeds = MERGED) -> Choice:
+def aggregated(change: Callable[[Any, list[Message]], Any], wants: EngineNeeds = choices.MERGED) -> choices.Choice:
     """A strategy that gives what `change` makes of its model and of the replies."""
 
     def aggregate(flower: Any, server_round: int, replies: Iterable[Message]) -> Any:
         received = list(replies)
         return change(flower(server_round, received)[0], received)
 
-    return Choice(overriding("aggregate_train", aggregate), wants=wants)
+    return choices.Choice(overriding("aggregate_train", aggregate), wants=wants)
 
 
-FAILURES: dict[str, tuple[Choice, dict[str, Any], int, str]] = {
+FAILURES: dict[str, tuple[choices.Choice, dict[str, Any], int, str]] = {
     **{
-        f"diverging {name}": (FLOWER_CHOICES[name], {"training": DIVERGING}, 0, "diverged")
+        f"diverging {name}": (choices.FLOWER_CHOICES[name], {"training": DIVERGING}, 0, "diverged")
         for name in ("fedavg", "fedavg-individual", "fedmedian")
     },
-    "raises": (Choice(RaisingFedAvg), {}, 1, "^round 2: RuntimeError"),
     "six replies where Bulyan needs 4f + 3": (
-        *(Choice(Bulyan, {"num_malicious_nodes": 1}, INDIVIDUAL), {}, 1),
+        *(choices.Choice(Bulyan, {"num_malicious_nodes": 1}, choices.INDIVIDUAL), {}, 1),
         r"^2 of 3 .*round 1: Bulyan .*\b7 clients, 1 of",
     ),
-    "no answer": (replace(FEDAVG, algorithm=Unwilling()), {}, 1, "7 of .*: RuntimeError"),
-    "no validation rows": (FEDAVG, {"evaluate_on": "validation"}, 0, r"\(validation\)"),
+    "no answer": (replace(choices.FEDAVG, algorithm=Unwilling()), {}, 1, "7 of .*: RuntimeError"),
+    "no validation rows": (choices.FEDAVG, {"evaluate_on": "validation"}, 0, r"\(validation\)"),
     "too slow": (
-        *(Choice(overriding("aggregate_train", slowly)), {"num_rounds": 50, "timeout_seconds": 0.25}, 1),
+        *(choices.Choice(overriding("aggregate_train", slowly)), {"num_rounds": 50, "timeout_seconds": 0.25}, 1),
         r"\b0\.25 s$",
     ),
     "can't be built": (Misfit(FedAvg), {}, 0, "StrategyError: misfit .*99 .*7$"),
     "another size": (aggregated(lambda *_: (flat_record(np.zeros(1)), None)), {}, 0, r"\(53,\).*\(1,\)"),
-    "no model": (Choice(overriding("start", lambda *_, **__: Result())), {}, 0, r"Own\.start"),
+    "no model": (choices.Choice(overriding("start", lambda *_, **__: Result())), {}, 0, r"Own\.start"),
     "two step sizes": (configured({"lr": 0.3, "learning-rate": 0.4}), {}, 0, r"\b0\.4\b.*\b0\.3$"),
     "a missing key": (aggregated(lambda *_: {}["node-config"]), {}, 0, "^round 1: KeyError: 'node-config'"),
-    **{
-        f"returns {name}, {wants.arrays}": (aggregated(change, wants), {}, 0, r"Own\.aggregate_train")
-        for wants in (MERGED, NAMED)
-        for name, change in {
-            "a record": lambda arrays, _: arrays,
-            "a dictionary": lambda arrays, _: (arrays, {}),
-            "nothing": lambda *_: None,
-            "an empty tuple": lambda *_: (),
-        }.items()
-    },
+    "returns a record": (aggregated(lambda arrays, _: arrays, choices.NAMED), {}, 0, r"Own\.aggregate_train"),
+    "returns a dictionary": (aggregated(lambda arrays, _: (arrays, {})), {}, 0, r"Own\.aggregate_train"),
 }
 
 
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_costs_the_trial_alone_and_is_told(host: ClientHost, name: str) -> None:
     choice, changes, num_rounds, reason = FAILURES[name]
-    result = local_result(spec_of(choice, **changes), host)
+    result = local_result(choices.spec_of(choice, **changes), host)
     assert (result.status, result.vector) == ("failed", None)
     assert result.fitness == result.own_fitness == result.clean_fitness == 0.0
     assert re.search(reason, str(result.error))
     assert result.num_rounds == num_rounds or name == "too slow"
-
-
-def test_bulyan_goes_on_after_a_round_with_too_few_clients() -> None:
-    """One client of seven misses one round of four; the model of the round before stays."""
-    federation = replace(uneven_federation(sizes=(12,) * 7), dropout={5: 0.3})
-    seed = next(
-        s for s in range(1000) if [misses({5: 0.3}, s, r, 5) for r in range(1, 5)] == [False, True, False, False]
-    )
-    choice = Choice(Bulyan, {"num_malicious_nodes": 1}, INDIVIDUAL)
-    result = local_result(spec_of(choice, seed=seed, num_rounds=4), ClientHost(federation, QUERIES))
-
-    assert (result.status, result.error, list(result.skipped_rounds)) == ("completed", None, ["2"])
-    losses = list(result.rounds["loss"])
-    assert losses[0] == losses[1] != losses[2] != losses[3]
-    assert re.match(r"Bulyan .*\b7 clients, 1 of .*: AbsentError", result.skipped_rounds["2"])
 
 
 # -- random numbers --------------------------------------------------------------------------------------------------
@@ -409,7 +374,12 @@ def sampled_clients(spec: TrialSettings, host: ClientHost) -> list[tuple[int, ..
 
 @pytest.mark.parametrize("num_sampled", [1, 3, 6])
 def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHost, num_sampled: int) -> None:
-    spec = spec_of(Choice(FedAvg, wants=INDIVIDUAL), num_sampled=num_sampled, num_rounds=8, training=LocalTraining())
+    spec = choices.spec_of(
+        choices.Choice(FedAvg, wants=choices.INDIVIDUAL),
+        num_sampled=num_sampled,
+        num_rounds=8,
+        training=LocalTraining(),
+    )
     random.seed(1)
     clients = sampled_clients(spec, host)
     random.seed(2)
@@ -428,7 +398,8 @@ def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHos
 def test_candidates_of_one_seed_train_the_same_clients(host: ClientHost) -> None:
     """Common random numbers: who trains does not depend on the strategy."""
     by_strategy = [
-        sampled_clients(spec_of(FLOWER_CHOICES[name], num_sampled=4), host) for name in ("fedavg", "fedadam", "krum")
+        sampled_clients(choices.spec_of(choices.FLOWER_CHOICES[name], num_sampled=4), host)
+        for name in ("fedavg", "fedadam", "krum")
     ]
 
     assert by_strategy[0] == by_strategy[1] == by_strategy[2]
@@ -443,7 +414,7 @@ def draws(flower: Any, *args: Any) -> Any:
 def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) -> None:
     python, numpy_, torch_ = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
 
-    assert local_result(spec_of(Choice(kind), num_sampled=5), host).status == "completed"
+    assert local_result(choices.spec_of(choices.Choice(kind), num_sampled=5), host).status == "completed"
 
     assert random.getstate() == python
     after = np.random.get_state()  # noqa: NPY002
@@ -455,10 +426,6 @@ def test_global_generators_are_left_alone(host: ClientHost, kind: type[FedAvg]) 
 # -- bookkeeping -----------------------------------------------------------------------------------------------------
 
 
-def test_the_model_is_kept_only_if_asked_for(host: ClientHost) -> None:
-    assert local_result(spec_of(FEDAVG, keep_model=False), host).vector is None
-
-
 def test_a_strategy_that_waits_for_more_clients_fails(host: ClientHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's sampling asks for nodes once a second until there are enough; without a limit it waits for ever."""
 
@@ -467,7 +434,7 @@ def test_a_strategy_that_waits_for_more_clients_fails(host: ClientHost, monkeypa
 
     monkeypatch.setattr("flwr.serverapp.strategy.strategy_utils.sleep", lambda seconds: None)
     monkeypatch.setattr("fedscout.engine.grid.watchdog.PAUSE_SECONDS", -1.0)
-    result = local_result(spec_of(Choice(expectant)), host)
+    result = local_result(choices.spec_of(choices.Choice(expectant)), host)
     assert result.status == "failed"
     assert re.search(rf"\bwaits\b.*\b{len(SIZES)}\b", str(result.error))
 
@@ -479,7 +446,7 @@ def test_asking_for_nodes_often_is_no_waiting(host: ClientHost) -> None:
         return flower(*args)
 
     kinds = (overriding("configure_train", looks), FedAvg)
-    curious, plain = (local_result(spec_of(Choice(kind)), host) for kind in kinds)
+    curious, plain = (local_result(choices.spec_of(choices.Choice(kind)), host) for kind in kinds)
     assert curious.error is None
     np.testing.assert_array_equal(curious.vector, plain.vector)
 
@@ -494,10 +461,10 @@ def test_what_no_client_reads_is_named_once(host: ClientHost) -> None:
             message.content["hints"] = MetricRecord({"hint": 1.0})
         return messages
 
-    result = local_result(spec_of(Choice(overriding("configure_train", chats))), host)
+    result = local_result(choices.spec_of(choices.Choice(overriding("configure_train", chats))), host)
     (note,) = (note for note in result.notes if "temperature" in note)
     assert "temperature, proximal-mu, hints" in note
-    assert local_result(spec_of(Choice(FedAvg)), host).notes == ()
+    assert local_result(choices.spec_of(choices.Choice(FedAvg)), host).notes == ()
 
 
 def test_a_strategy_that_samples_by_its_own_is_noted(host: ClientHost) -> None:
@@ -505,7 +472,7 @@ def test_a_strategy_that_samples_by_its_own_is_noted(host: ClientHost) -> None:
         def __init__(self, **_: Any) -> None:
             super().__init__()
 
-    result = local_result(spec_of(Choice(Blind), num_sampled=3), host)
+    result = local_result(choices.spec_of(choices.Choice(Blind), num_sampled=3), host)
     assert any(re.search(r"\b7 of 7\b.*\b3$", note) for note in result.notes)
 
 
@@ -529,7 +496,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
 
     host = ClientHost(uneven_federation(normalised, (12, 20, 9, 11, 14, 10, 13)), QUERIES)
     measure = None if metric is None else OF_CLASSES[metric]()
-    result = local_result(spec_of(Choice(Overshooting), metric=measure, worst_clients=True), host)
+    result = local_result(choices.spec_of(choices.Choice(Overshooting), metric=measure, worst_clients=True), host)
     expected = [server_round == bad for server_round in (1, 2, 3)]
     measured = dict(result.rounds)
     del measured["train_loss"]
@@ -549,7 +516,7 @@ def test_a_round_whose_outputs_are_not_numbers_has_no_score(metric: str | None, 
     ],
 )
 def test_a_schedule_may_end_at_a_rate_of_zero(host: ClientHost, asked: Mapping[str, Any]) -> None:
-    result = local_result(spec_of(configured(asked, since=2)), host)
+    result = local_result(choices.spec_of(configured(asked, since=2)), host)
     assert (result.status, result.num_rounds) == ("completed", 3)
     losses = result.rounds["loss"]
     assert losses[0] == losses[1] == losses[2]
@@ -564,7 +531,7 @@ def test_a_schedule_may_end_at_a_rate_of_zero(host: ClientHost, asked: Mapping[s
     ],
 )
 def test_a_value_out_of_its_range_is_refused_in_one_line(host: ClientHost, name: str, value: Any) -> None:
-    result = local_result(spec_of(configured({name: value}, since=2)), host)
+    result = local_result(choices.spec_of(configured({name: value}, since=2)), host)
     assert (result.status, result.num_rounds) == ("failed", 1)
     error = str(result.error)
     assert "\n" not in error
@@ -580,7 +547,7 @@ def test_several_messages_to_a_client_are_several_trainings(host: ClientHost) ->
         return [Message(one.content, one.metadata.dst_node_id, "train") for one in flower(*args) for _ in range(3)]
 
     kinds = (FedAvg, overriding("configure_train", repeat))
-    once, thrice = (local_result(spec_of(Choice(each)), host) for each in kinds)
+    once, thrice = (local_result(choices.spec_of(choices.Choice(each)), host) for each in kinds)
     np.testing.assert_allclose(thrice.vector, once.vector, atol=1e-6)
 
 
@@ -591,5 +558,5 @@ def test_a_generator_without_a_seed_is_noted(host: ClientHost, seed: int | None)
             super().__init__(**counts)
             self.generator = np.random.default_rng(seed)
 
-    notes = local_result(spec_of(Choice(Drawing)), host).notes
+    notes = local_result(choices.spec_of(choices.Choice(Drawing)), host).notes
     assert notes.count(UNSEEDED) == (seed is None)
