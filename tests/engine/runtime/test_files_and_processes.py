@@ -60,31 +60,28 @@ def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("existing", [None, b"old"])
-def test_a_crash_in_writing_changes_nothing(tmp_path: Path, existing: bytes | None) -> None:
+@pytest.mark.parametrize("at", ["writing", "flushing"])
+def test_a_crash_changes_nothing(
+    at: str, existing: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "folder" / "file"
     if existing is not None:
         write_atomically(target, lambda path: path.write_bytes(existing))
 
-    def crash(path: Path) -> None:
-        path.write_bytes(b"half a")
+    def crash(_: int) -> None:
         raise OSError("disk full")
 
+    def write(path: Path) -> None:
+        path.write_bytes(b"half a")
+        if at == "writing":
+            crash(0)
+
+    monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(OSError, match="disk"):
-        write_atomically(target, crash)
+        write_atomically(target, write)
 
     assert files_below(tmp_path) == ([] if existing is None else ["folder/file"])
     assert existing is None or target.read_bytes() == existing
-
-
-def test_a_crash_before_the_rename_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError("no sync")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="sync"):
-        write_atomically(tmp_path / "folder" / "file", lambda path: path.write_bytes(b"content"))
-
-    assert files_below(tmp_path) == []
 
 
 # -- A mounted storage holds what was written, as soon as it was, and gives it back; nothing else goes there -----------
@@ -266,12 +263,9 @@ def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeyp
             if isinstance(watch, threading.Timer):
                 watch.cancel()
     assert cleaned == [True]
+    assert signal_exit(first)[0] == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}[first]
     assert received == [first, *ENDING_SIGNALS]
     signal.raise_signal(first)  # on the way to the exit, too
-
-
-def test_exit_codes_are_those_of_shells() -> None:
-    assert [signal_exit(number)[0] for number in ENDING_SIGNALS] == [130, 143, 129]
 
 
 @pytest.mark.usefixtures("handlers")

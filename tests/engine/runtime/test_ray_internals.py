@@ -25,14 +25,6 @@ def test_memory_in_use_is_a_part_of_what_there_is() -> None:
     assert 0 < used < total
 
 
-def test_mode_and_token_can_be_read_anew() -> None:
-    """Here that they can; that it works is shown where Ray is started twice (`test_private_ray.py`)."""
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # its stubs lack it
-
-    assert callable(AuthenticationTokenLoader.instance().reset_cache)
-    assert callable(Config.initialize)
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1:6379", "192.0.2.1:1"])
 def test_auto_is_what_the_environment_says_now(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)

@@ -41,7 +41,7 @@ from fedscout.engine.training.backends import (
     fastest_trainer,
     score_clients,
 )
-from fedscout.engine.training.loop import RowsWork, score_client
+from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.training.vectorised import LayerDraws, seed_layers
 from fedscout.strategies.methods.averaging import pull_towards
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, dropping, learnable_rows, linear, normalised
@@ -147,11 +147,13 @@ def test_block_equals_loop(name: str) -> None:
     net, training, algorithm = CASES[name]
     assert isinstance(fastest_trainer(new_model(net, 1)), BlockTrainer)
     blocks, loops = (
-        made(range(len(SIZES)), training, algorithm, net, seed=4, server_round=3) for made in (in_block, in_loop)
+        made(range(len(SIZES)), training, algorithm, net, seed=4, server_round=3, initial_loss=True)
+        for made in (in_block, in_loop)
     )
     for block, loop in zip(blocks, loops, strict=True):
         np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=TOLERANCE)
         assert block.loss == pytest.approx(loop.loss, abs=TOLERANCE)
+        assert block.initial_loss == pytest.approx(loop.initial_loss, abs=TOLERANCE)
         assert block.num_steps == loop.num_steps
 
 
@@ -229,13 +231,6 @@ def test_more_clients_than_a_block_holds() -> None:
     *_, together = in_block(range(len(sizes)), TRAININGS["plain"], sizes=sizes)
     (alone,) = in_block([len(sizes) - 1], TRAININGS["plain"], sizes=sizes)
     assert np.array_equal(together.vector, alone.vector)
-
-
-def test_initial_loss_is_that_of_the_loop() -> None:
-    block, loop = (made(range(len(SIZES)), TRAININGS["plain"], initial_loss=True) for made in (in_block, in_loop))
-    for ours, theirs in zip(block, loop, strict=True):
-        assert ours.initial_loss == pytest.approx(theirs.initial_loss, abs=TOLERANCE)
-        assert ours.initial_loss is not None
 
 
 @dataclass(frozen=True)
@@ -369,16 +364,6 @@ def scored(model: FlatModel, stack: DenseStack | None, data: Sequence[Samples]) 
     return score_clients(model, stack, model.vector[None], data)
 
 
-@pytest.mark.parametrize("factory", [images, shallow, wide])
-def test_together_equals_one_by_one(factory: ModelFactory) -> None:
-    model, stack = model_and_stack(factory)
-
-    for data, score in zip(clients(), scored(model, stack, clients()), strict=True):
-        expected = score_client(model, data)
-        assert (score.num_examples, score.num_correct) == (expected.num_examples, expected.num_correct)
-        assert score.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     chosen=st.lists(st.integers(0, len(SCORED_SIZES) - 1), min_size=1, max_size=2 * len(SCORED_SIZES)),
@@ -394,7 +379,9 @@ def test_bits_do_not_depend_on_the_company(chosen: list[int], factory: ModelFact
 
 
 @pytest.mark.parametrize("factory", [images, shallow, wide])
-def test_models_of_their_own_keep_the_bits_of_clients_scored_alone(factory: ModelFactory) -> None:
+def test_models_of_their_own_keep_the_bits_of_clients_scored_alone_and_are_those_of_the_loop(
+    factory: ModelFactory,
+) -> None:
     """A model a client; equal ones are one model for all."""
     model, stack = model_and_stack(factory)
     every, one = clients(), model.vector.clone()
@@ -402,13 +389,16 @@ def test_models_of_their_own_keep_the_bits_of_clients_scored_alone(factory: Mode
 
     together = score_clients(model, stack, own, every)
 
-    alone = zip(own, every, strict=True)
-    assert together == [score_clients(model, stack, vector[None], [data])[0] for vector, data in alone]
+    pairs = [*zip(own, every, strict=True)]
+    assert together == [score_clients(model, stack, vector[None], [data])[0] for vector, data in pairs]
     assert len({score.loss_sum for score in together if isinstance(score, ClientScore)}) > 5
     repeated = score_clients(model, stack, one.repeat(len(every), 1), every)
     assert repeated == score_clients(model, stack, one[None], every)
-    alone = [score_clients(model, None, vector[None], [data])[0] for vector, data in zip(own, every, strict=True)]
-    assert score_clients(model, None, own, every) == alone
+    loops = [score_clients(model, None, vector[None], [data])[0] for vector, data in pairs]
+    assert score_clients(model, None, own, every) == loops
+    for score, loop in zip(together, loops, strict=True):
+        assert (score.num_examples, score.num_correct) == (loop.num_examples, loop.num_correct)
+        assert score.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
 
 
 def test_padding_counts_for_nothing() -> None:
