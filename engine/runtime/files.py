@@ -52,7 +52,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _upload(path)
+            upload(path)
         except OSError as error:
             if error.filename == str(temporary):
                 error.filename = str(path)  # the name that a user knows
@@ -72,7 +72,7 @@ def remove_file(path: Path) -> None:
 def move_file(path: Path, target: Path) -> None:
     """Rename a file, also in its storage."""
     path.rename(target)
-    _upload(target)
+    upload(target)
     remove_file(path)
 
 
@@ -391,7 +391,7 @@ def storage_of(path: Path) -> Storage | None:
     return storage if storage is None or not name else storage.below(name)
 
 
-def _upload(path: Path) -> None:
+def upload(path: Path) -> None:
     """Write a file's content to its storage, if it has one."""
     if (mount := _mount_of(path)) is not None:
         mount[0].write(mount[1], path.read_bytes())
