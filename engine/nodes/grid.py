@@ -35,36 +35,9 @@ from flwr.serverapp import Grid
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError, EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.calls import (
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    QueryResults,
-    ServeResults,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.values import NotPlainError
-from fedscout.engine.nodes.answers import (
-    AnswerError,
-    ExpectedAnswer,
-    checked_query,
-    checked_scores,
-    checked_training,
-    like_most,
-)
-from fedscout.engine.nodes.wire import (
-    ACTION,
-    Greeting,
-    Introduction,
-    Method,
-    NodeAnswers,
-    NodeCall,
-    NodeCalls,
-    Refusal,
-    Wire,
-    one_line,
-)
+from fedscout.engine.nodes import answers, wire
 from fedscout.engine.text import shown
 
 if TYPE_CHECKING:
@@ -161,7 +134,7 @@ class Member:
     """
 
     node: int | None
-    introduction: Introduction
+    introduction: wire.Introduction
 
 
 class NodeRoster:
@@ -179,7 +152,7 @@ class NodeRoster:
         strangers: Why other nodes can't take part, by id.
     """
 
-    def __init__(self, link: Grid, wire: Wire, model: str, greeting: Greeting, timeout: float) -> None:
+    def __init__(self, link: Grid, wire: wire.Wire, model: str, greeting: wire.Greeting, timeout: float) -> None:
         self.link = link
         self.members: list[Member] = []
         self.strangers: dict[int, str] = {}
@@ -234,7 +207,7 @@ class NodeRoster:
 
     def _admit_answered(self) -> None:
         """Add the nodes that replied to a greeting."""
-        introductions: dict[int, Introduction] = {}
+        introductions: dict[int, wire.Introduction] = {}
         for node, request in [*self._asked.items()]:
             if request.reply is not None:
                 del self._asked[node]
@@ -253,16 +226,16 @@ class NodeRoster:
         self.strangers[node] = reason
         logger.warning("node %d can't take part: %s", node, reason)
 
-    def _read(self, reply: Message) -> Introduction:
+    def _read(self, reply: Message) -> wire.Introduction:
         """Return a client's introduction.
 
         Raises:
             ValueError: If it can't take part.
         """
         if reply.has_error():
-            raise ValueError(one_line(reply.error.reason or "it gave no reason"))
+            raise ValueError(wire.one_line(reply.error.reason or "it gave no reason"))
         greeted = self._wire.opened(reply.content)
-        if not isinstance(greeted, Introduction):
+        if not isinstance(greeted, wire.Introduction):
             raise ValueError("it did not introduce itself")
         if greeted.version != (own_version := version("fedscout")):
             raise ValueError(f"it runs fedscout {shown(greeted.version)}, the server runs {own_version}")
@@ -274,7 +247,7 @@ class NodeRoster:
             raise ValueError(f"its number of rows must be from 0 to {MAX_ROWS}, got {shown(greeted.num_rows)}")
         return greeted
 
-    def _admit(self, node: int, introduction: Introduction) -> None:
+    def _admit(self, node: int, introduction: wire.Introduction) -> None:
         """Number a new client, or reconnect a known one: after a restart its node has another id."""
         for client, member in enumerate(self.members):
             if member.introduction.name == introduction.name:
@@ -295,17 +268,17 @@ class NodeRoster:
         return request.reply is not None and request.reply.metadata.src_node_id == node
 
     def _greeting_to(self, node: int) -> Message:
-        return Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}")
+        return Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{wire.ACTION}")
 
 
-def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introduction]], tuple[int, str, int]]:
+def _order(found: Mapping[int, wire.Introduction]) -> Callable[[tuple[int, wire.Introduction]], tuple[int, str, int]]:
     """Return the sort key by which new clients are numbered."""
     positions = [introduction.position for introduction in found.values()]
     use_positions = None not in positions and len({*positions}) == len(positions)
     return lambda item: (item[1].position or 0 if use_positions else 0, item[1].name, item[0])
 
 
-Results = TrainResults | EvaluateResults | QueryResults | ServeResults
+Results = calls.TrainResults | calls.EvaluateResults | calls.QueryResults | calls.ServeResults
 
 LATER_SECONDS = 3600.0
 """Time after a round's limit until Flower drops an undelivered message, so that no client trains in vain."""
@@ -327,7 +300,7 @@ class Batch:
         answers: A result for each call, or the error why it can't be used; None until the reply is read.
     """
 
-    calls: list[NodeCall] = field(default_factory=list)
+    calls: list[wire.NodeCall] = field(default_factory=list)
     request: Request | None = None
     answers: Sequence[Any] | None = None
 
@@ -347,7 +320,7 @@ class PendingCall:
 
     method: str
     client: int | None
-    call: HostCall
+    call: calls.HostCall
     batch: Batch | None = None
     place: int = 0
     sent: float = field(default_factory=time.monotonic)
@@ -372,7 +345,13 @@ class NodeGrid(HostGrid[PendingCall]):
     """
 
     def __init__(
-        self, roster: NodeRoster, server: ClientHost, wire: Wire, session: Session, trial: str = "", terms: str = ""
+        self,
+        roster: NodeRoster,
+        server: ClientHost,
+        wire: wire.Wire,
+        session: calls.Session,
+        trial: str = "",
+        terms: str = "",
     ) -> None:
         self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
         self._exchange = Exchange(roster.link)
@@ -412,7 +391,7 @@ class NodeGrid(HostGrid[PendingCall]):
             self._take_facts(new_facts, new_facts.num_clients)
         return [*super().get_node_ids()]
 
-    def _facts(self) -> FederationFacts:
+    def _facts(self) -> calls.FederationFacts:
         introductions = [member.introduction for member in self._roster.members]
         rows = np.array([introduction.num_rows for introduction in introductions], np.int64)
         grouped = bool(introductions) and all(introduction.grouped for introduction in introductions)
@@ -426,7 +405,7 @@ class NodeGrid(HostGrid[PendingCall]):
         common = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
         return replace(common, num_clients=len(introductions), client_rows=rows, grouped=grouped)
 
-    def _start(self, host: int, method: str, call: HostCall) -> PendingCall:
+    def _start(self, host: int, method: str, call: calls.HostCall) -> PendingCall:
         if method == "serve":
             return PendingCall(method, None, call)
         measured = () if call.watched is None else call.watched.measured
@@ -435,7 +414,7 @@ class NodeGrid(HostGrid[PendingCall]):
         if node is None:
             return PendingCall(method, client, call)
         batch = self._waiting.setdefault(node, Batch())
-        batch.calls.append(NodeCall(cast(Method, method), call, self._trial, self._terms))
+        batch.calls.append(wire.NodeCall(cast(wire.Method, method), call, self._trial, self._terms))
         return PendingCall(method, client, call, batch, len(batch.calls) - 1)
 
     def _send(self) -> None:
@@ -445,11 +424,11 @@ class NodeGrid(HostGrid[PendingCall]):
         for node, batch in waiting.items():
             kinds = {call.method for call in batch.calls}
             try:
-                content = self._wire.packed(NodeCalls(tuple(batch.calls)))
+                content = self._wire.packed(wire.NodeCalls(tuple(batch.calls)))
             except NotPlainError as error:
                 raise TrialError(f"its requests can't be sent to clients on other machines: {error}") from error
             kind = kinds.pop() if len(kinds) == 1 else MessageType.TRAIN
-            message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
+            message = Message(content, node, f"{kind}.{wire.ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
             batch.request = self._exchange.send(message)
 
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
@@ -466,13 +445,9 @@ class NodeGrid(HostGrid[PendingCall]):
 
     def _drop_deviating(self, results: list[Results]) -> list[Results]:
         """Return the results of one call, without those of another form than the majority."""
-        trained = [result for result in results if isinstance(result, TrainResults)]
-        queried = [result for result in results if isinstance(result, QueryResults)]
-        alike: list[Results] = [*like_most(trained), *like_most(queried)]
-        if not alike:
-            return results
+        alike: list[Results] = answers.like_most(results)
         for before, after in zip(results, alike, strict=True):
-            if before is not after and isinstance(after, TrainResults | QueryResults):
+            if before is not after and isinstance(after, calls.TrainResults | calls.QueryResults):
                 for client, reason in after.failures.items():
                     self._record_absence(client, reason)
         return alike
@@ -490,7 +465,7 @@ class NodeGrid(HostGrid[PendingCall]):
             reply = batch.request.reply
             is_late = reply is None
             batch.answers = None if reply is None else self._read(reply, len(batch.calls))
-        missing = AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
+        missing = answers.AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
         answer = missing if batch is None or batch.answers is None else batch.answers[flight.place]
         try:
             if isinstance(answer, ValueError):
@@ -501,32 +476,35 @@ class NodeGrid(HostGrid[PendingCall]):
 
     def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
-            return [AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
+            return [answers.AnswerError(wire.one_line(reply.error.reason or "it gave no reason"))] * num_calls
         try:
             content = self._wire.opened(reply.content)
         except ValueError as error:
             return [error] * num_calls
-        if not isinstance(content, NodeAnswers) or len(content.answers) != num_calls:
-            return [AnswerError("its answer does not match the request")] * num_calls
-        return [AnswerError(one_line(each.reason)) if isinstance(each, Refusal) else each for each in content.answers]
+        if not isinstance(content, wire.NodeAnswers) or len(content.answers) != num_calls:
+            return [answers.AnswerError("its answer does not match the request")] * num_calls
+        return [
+            answers.AnswerError(wire.one_line(each.reason)) if isinstance(each, wire.Refusal) else each
+            for each in content.answers
+        ]
 
     def _checked(self, flight: PendingCall, answer: Any) -> Results:
         client = flight.client
         assert client is not None
         num_rows = self._roster.members[client].introduction.num_rows or ROWS_IF_UNKNOWN
-        asked = ExpectedAnswer(client, flight.call, num_rows, self.facts.num_classes)
+        asked = answers.ExpectedAnswer(client, flight.call, num_rows, self.facts.num_classes)
         if flight.method == "query":
-            return checked_query(answer, asked)
+            return answers.checked_query(answer, asked)
         if flight.method == "evaluate":
-            return self._scored(client, checked_scores(answer, asked))
-        results = checked_training(answer, asked)
+            return self._scored(client, answers.checked_scores(answer, asked))
+        results = answers.checked_training(answer, asked)
         if results.evaluation is not None:
             results.evaluation = self._scored(client, results.evaluation)
         for reason in results.failures.values():
             self._record_absence(client, reason)
         return results
 
-    def _scored(self, client: int, scores: EvaluateResults) -> EvaluateResults:
+    def _scored(self, client: int, scores: calls.EvaluateResults) -> calls.EvaluateResults:
         """Return scores, with failures recorded; a round's scores are those of the remaining clients."""
         if scores.failures:
             self._record_absence(client, scores.failures[client])
@@ -537,10 +515,10 @@ class NodeGrid(HostGrid[PendingCall]):
         assert client is not None
         self._record_absence(client, reason)
         if flight.method == "query":
-            return QueryResults(failures={client: reason})
+            return calls.QueryResults(failures={client: reason})
         if flight.method == "evaluate":
-            return EvaluateResults()
-        return TrainResults(failures={client: reason} if client in call.clients else {})
+            return calls.EvaluateResults()
+        return calls.TrainResults(failures={client: reason} if client in call.clients else {})
 
     def _record_absence(self, client: int, reason: str) -> None:
         count, last_reason = self.away.get(client, (0, ""))

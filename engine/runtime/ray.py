@@ -49,19 +49,13 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import ExitStack, chdir, contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, first_line
-from fedscout.engine.runtime.processes import (
-    end_at_once,
-    end_children_with,
-    mark_children,
-    own_process_groups,
-    signals_held_back,
-)
+from fedscout.engine.runtime import processes
 
 
 def memory_in_use() -> tuple[int, int]:
@@ -91,19 +85,6 @@ def address_found() -> str | None:
 
     find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
     return canonicalize_bootstrap_address("auto")
-
-
-@contextmanager
-def started_with(**settings: Any) -> Iterator[None]:
-    """Make `ray.init` start a Ray with these settings inside the block, by patching its parameter class."""
-    from ray._private import parameter
-
-    original = parameter.RayParams
-    parameter.RayParams = lambda **given: original(**{**given, **settings})  # type: ignore[misc, assignment]
-    try:
-        yield
-    finally:
-        parameter.RayParams = original  # type: ignore[misc]
 
 
 class HeadNotes:
@@ -167,7 +148,7 @@ def _watch(raylet_socket: str, over: socket.socket) -> None:
             stack.callback(os.close, file)
         ready, _, _ = select.select([over.fileno(), *watched], [], [])
         if over.fileno() not in ready:
-            end_at_once(1, DIED.format(name=watched[ready[0]]))
+            processes.end_at_once(1, DIED.format(name=watched[ready[0]]))
 
 
 def _required_processes(raylet_socket: str) -> dict[int, str]:
@@ -215,17 +196,31 @@ def free_ports(count: int) -> list[int]:
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
-def single_node_ray(log_monitor: bool) -> AbstractContextManager[None]:
-    """Make `ray.init` start a single-node Ray inside the block, optionally with workers' log messages."""
+@contextmanager
+def single_node_ray(log_monitor: bool, **settings: Any) -> Iterator[None]:
+    """Make `ray.init` start a single-node Ray inside the block, by patching its parameter class.
+
+    Args:
+        log_monitor: Whether workers' log messages are shown.
+        settings: Further parameters of the start.
+    """
+    from ray._private import parameter
+
     metrics, dashboard, runtime_env = free_ports(3)
-    return started_with(
-        node_ip_address=LOOPBACK,
-        metrics_agent_port=metrics,
-        dashboard_agent_listen_port=dashboard,
-        runtime_env_agent_port=runtime_env,
-        no_monitor=True,
-        include_log_monitor=log_monitor,
-    )
+    settings |= {
+        "node_ip_address": LOOPBACK,
+        "metrics_agent_port": metrics,
+        "dashboard_agent_listen_port": dashboard,
+        "runtime_env_agent_port": runtime_env,
+        "no_monitor": True,
+        "include_log_monitor": log_monitor,
+    }
+    original = parameter.RayParams
+    parameter.RayParams = lambda **given: original(**{**given, **settings})  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        parameter.RayParams = original  # type: ignore[misc]
 
 
 @contextmanager
@@ -353,7 +348,7 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
         ray.shutdown()
         forget_token()
 
-    with _ray_output_redirected(verbose), end_children_with(end):
+    with _ray_output_redirected(verbose), processes.end_children_with(end):
         _start(ray, config, options, verbose)
         with exit_with_raylet():
             yield ray
@@ -363,14 +358,14 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     try:
         with ExitStack() as stack:
             stack.enter_context(chdir(PLACE))
-            stack.enter_context(signals_held_back())
-            stack.enter_context(own_process_groups())
+            stack.enter_context(processes.signals_held_back())
+            stack.enter_context(processes.own_process_groups())
             if not verbose:
                 stack.enter_context(_quiet_standard_error())
             if config.address is None:
                 stack.enter_context(own_token())
                 stack.enter_context(single_node_ray(log_monitor=verbose))
-            mark_children()
+            processes.mark_children()
             ray.init(**options)
     except (ConnectionError, ValueError) as error:
         reason = first_line(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
+from fedscout import strategies
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Partition, QueryTable
@@ -23,15 +24,28 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.nodes.client import ClientNode
 from fedscout.engine.nodes.grid import NodeGrid, NodeRoster
 from fedscout.engine.nodes.policy import OwnerPolicy
-from fedscout.engine.nodes.wire import Greeting, NodeAnswers, NodeCalls, Wire, model_digest
+from fedscout.engine.nodes.wire import Greeting, NodeAnswers, NodeCalls, Wire, algorithms_of, model_digest
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
+from tests.engine.federations import QUERIES, uneven_federation
 
+WIRE = Wire(algorithms_of(strategies.__name__))
 FIRST_NODE = 7_000_000_000_000_000_000
 SIZES = (40, 17, 26, 12)
 """Rows of four clients."""
 
+FEDERATION = uneven_federation(sizes=SIZES)
 TRUSTING = OwnerPolicy(small_clients="train")
+
+
+def node_of(client: int) -> int:
+    """Return the id of a client's node."""
+    return FIRST_NODE - 17 * client
+
+
+def owner_of(**changes: Any) -> OwnerPolicy:
+    """Return an owner that allows all but some."""
+    return OwnerPolicy(**{**TRUSTING.model_dump(), **changes})
 
 
 def carried(message: Message) -> Message:
@@ -105,13 +119,10 @@ class NodeLink(Grid):
     def connect(
         self,
         node: int,
-        federation: Federation,
         client: int,
-        queries: QueryTable,
-        wire: Wire,
+        federation: Federation = FEDERATION,
         owner: OwnerPolicy = TRUSTING,
-        config: Mapping[str, int | str] | None = None,
-        session: Session | None = None,
+        queries: QueryTable = QUERIES,
     ) -> None:
         """Connect a node that holds the rows of one client."""
 
@@ -119,22 +130,31 @@ class NodeLink(Grid):
             del terms, context
             return federation.alone(client, number)
 
-        node_config = {"partition-id": client} if config is None else dict(config)
-        context = Context(1, node, node_config, RecordDict(), {})
-        self.apps[node] = (ClientNode(rows, queries, owner, wire, session).app(), context)
+        context = Context(1, node, {"partition-id": client}, RecordDict(), {})
+        self.apps[node] = (ClientNode(rows, queries, owner, WIRE).app(), context)
 
 
-def linked(
-    federation: Federation, queries: QueryTable, algorithms: Iterable[type] = (), owner: OwnerPolicy = TRUSTING
-) -> tuple[NodeLink, NodeRoster, Wire]:
+def met(
+    link: NodeLink,
+    federation: Federation = FEDERATION,
+    at_least: int = 1,
+    patience: float = 0.0,
+    timeout: float = 0.3,
+    asks_rows: bool = True,
+) -> NodeRoster:
+    """Return the roster of whoever introduces itself well."""
+    digest = model_digest(server_side(federation).facts())
+    roster = NodeRoster(link, WIRE, digest, Greeting(asks_rows), timeout)
+    roster.meet(at_least, patience, pause=0.05)
+    return roster
+
+
+def linked(federation: Federation = FEDERATION, queries: QueryTable = QUERIES) -> tuple[NodeLink, NodeRoster]:
     """Return a grid with a node for each client of a federation, and the roster that has met them."""
-    link, wire = NodeLink(), Wire([*algorithms])
+    link = NodeLink()
     for client in range(federation.num_clients):
-        link.connect(FIRST_NODE - 17 * client, federation, client, queries, wire, owner)
-    server = server_side(federation)
-    roster = NodeRoster(link, wire, model_digest(server.facts()), Greeting(), timeout=5.0)
-    roster.meet(federation.num_clients, patience=5.0)
-    return link, roster, wire
+        link.connect(node_of(client), client, federation, queries=queries)
+    return link, met(link, federation, federation.num_clients, patience=5.0, timeout=5.0)
 
 
 def server_side(
@@ -154,39 +174,31 @@ def server_side(
     return ClientHost(empty, {})
 
 
-def node_grid(federation: Federation, roster: NodeRoster, wire: Wire, session: Session, trial: str = "") -> NodeGrid:
+def node_grid(federation: Federation, roster: NodeRoster, session: Session, trial: str = "") -> NodeGrid:
     """Return a grid over a roster's nodes."""
-    return NodeGrid(roster, server_side(federation, federation.server), wire, session, trial)
+    return NodeGrid(roster, server_side(federation, federation.server), WIRE, session, trial)
 
 
-def over_nodes(settings: TrialSettings, federation: Federation, roster: NodeRoster, wire: Wire) -> Trial:
+def over_nodes(settings: TrialSettings, roster: NodeRoster, federation: Federation = FEDERATION) -> Trial:
     """Run a trial over a roster's nodes."""
-    return run_trial(settings, node_grid(federation, roster, wire, settings.session, settings.checkpoint))
+    return run_trial(settings, node_grid(federation, roster, settings.session, settings.checkpoint))
 
 
-def join_late(link: NodeLink, roster: NodeRoster, after_replies: int) -> None:
-    """Have the last node of a roster appear after so many replies of the others."""
+def join_late(link: NodeLink, roster: NodeRoster) -> None:
+    """Have the last node of a roster appear after the first reply of the others."""
     late, roster.members[-1:] = roster.members[-1], []
     app = link.apps.pop(late.node or 0)
-    heard = itertools.count(1)
 
     def join(node: int, reply: Message) -> Message:
-        if next(heard) == after_replies:
-            link.apps[late.node or 0] = app
+        link.apps[late.node or 0] = app
         return reply
 
     link.tamper = join
 
 
-def told_in(wire: Wire, message: Message) -> list[Any]:
+def told_in(message: Message) -> list[Any]:
     """Return what a message tells: each call, or each answer, of those that travel together."""
-    value = wire.opened(message.content)
+    value = WIRE.opened(message.content)
     if isinstance(value, NodeCalls):
         return [*value.calls]
     return [*value.answers] if isinstance(value, NodeAnswers) else [value]
-
-
-def retold(wire: Wire, reply: Message, change: Callable[[Any], Any]) -> Message:
-    """Return a reply with other answers."""
-    reply.content = wire.packed(NodeAnswers(tuple(change(told) for told in told_in(wire, reply))))
-    return reply

@@ -18,26 +18,7 @@ import torch
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.files import (
-    FileStorage,
-    mounted,
-    move_file,
-    refresh,
-    remove_file,
-    storage_at,
-    storage_of,
-    with_addresses,
-    write_atomically,
-)
-from fedscout.engine.runtime.processes import (
-    ENDING_SIGNALS,
-    end_children_with,
-    ended_by_signals,
-    keep_freed_memory,
-    own_process_groups,
-    signal_exit,
-    signals_held_back,
-)
+from fedscout.engine.runtime import files, processes
 
 
 def files_below(folder: Path) -> list[str]:
@@ -46,45 +27,42 @@ def files_below(folder: Path) -> list[str]:
 
 def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
     target = tmp_path / "folder" / "file"
-    write_atomically(target, lambda path: path.write_bytes(b"old"))
+    files.write_atomically(target, lambda path: path.write_bytes(b"old"))
 
     def write(path: Path) -> None:
         path.write_bytes(b"new")
         assert target.read_bytes() == b"old"
         assert path.name.startswith(".")
 
-    write_atomically(target, write)
+    files.write_atomically(target, write)
 
     assert target.read_bytes() == b"new"
     assert files_below(tmp_path) == ["folder/file"]
 
 
 @pytest.mark.parametrize("existing", [None, b"old"])
-def test_a_crash_in_writing_changes_nothing(tmp_path: Path, existing: bytes | None) -> None:
+@pytest.mark.parametrize("at", ["writing", "flushing"])
+def test_a_crash_changes_nothing(
+    at: str, existing: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "folder" / "file"
     if existing is not None:
-        write_atomically(target, lambda path: path.write_bytes(existing))
+        files.write_atomically(target, lambda path: path.write_bytes(existing))
 
-    def crash(path: Path) -> None:
-        path.write_bytes(b"half a")
+    def crash(_: int) -> None:
         raise OSError("disk full")
 
+    def write(path: Path) -> None:
+        path.write_bytes(b"half a")
+        if at == "writing":
+            crash(0)
+
+    monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(OSError, match="disk"):
-        write_atomically(target, crash)
+        files.write_atomically(target, write)
 
     assert files_below(tmp_path) == ([] if existing is None else ["folder/file"])
     assert existing is None or target.read_bytes() == existing
-
-
-def test_a_crash_before_the_rename_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int) -> None:
-        raise OSError("no sync")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="sync"):
-        write_atomically(tmp_path / "folder" / "file", lambda path: path.write_bytes(b"content"))
-
-    assert files_below(tmp_path) == []
 
 
 # -- A mounted storage holds what was written, as soon as it was, and gives it back; nothing else goes there -----------
@@ -106,63 +84,63 @@ def s3() -> Iterator[S3FileSystem]:
 
 
 @pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> FileStorage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> files.FileStorage:
     if request.param == "local":
-        return FileStorage(LocalFileSystem(), str(tmp_path / "kept"), "local://kept")
+        return files.FileStorage(LocalFileSystem(), str(tmp_path / "kept"), "local://kept")
     filesystem: S3FileSystem = request.getfixturevalue("s3")
     filesystem.create_dir(tmp_path.name)
-    return FileStorage(filesystem, f"{tmp_path.name}/kept", "s3://kept")
+    return files.FileStorage(filesystem, f"{tmp_path.name}/kept", "s3://kept")
 
 
 def write(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text))
+    files.write_atomically(path, lambda temporary: temporary.write_text(text))
 
 
-def contents(storage: FileStorage) -> dict[str, str]:
+def contents(storage: files.FileStorage) -> dict[str, str]:
     return {name: storage.read(name).decode() for name in storage.names()}
 
 
 @pytest.mark.slow
-def test_a_file_is_there_when_it_is_written_and_comes_back(storage: FileStorage) -> None:
-    with mounted(storage) as folder:
+def test_a_file_is_there_when_it_is_written_and_comes_back(storage: files.FileStorage) -> None:
+    with files.mounted(storage) as folder:
         assert contents(storage) == {}
         write(folder / "config.json", "{}")
         write(folder / "trials" / "0.parquet", "first")
         write(folder / "trials" / "1.parquet", "second")
         (folder / ".lock").write_text("this process")
         assert contents(storage) == {"config.json": "{}", "trials/0.parquet": "first", "trials/1.parquet": "second"}
-        remove_file(folder / "config.json")
+        files.remove_file(folder / "config.json")
         (folder / "quarantine").mkdir()
-        move_file(folder / "trials" / "1.parquet", folder / "quarantine" / "1.parquet")
+        files.move_file(folder / "trials" / "1.parquet", folder / "quarantine" / "1.parquet")
         expected = {"trials/0.parquet": "first", "quarantine/1.parquet": "second"}
         assert contents(storage) == expected
     assert not folder.exists()
-    with mounted(storage) as again:
+    with files.mounted(storage) as again:
         there = {path.relative_to(again).as_posix(): path.read_text() for path in again.rglob("*") if path.is_file()}
         assert there == expected
 
 
 @pytest.mark.slow
-def test_what_another_process_writes_below_is_read_when_asked_for(storage: FileStorage) -> None:
-    with mounted(storage) as folder:
-        below = storage_of(folder / "studies" / "one")
+def test_what_another_process_writes_below_is_read_when_asked_for(storage: files.FileStorage) -> None:
+    with files.mounted(storage) as folder:
+        below = files.storage_of(folder / "studies" / "one")
         assert below == storage.below("studies/one")
         below.write("result.json", b"{}")
-        refresh(folder / "studies" / "one")
+        files.refresh(folder / "studies" / "one")
         assert (folder / "studies" / "one" / "result.json").read_text() == "{}"
-        assert with_addresses(f"in {folder}/studies") == f"in {storage}/studies"
+        assert files.with_addresses(f"in {folder}/studies") == f"in {storage}/studies"
 
 
 def test_a_folder_of_this_machine_has_no_storage(tmp_path: Path) -> None:
-    assert storage_of(tmp_path) is None
-    refresh(tmp_path)
-    assert storage_at(f"file://{tmp_path}") == tmp_path
+    assert files.storage_of(tmp_path) is None
+    files.refresh(tmp_path)
+    assert files.storage_at(f"file://{tmp_path}") == tmp_path
 
 
 @pytest.mark.parametrize("uri", ["nonsense://bucket/name", "s3://"])
 def test_an_address_that_nothing_can_open_is_refused(uri: str) -> None:
     with pytest.raises(ConfigurationError):
-        storage_at(uri)
+        files.storage_at(uri)
 
 
 # -- Ctrl-C that waits, and children that end --------------------------------------------------------------------------
@@ -182,7 +160,7 @@ def test_an_interruption_takes_effect_after_the_block_and_in_place_of_its_error(
     steps = []
 
     def work() -> None:
-        with signals_held_back():
+        with processes.signals_held_back():
             os.kill(os.getpid(), signal.SIGINT)
             steps.append("whole block")
             if fails:
@@ -196,7 +174,7 @@ def test_an_interruption_takes_effect_after_the_block_and_in_place_of_its_error(
 
 def test_other_threads_may_use_it() -> None:
     def work() -> bool:
-        with signals_held_back():
+        with processes.signals_held_back():
             return True
 
     with ThreadPoolExecutor(1) as pool:
@@ -209,7 +187,7 @@ def test_other_threads_may_use_it() -> None:
 def test_children_and_theirs_end_however_the_block_does(error: type[BaseException] | None) -> None:
     calls = []
     with subprocess.Popen(SLEEPER) as elder:
-        with suppress(ValueError, KeyboardInterrupt), end_children_with(lambda: calls.append("asked")):
+        with suppress(ValueError, KeyboardInterrupt), processes.end_children_with(lambda: calls.append("asked")):
             child = subprocess.Popen(PARENT_OF_SLEEPER, stdout=subprocess.PIPE, text=True)
             grandchild = int(child.stdout.readline())
             if error is not None:
@@ -238,14 +216,14 @@ def runs(pid: int) -> bool:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Put the handlers of ending signals back."""
-    kept = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    kept = {number: signal.getsignal(number) for number in processes.ENDING_SIGNALS}
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("first", ENDING_SIGNALS)
+@pytest.mark.parametrize("first", processes.ENDING_SIGNALS)
 def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedscout.engine.runtime.processes.GRACE_SECONDS", 3600.0)
     cleaned = []
@@ -254,31 +232,28 @@ def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeyp
         try:
             signal.raise_signal(first)
         finally:
-            for number in ENDING_SIGNALS:
+            for number in processes.ENDING_SIGNALS:
                 signal.raise_signal(number)
             cleaned.append(True)
 
     try:
-        with pytest.raises(KeyboardInterrupt), ended_by_signals() as received:
+        with pytest.raises(KeyboardInterrupt), processes.ended_by_signals() as received:
             work()
     finally:
         for watch in threading.enumerate():
             if isinstance(watch, threading.Timer):
                 watch.cancel()
     assert cleaned == [True]
-    assert received == [first, *ENDING_SIGNALS]
+    assert processes.signal_exit(first)[0] == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}[first]
+    assert received == [first, *processes.ENDING_SIGNALS]
     signal.raise_signal(first)  # on the way to the exit, too
-
-
-def test_exit_codes_are_those_of_shells() -> None:
-    assert [signal_exit(number)[0] for number in ENDING_SIGNALS] == [130, 143, 129]
 
 
 @pytest.mark.usefixtures("handlers")
 def test_a_block_that_is_held_back_sets_no_handlers_for_ending_signals() -> None:
     mine = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     before = signal.getsignal(signal.SIGTERM)
-    with signals_held_back():
+    with processes.signals_held_back():
         assert signal.signal(signal.SIGTERM, lambda *_: None) is before
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -287,7 +262,7 @@ def test_a_block_that_is_held_back_sets_no_handlers_for_ending_signals() -> None
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_children_are_in_a_group_of_their_own_if_asked(apart: bool) -> None:
-    with own_process_groups() if apart else nullcontext():
+    with processes.own_process_groups() if apart else nullcontext():
         child = subprocess.Popen(SLEEPER, preexec_fn=lambda: None)  # noqa: PLW1509 - as Ray's
     try:
         assert (os.getpgid(child.pid) == child.pid) == apart
@@ -342,12 +317,12 @@ def test_a_command_that_was_told_to_end_says_so_whatever_died_or_hangs(script: s
 @pytest.mark.usefixtures("handlers")
 def test_without_a_signal_the_handlers_are_put_back_and_what_is_off_stays_off() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    with ended_by_signals() as received:
+    before = {number: signal.getsignal(number) for number in processes.ENDING_SIGNALS}
+    with processes.ended_by_signals() as received:
         signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
     assert received == []
-    assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == before
+    assert {number: signal.getsignal(number) for number in processes.ENDING_SIGNALS} == before
 
 
 # -- Memory that is freed and asked for again comes without the system's help ------------------------------------------
@@ -364,7 +339,7 @@ def page_faults_of_a_step() -> int:
 
 
 def test_freed_blocks_stay() -> None:
-    if not keep_freed_memory():
+    if not processes.keep_freed_memory():
         pytest.skip("another C library than glibc")
     page_faults_of_a_step()
 

@@ -9,28 +9,13 @@ from pydantic import ValidationError
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.ray import (
-    HeadNotes,
-    address_found,
-    memory_in_use,
-    ray_runtime,
-    single_node_ray,
-    started_with,
-)
+from fedscout.engine.runtime.ray import HeadNotes, address_found, memory_in_use, ray_runtime, single_node_ray
 from tests.kits.refusals import refused
 
 
 def test_memory_in_use_is_a_part_of_what_there_is() -> None:
     used, total = memory_in_use()
     assert 0 < used < total
-
-
-def test_mode_and_token_can_be_read_anew() -> None:
-    """Here that they can; that it works is shown where Ray is started twice (`test_private_ray.py`)."""
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]  # its stubs lack it
-
-    assert callable(AuthenticationTokenLoader.instance().reset_cache)
-    assert callable(Config.initialize)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:6379", "192.0.2.1:1"])
@@ -46,7 +31,7 @@ def test_a_start_takes_settings_that_ray_init_does_not_hand_on() -> None:
     from ray._private import parameter
 
     kept = parameter.RayParams
-    with single_node_ray(log_monitor=False), started_with(num_cpus=3):
+    with single_node_ray(log_monitor=False, num_cpus=3):
         made = parameter.RayParams(num_cpus=1, node_name="as given")
         assert (made.node_ip_address, made.no_monitor, made.include_log_monitor) == ("127.0.0.1", True, False)
         assert (made.num_cpus, made.node_name) == (3, "as given")

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.config import HostDevice, torch_settings_kept
+from fedscout.engine.config import CPU, HostDevice, torch_settings_kept
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Partition, Samples
+from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import EngineError
 from fedscout.engine.messages.calls import Session, TrainResults
@@ -32,7 +32,7 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training import backends, gpu_lanes
 from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.gpu import SlabScores
-from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, ResidentRows, lane_rows
+from fedscout.engine.training.gpu_lanes import ClientLanes, LanePlan, ResidentRows
 from fedscout.engine.training.loop import RowsWork, descend
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
@@ -55,6 +55,9 @@ from tests.ray_processes import NUM_HOSTS
 IN_LANES = HostDevice("cpu", in_lanes=True)
 SIDE_BY_SIDE = "cpu, 8 clients in parallel"
 """Eight is the next power of two to the seven of `SIZES`."""
+
+ALONE = "cpu, one client at a time"
+GPU = HostDevice.gpu()
 
 
 def convolving() -> nn.Module:
@@ -92,22 +95,16 @@ def quantities() -> Federation:
     return replace(federation, targets=targets)
 
 
+def host_of(model: ModelFactory = wide, device: HostDevice = IN_LANES) -> ClientHost:
+    """Return a host of the uneven federation."""
+    return ClientHost(uneven_federation(model), QUERIES, device)
+
+
 def trained(
-    host: ClientHost,
-    clients: Sequence[int],
-    training: LocalTraining,
-    measured: bool = False,
-    table: SettingsLookup | None = None,
-    **session_changes: Any,
+    host: ClientHost, clients: Sequence[int], training: LocalTraining, measured: bool = False, **changes: Any
 ) -> TrainResults:
-    session = Session(seed=5, training=training, client_table=table, **session_changes)
+    session = Session(seed=5, training=training, **changes)
     return trained_by(host, clients, session, evaluated=tuple(clients) if measured else ())
-
-
-def assert_near(one: TrainResults, other: TrainResults) -> None:
-    """But for rounding."""
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
 
 
 def assert_same_bits(some: TrainResults, together: TrainResults) -> None:
@@ -127,12 +124,41 @@ def alpha_dropping() -> nn.Module:
     return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.SELU(), nn.AlphaDropout(0.5), nn.Linear(5, NUM_CLASSES))
 
 
+class Doubling(nn.Module):
+    """Says twice as much while it is trained."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows * 2 if self.training else rows
+
+
+def doubling() -> nn.Module:
+    """A dense net with such a layer."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 16), Doubling(), nn.Linear(16, NUM_CLASSES))
+
+
 CASES: dict[str, tuple[Callable[[], Federation], tuple[int, ...]]] = {
     "dense": (lambda: uneven_federation(wide), ABLE),
     "dropout": (lambda: uneven_federation(wide_dropping), ABLE),
     "images": (images, tuple(range(6))),
     "quantities": (quantities, tuple(client for client in ABLE if client != 5)),
 }
+MODES = {"modes": (lambda: uneven_federation(doubling), ABLE)}
+
+
+def on_both(
+    case: str, training: LocalTraining, device: HostDevice = IN_LANES, **changes: Any
+) -> tuple[TrainResults, TrainResults]:
+    """Return what a device gives, whose models have moved, and what the core gives: the same but for rounding."""
+    make, clients = {**CASES, **MODES}[case]
+    host = ClientHost(make(), QUERIES, device)
+    one, other = (trained(each, clients, training, True, **changes) for each in (host, ClientHost(make(), QUERIES)))
+    assert one.clients == other.clients == list(clients)
+    assert one.num_steps == other.num_steps
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
+    assert np.abs(one.vectors - host.initial_vector(0)).max(axis=1).min() > 1e-4
+    if device == IN_LANES:
+        np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+    return one, other
 
 
 @pytest.mark.sampled(10)
@@ -140,16 +166,7 @@ CASES: dict[str, tuple[Callable[[], Federation], tuple[int, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_lanes_are_the_loop(case: str, name: str) -> None:
-    make, clients = CASES[case]
-    lanes, core = ClientHost(make(), QUERIES, IN_LANES), ClientHost(make(), QUERIES)
-    assert lanes.facts().trained_on == SIDE_BY_SIDE
-
-    one, other = (trained(host, clients, TRAININGS[name], measured=True) for host in (lanes, core))
-
-    assert one.clients == other.clients == list(clients)
-    assert_near(one, other)
-    assert one.num_steps == other.num_steps
-    assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
+    one, other = on_both(case, TRAININGS[name])
     for client, score in other.evaluation.own.items():
         found = one.evaluation.own[client]
         assert found.num_examples == score.num_examples
@@ -165,9 +182,9 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
     own_settings=st.booleans(),
 )
 def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str, own_settings: bool) -> None:
-    host, training = ClientHost(uneven_federation(wide), QUERIES, IN_LANES), TRAININGS[name]
+    host, training = host_of(), TRAININGS[name]
     table = table_for(training) if own_settings else None
-    assert_same_bits(*(trained(host, sorted(clients), training, table=table) for clients in (chosen, ABLE)))
+    assert_same_bits(*(trained(host, sorted(clients), training, client_table=table) for clients in (chosen, ABLE)))
 
 
 OWN = ((2, 1.5, 4, 1), (14, 0.5, 9, 2), (26, 1.0, 7, 4), (32, 0.1, 20, 3))
@@ -188,8 +205,6 @@ def test_lanes_of_clients_own_settings_are_the_loop(
     name: str, case: str, algorithm: ClientAlgorithm | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And clients of different rates and epochs are side by side."""
-    make, clients = CASES[case]
-    lanes, core = ClientHost(make(), QUERIES, IN_LANES), ClientHost(make(), QUERIES)
     planned, beside = LanePlan.of, []
 
     def noted(works: Sequence[RowsWork], *others: Any) -> LanePlan:
@@ -197,22 +212,16 @@ def test_lanes_of_clients_own_settings_are_the_loop(
         return planned(works, *others)
 
     monkeypatch.setattr(LanePlan, "of", noted)
-    training = TRAININGS[name]
-    table = table_for(training)
-    one, other = (trained(host, clients, training, table=table, algorithm=algorithm) for host in (lanes, core))
+    on_both(case, TRAININGS[name], client_table=table_for(TRAININGS[name]), algorithm=algorithm)
     assert max(map(len, beside)) > 1
-    assert one.clients == other.clients == list(clients)
-    assert_near(one, other)
-    assert np.abs(one.vectors - lanes.initial_vector(0)).max(axis=1).min() > 1e-4
 
 
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", NUM_HOSTS)
 def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: int) -> None:
-    federation = uneven_federation(wide)
-    host = ClientHost(federation, QUERIES, IN_LANES)
-    with started_hosts(federation, num_hosts, device=IN_LANES) as hosts:
+    host = host_of()
+    with started_hosts(uneven_federation(wide), num_hosts, device=IN_LANES) as hosts:
         assert hosts.facts.trained_on == SIDE_BY_SIDE
         for kind in ("fedavg", "fedmedian"):
             spec = spec_of(FLOWER_CHOICES[kind], metric=Auroc())
@@ -221,39 +230,35 @@ def test_ray_s_hosts_give_the_local_grid_s_bits(ray_session: None, num_hosts: in
 
 @pytest.mark.parametrize("model", [normalised, alpha_dropping])
 def test_layers_that_mix_rows_or_draw_are_trained_one_client_after_the_other(model: ModelFactory) -> None:
-    lanes, core = ClientHost(uneven_federation(model), QUERIES, IN_LANES), ClientHost(uneven_federation(model), QUERIES)
-    assert lanes.facts().trained_on == "cpu, one client at a time"
-    training = TRAININGS["epochs"]
-    one = trained(lanes, (0, 1, 3, 5), training)
-    other = trained(core, (0, 1, 3, 5), training, backend="loop")
+    lanes, core = host_of(model), host_of(model, CPU)
+    assert lanes.facts().trained_on == ALONE
+    one = trained(lanes, (0, 1, 3, 5), TRAININGS["epochs"])
+    other = trained(core, (0, 1, 3, 5), TRAININGS["epochs"], backend="loop")
     np.testing.assert_array_equal(one.vectors, other.vectors)
 
 
-def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def lean(monkeypatch: pytest.MonkeyPatch, *num_arguments: int) -> None:
+    """Have the trials of lanes with so many arguments find other bits in the first lane."""
     tried = ClientLanes._tried_gradient
 
-    def leaning(lanes: ClientLanes, *shape: Any, **named: Any) -> dict[str, Tensor]:
+    def changed(lanes: ClientLanes, *shape: Any, **named: Any) -> dict[str, Tensor]:
         gradient = tried(lanes, *shape, **named)
-        for part in gradient.values():
+        for part in gradient.values() if len(shape) in num_arguments else ():
             part[0] *= 1 + 1e-6
         return gradient
 
-    assert ClientHost(uneven_federation(wide), QUERIES, IN_LANES).facts().trained_on == SIDE_BY_SIDE
-    monkeypatch.setattr(ClientLanes, "_tried_gradient", leaning)
-    alone = ClientHost(uneven_federation(wide), QUERIES, IN_LANES).facts().trained_on
-    assert alone == "cpu, one client at a time"
+    monkeypatch.setattr(ClientLanes, "_tried_gradient", changed)
+
+
+def test_lanes_whose_bits_depend_on_the_place_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host_of().facts().trained_on == SIDE_BY_SIDE
+    lean(monkeypatch, 2, 4)
+    assert host_of().facts().trained_on == ALONE
 
 
 @pytest.mark.parametrize("leans", [False, True])
 def test_few_clients_go_in_few_lanes_where_that_has_the_same_bits(leans: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, plan_of, used = ClientLanes._tried_gradient, LanePlan.of, []
-
-    def leaning(lanes: ClientLanes, *shape: Any, **named: Any) -> dict[str, Tensor]:
-        gradient = tried(lanes, *shape, **named)
-        if len(shape) == 5:  # of the first few alone
-            for part in gradient.values():
-                part.mul_(1 + 1e-6)
-        return gradient
+    plan_of, used = LanePlan.of, []
 
     def noted(works: Any, training: LocalTraining, num_lanes: int, num_rows: int) -> LanePlan:
         used.append(num_lanes)
@@ -261,32 +266,16 @@ def test_few_clients_go_in_few_lanes_where_that_has_the_same_bits(leans: bool, m
 
     monkeypatch.setattr(LanePlan, "of", noted)
     if leans:
-        monkeypatch.setattr(ClientLanes, "_tried_gradient", leaning)
-    results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), (0,), TRAININGS["plain"])
-    assert results.clients == [0]
+        lean(monkeypatch, 5)  # of the first few alone
+    assert trained(host_of(), (0,), TRAININGS["plain"]).clients == [0]
     assert used == ([8] if leans else [1])
-
-
-class Doubling(nn.Module):
-    """Says twice as much while it is trained."""
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return rows * 2 if self.training else rows
-
-
-def doubling() -> nn.Module:
-    """A dense net with such a layer."""
-    return nn.Sequential(nn.Linear(NUM_FEATURES, 16), Doubling(), nn.Linear(16, NUM_CLASSES))
 
 
 @pytest.mark.parametrize("pseudo_label_weight", [0.0, 0.5])
 def test_lanes_train_in_training_mode(pseudo_label_weight: float) -> None:
     """And who tells pseudo-labels does so in evaluation mode."""
-    lanes, core = (ClientHost(uneven_federation(doubling), QUERIES, device) for device in (IN_LANES, HostDevice()))
-    assert lanes.facts().trained_on == SIDE_BY_SIDE
-    training = TRAININGS["plain"].model_copy(update={"pseudo_label_weight": pseudo_label_weight})
-    one, other = (trained(host, ABLE, training, measured=True) for host in (lanes, core))
-    assert_near(one, other)
+    assert host_of(doubling).facts().trained_on == SIDE_BY_SIDE
+    on_both("modes", TRAININGS["plain"].model_copy(update={"pseudo_label_weight": pseudo_label_weight}))
 
 
 class OnCores(nn.Linear):
@@ -298,7 +287,7 @@ class OnCores(nn.Linear):
 
 def test_a_module_that_does_not_work_there_is_told() -> None:
     with pytest.raises(EngineError, match=r"RuntimeError: .*engine\.device=cpu"):
-        ClientHost(uneven_federation(partial(OnCores, NUM_FEATURES, NUM_CLASSES)), QUERIES, IN_LANES)
+        host_of(partial(OnCores, NUM_FEATURES, NUM_CLASSES))
 
 
 @pytest.fixture
@@ -318,8 +307,8 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_where_memory_runs_out_half_as_many_go_on_and_it_is_told_once(scarce: list[int]) -> None:
-    host, free = (ClientHost(uneven_federation(wide), QUERIES, device) for device in (IN_LANES, HostDevice()))
-    one, other = (trained(each, ABLE, TRAININGS["plain"]) for each in (host, free))
+    host = host_of()
+    one, other = (trained(each, ABLE, TRAININGS["plain"]) for each in (host, host_of(device=CPU)))
 
     first = scarce.index(4)
     assert scarce[first : first + 2] == [4, 2]
@@ -337,14 +326,14 @@ def test_memory_for_nobody_is_the_client_s_failure(monkeypatch: pytest.MonkeyPat
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(LanePlan, "of", none)
-    results = trained(ClientHost(uneven_federation(wide), QUERIES, IN_LANES), ABLE, TRAININGS["plain"])
+    results = trained(host_of(), ABLE, TRAININGS["plain"])
     assert sorted(results.failures) == list(ABLE)
     assert "memory" in results.failures[0]
 
 
 def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(**changes: object) -> str:
-        return ClientHost(uneven_federation(wide), QUERIES, replace(IN_LANES, **changes)).facts().trained_on
+        return host_of(device=replace(IN_LANES, **changes)).facts().trained_on
 
     assert told(most_together=4) == "cpu, 4 clients in parallel"
     assert told(most_together=5) == "cpu, 4 clients in parallel"
@@ -353,38 +342,32 @@ def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.Monk
     monkeypatch.setattr(gpu_lanes, "LANE_BYTES", 3 * (size + outputs))
     assert told() == "cpu, 2 clients in parallel"
     monkeypatch.setattr(gpu_lanes, "LANE_BYTES", size)
-    assert told() == "cpu, one client at a time"
+    assert told() == ALONE
 
 
-@given(num_rows=st.integers(1, 300), batch_size=st.integers(1, 64), epochs=st.integers(1, 3))
-def test_a_plan_has_every_row_of_each_epoch_once(num_rows: int, batch_size: int, epochs: int) -> None:
-    training = LocalTraining(batch_size=batch_size, local_epochs=epochs)
-    federation = uneven_federation(wide, sizes=(num_rows, 7))
-    works = [
-        RowsWork(client, np.random.default_rng(client), {}, federation.client_data(client).own) for client in (0, 1)
-    ]
-    height = max(lane_rows(len(work.data), training) for work in works)
-
-    plan = LanePlan.of(works, training, num_lanes=4, num_rows=height)
-
-    assert height % ROW_STEP == 0
-    for lane, position in enumerate(plan.order):
-        counted = plan.rows[:, lane][plan.shares[:, lane] > 0]
-        expected = np.repeat(np.sort(works[position].data.rows), epochs)
-        assert np.array_equal(np.sort(counted), expected)
-        np.testing.assert_allclose(plan.shares[:, lane].sum(axis=1), plan.sizes[:, lane] > 0, rtol=1e-5)
-    assert not plan.shares[:, 2:].any()
-    assert plan.num_active == sorted(plan.num_active, reverse=True)
+DATA = uneven_federation(wide).client_data(0).own
 
 
-def test_rows_that_do_not_fit_are_sent_with_their_block() -> None:
-    data = uneven_federation(wide).client_data(0).own
-    rows = data.rows[[[3, 5, 3], [1, 0, 5]]]
-    for room in (None, data.features.nbytes, data.features.nbytes - 1, 0):
-        found = ResidentRows(torch.device("cpu"), room).reach(data, rows)
-        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
-        assert np.array_equal(found.answers.numpy(), data.labels[rows])
-        assert (len(found.features) < len(data.features)) == (room is not None and room < data.features.nbytes)
+@pytest.mark.parametrize("room", [None, DATA.features.nbytes, DATA.features.nbytes - 1, 0, "none after all"])
+def test_rows_that_do_not_fit_are_sent_with_their_block(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, asked, send = DATA.rows[[[3, 5, 3], [1, 0, 5]]], [], gpu_lanes.sent
+
+    def scarce(tensor: Tensor, device: torch.device) -> Tensor:
+        if len(tensor) == len(DATA.features):
+            asked.append(tensor)
+            raise torch.OutOfMemoryError("no room")
+        return send(tensor, device)
+
+    fits = room is None or room == DATA.features.nbytes
+    if room == "none after all":
+        monkeypatch.setattr(gpu_lanes, "sent", scarce)
+    kept = ResidentRows(torch.device("cpu"), None if room == "none after all" else room)
+    for _ in range(2):
+        found = kept.reach(DATA, rows)
+        assert np.array_equal(found.features[found.places].numpy(), DATA.features[rows])
+        assert np.array_equal(found.answers.numpy(), DATA.labels[rows])
+        assert (len(found.features) == len(DATA.features)) == fits
+    assert len(asked) == (room == "none after all"), "tried once"
 
 
 def test_a_process_has_its_torch_back_as_it_was() -> None:
@@ -418,12 +401,12 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(EngineError, match=r"engine\.device=cuda"):
-        ClientHost(uneven_federation(wide), QUERIES, HostDevice.gpu())
+        host_of(device=GPU)
 
 
 def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a slab that did not fit had taken would else be in the way of the clients one by one."""
-    host = ClientHost(uneven_federation(wide), QUERIES, IN_LANES)
+    host = host_of()
     expected = trained(host, ABLE, TRAININGS["plain"], measured=True).evaluation
     held: list[weakref.ref[Tensor]] = []
     gone: list[bool] = []
@@ -445,61 +428,15 @@ def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest
     assert found.own.keys() == expected.own.keys()
 
 
-def test_a_source_that_did_not_fit_after_all_is_sent_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = uneven_federation(wide).client_data(0).own
-    rows, asked, send = data.rows[[[3, 5]]], [], gpu_lanes.sent
-
-    def scarce(tensor: Tensor, device: torch.device) -> Tensor:
-        if len(tensor) == len(data.features):
-            asked.append(tensor)
-            raise torch.OutOfMemoryError("no room")
-        return send(tensor, device)
-
-    monkeypatch.setattr(gpu_lanes, "sent", scarce)
-    kept = ResidentRows(torch.device("cpu"))
-    for _ in range(2):
-        found = kept.reach(data, rows)
-        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
-    assert len(asked) == 1
-
-
 # -- Layers in bfloat16: what they round and what they leave, in the loop and in lanes, and that nothing else changes
-
-
-def linear() -> nn.Module:
-    """Two weights a class, all of which bfloat16 holds."""
-    layer = nn.Linear(2, 2, bias=False)
-    nn.init.constant_(layer.weight, 0.5)
-    return layer
-
-
-def one_step(row: list[float], precision: str) -> np.ndarray:
-    model = new_model(linear, seed=0)
-    data = Samples(np.array([row], np.float32), np.array([1]), np.arange(1))
-    training = LocalTraining(learning_rate=1.0, precision=precision)
-    descend(model, data, training, np.random.default_rng(0))
-    return model.vector.numpy().copy()
-
-
-def test_layers_see_rows_of_eight_bits() -> None:
-    """1 + 2^-10 is 1 to them, and 3 − 2^-9 is 3; equal outputs have probabilities of a half, which bfloat16 holds."""
-    narrow = one_step([1 + 2.0**-10, 3 - 2.0**-9], "bfloat16")
-    assert np.array_equal(narrow, one_step([1.0, 3.0], "float32"))
-    assert not np.array_equal(narrow, one_step([1 + 2.0**-10, 3 - 2.0**-9], "float32"))
-
-
-def test_steps_add_up_in_float32() -> None:
-    """A step of 2^-12 moves a weight of 1, which weights of bfloat16 would not."""
-    model = new_model(linear, seed=0)
-    model.load(torch.ones(4))
-    data = Samples(np.ones((1, 2), np.float32), np.array([1]), np.arange(1))
-    descend(model, data, LocalTraining(learning_rate=2.0**-11, precision="bfloat16"), np.random.default_rng(0))
-    assert model.vector.tolist() == [1 - 2.0**-12, 1 - 2.0**-12, 1 + 2.0**-12, 1 + 2.0**-12]
 
 
 @pytest.mark.parametrize("case", ["dense", "images"])
 def test_steps_are_those_of_torch_under_autocast(case: str) -> None:
-    """Two steps over all rows of the first client, written out, bit by bit; rows in the order that is drawn."""
+    """Two steps over all rows of the first client, written out, bit by bit; rows in the order that is drawn.
+
+    So layers round as torch's do, and steps add up in float32.
+    """
     federation = CASES[case][0]()
     data = federation.client_data(0).own
     model = new_model(federation.model, seed=1)
@@ -540,9 +477,6 @@ def test_lanes_are_as_far_from_float32_as_the_loop_is(case: str) -> None:
 # -- On a GPU itself: the core's results but for rounding, and the same bits for any number of hosts. See `make gpu` ---
 
 
-GPU = HostDevice.gpu()
-
-
 @pytest.fixture
 def torch_as_it_was() -> Iterator[None]:
     with torch_settings_kept():
@@ -559,39 +493,31 @@ def on_gpu(test: Any) -> Any:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_gpu_is_the_core(case: str, name: str) -> None:
-    make, clients = CASES[case]
-    one, other = (
-        trained(ClientHost(make(), QUERIES, device), clients, TRAININGS[name]) for device in (GPU, HostDevice())
-    )
-    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=TOLERANCE)
-    assert one.num_steps == other.num_steps
+    on_both(case, TRAININGS[name], GPU)
 
 
 @on_gpu
 @pytest.mark.parametrize("model", [dense, wide, normalised, dropping])
 @pytest.mark.parametrize("chosen", [(0,), (0, 3), (0, 1, 3, 5)])
 def test_a_client_on_a_gpu_has_its_bits_whoever_trains_beside_it(model: ModelFactory, chosen: Sequence[int]) -> None:
-    host = ClientHost(uneven_federation(model), QUERIES, GPU)
+    host = host_of(model, GPU)
     assert_same_bits(*(trained(host, clients, TRAININGS["epochs"]) for clients in (chosen, (0, 1, 3, 5))))
 
 
 @on_gpu
 @pytest.mark.parametrize("name", ["plain", "momentum", "adam"])
 def test_clients_of_a_table_are_those_of_the_core_whoever_trains_beside_them(name: str) -> None:
-    training, (make, clients) = TRAININGS[name], CASES["dense"]
-    table, host = table_for(training), ClientHost(make(), QUERIES, GPU)
-    together, some = (trained(host, chosen, training, table=table) for chosen in (clients, clients[::2]))
-    core = trained(ClientHost(make(), QUERIES), clients, training, table=table)
-    np.testing.assert_allclose(together.vectors, core.vectors, rtol=0, atol=TOLERANCE)
-    assert_same_bits(some, together)
+    table = table_for(TRAININGS[name])
+    together, _ = on_both("dense", TRAININGS[name], GPU, client_table=table)
+    assert_same_bits(trained(host_of(device=GPU), ABLE[::2], TRAININGS[name], client_table=table), together)
 
 
 @on_gpu
 @pytest.mark.ray
 @pytest.mark.parametrize("num_hosts", [1, 2])
 def test_hosts_that_share_a_gpu_give_the_bits_of_one(ray_session: None, num_hosts: int) -> None:
-    federation, spec = uneven_federation(wide), spec_of(FLOWER_CHOICES["fedadam"])
-    local = local_result(spec, ClientHost(federation, QUERIES, GPU))
-    with started_hosts(federation, num_hosts, device=GPU, gpu_share=1 / num_hosts) as hosts:
+    spec = spec_of(FLOWER_CHOICES["fedadam"])
+    local = local_result(spec, host_of(device=GPU))
+    with started_hosts(uneven_federation(wide), num_hosts, device=GPU, gpu_share=1 / num_hosts) as hosts:
         assert hosts.facts.trained_on.startswith("cuda (")
         assert_same(ray_result(spec, hosts), local)
