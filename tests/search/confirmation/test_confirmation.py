@@ -67,13 +67,14 @@ def shifted(*shifts: float) -> list[float]:
     return [score + shift for score, shift in zip(BASELINE, shifts, strict=False)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 300])
-def test_seeds_are_distinct_and_not_the_search_s(count: int) -> None:
-    for seed in (0, 1, 2**31 - 1):
-        seeds = confirmation_seeds(seed, count)
-        assert len(set(seeds)) == count
-        assert seed not in seeds
+def test_seeds_are_distinct_not_the_search_s_and_more_of_them_begin_the_same() -> None:
+    for seed in (0, 3, 2**31 - 1):
+        seeds = confirmation_seeds(seed, 300)
+        assert len({*seeds, seed}) == 301
         assert all(0 <= fresh < 2**31 for fresh in seeds)
+        assert confirmation_seeds(seed, 5) == seeds[:5]
+    assert confirmation_seeds(3, 0) == ()
+    assert not {*confirmation_seeds(3, 5)} & {*confirmation_seeds(4, 5)}
 
 
 def test_a_number_that_is_the_search_s_seed_or_was_drawn_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,16 +83,10 @@ def test_a_number_that_is_the_search_s_seed_or_was_drawn_is_passed_over(monkeypa
     assert confirmation_seeds(3, 3) == (5, 7, 9)
 
 
-def test_seeds_are_a_function_of_the_search_s_and_more_of_them_begin_the_same() -> None:
-    assert confirmation_seeds(3, 5) == confirmation_seeds(3, 9)[:5]
-    assert not set(confirmation_seeds(3, 5)) & set(confirmation_seeds(4, 5))
-
-
 def test_differences_are_by_seed_for_each_baseline_and_view() -> None:
     challenger = contender("challenger", shifted(0.1, 0.2, 0.15), shifted(0.0, 0.01, -0.01))
     baselines = [contender("fedavg", BASELINE), contender("tuned-fedavg", [0.8, 0.8, 0.8])]
     found = confirm(SEEDS, [challenger, *baselines], "own")
-    assert set(found.versus) == {"fedavg", "tuned-fedavg"}
     for baseline in baselines:
         for view in ("own", "clean"):
             expected = paired_difference(challenger.scores(view), baseline.scores(view))
@@ -203,47 +198,41 @@ def level(score: float) -> list[float]:
     return [score] * ROUNDS
 
 
-def test_a_curve_that_still_rises(tmp_path: Path) -> None:
-    """FedAvg gains a point a round, so that five rounds are five points above the five before."""
-    rising = [0.5 + 0.01 * number for number in range(ROUNDS)]
-    found = confirmed(tmp_path, curves(level(0.8), rising))
-    (told,) = found.caveats
-    assert [value for value in ("20 rounds", "FedAvg by 5.0 points", "last 5 rounds") if value not in told] == []
-    assert found.sentence.endswith(told)
+RISING = [0.5 + 0.01 * number for number in range(ROUNDS)]
+"""A point a round, so that five rounds are five points above the five before."""
+SLOW = [0.5 + 0.001 * number for number in range(ROUNDS)]
 
 
-def test_a_rise_within_noise_or_of_little_is_none(tmp_path: Path) -> None:
-    slow = [0.5 + 0.001 * number for number in range(ROUNDS)]
-    assert confirmed(tmp_path / "slow", curves(slow, level(0.4))).caveats == ()
+@pytest.mark.parametrize(
+    ("pick", "fedavg", "guessing", "rows", "named"),
+    [
+        (level(0.8), RISING, 0.1, 10_000, ["20 rounds", "FedAvg by 5.0 points", "last 5 rounds"]),
+        (SLOW, level(0.4), 0.1, 10_000, None),
+        (level(0.45), level(0.41), 0.4, 10_000, ["40.0 %"]),
+        (level(0.47), level(0.41), 0.4, 10_000, None),  # a tenth of the way from guessing to one is 0.06
+        (level(0.01), level(0.01), 0.0, 10_000, None),  # what guessing would bring is not known
+        (level(0.996), level(0.996), 0.1, 10_000, ["99.6 %"]),  # half a point is left
+        (level(0.981), level(0.981), 0.1, 10, ["98.1 %"]),  # a test row of one seed is left
+        (level(0.981), level(0.981), 0.1, 50, None),
+        (RISING, level(0.999), 0.1, 10_000, ["99.9 %"]),  # at the ceiling nothing is said of a rise
+    ],
+)
+def test_what_is_said_beside_a_verdict(
+    tmp_path: Path, pick: list[float], fedavg: list[float], guessing: float, rows: int, named: list[str] | None
+) -> None:
+    found = confirmed(tmp_path, curves(pick, fedavg, rows), guessing=guessing)
+    assert len(found.caveats) == (named is not None)
+    assert [name for name in named or () if name not in found.caveats[0]] == []
+    assert found.sentence.endswith(found.caveats or found.sentence)
 
+
+def test_a_rise_within_noise_is_none(tmp_path: Path) -> None:
     def noisy(spec: TrialSettings) -> Measured:
         """Of three seeds, one rises by twelve points at the end."""
         late = 0.12 if spec.session.seed % 3 == 0 else 0.0
         return curves([*[0.6] * 15, *[0.6 + late] * 5], level(0.4))(spec)
 
-    assert not any("rises" in told for told in confirmed(tmp_path / "noisy", noisy).caveats)
-
-
-def test_guessing_is_shown_where_nothing_is_learnt(tmp_path: Path) -> None:
-    (near,) = confirmed(tmp_path / "near", curves(level(0.45), level(0.41)), guessing=0.4).caveats
-    assert "40.0 %" in near
-    # a tenth of the way from guessing to one is 0.06
-    assert confirmed(tmp_path / "far", curves(level(0.47), level(0.41)), guessing=0.4).caveats == ()
-    assert confirmed(tmp_path / "unknown", curves(level(0.01), level(0.01)), guessing=0.0).caveats == ()
-
-
-@pytest.mark.parametrize(("rows", "score"), [(10_000, 0.996), (10, 0.981)])
-def test_the_ceiling(tmp_path: Path, rows: int, score: float) -> None:
-    """Half a point, or a test row of one seed where that is more, is left."""
-    found = confirmed(tmp_path, curves(level(score), level(score), rows))
-    (ceiling,) = found.caveats
-    assert f"{100 * score:.1f} %" in ceiling
-
-
-def test_at_the_ceiling_nothing_is_said_of_a_rise(tmp_path: Path) -> None:
-    rising = [0.5 + 0.01 * number for number in range(ROUNDS)]
-    found = confirmed(tmp_path, curves(rising, level(0.999), 10_000))
-    assert len(found.caveats) == 1
+    assert not any("rises" in told for told in confirmed(tmp_path, noisy).caveats)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +255,6 @@ def test_no_verdict_is_drawn_on_an_accuracy_that_says_little(
     if found.no_verdict:
         assert "training.metric=balanced_accuracy" in found.no_verdict
         assert found.advised == "FedAvg"
-    assert confirmed(tmp_path / "room", curves(level(0.981), level(0.981), rows=50)).caveats == ()
 
 
 @pytest.mark.slow
@@ -338,10 +326,8 @@ def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) ->
 def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> None:
     """Of 48 seeds an early look may cost next to no error: its interval is all differences that accuracy has."""
     outcome, _ = scripted(tmp_path, by_kind(noise=0.15), confirmation_seeds=48)
-    found = outcome.confirmation
-    ends = [end for one in found.versus["fedavg"].values() for end in (one.low, one.high)]
-    assert found.stopped_for_futility
-    assert ends == [-1.0, 1.0] * 2
+    assert outcome.confirmation.stopped_for_futility
+    assert (outcome.confirmation.difference.low, outcome.confirmation.difference.high) == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize("at_four_times_the_rate", [0.9, 0.8])
@@ -386,37 +372,25 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
 
 
 @pytest.mark.slow
-def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Path) -> None:
+def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win_and_gets_no_more_seeds(tmp_path: Path) -> None:
     """The search is fooled by one configuration, which is much worse on all other seeds."""
-    best: list[TrialSettings] = []
 
     def outcome(spec: TrialSettings) -> Measured:
         if spec.strategy.kind == "krum":
             return completed(0.9 if spec.session.seed == SEED else 0.4 + jitter(spec, 0.01))
-        best.append(spec)
         return by_kind(fedadam=0.8)(spec)
 
-    alone, _ = scripted(tmp_path / "one", outcome, kind="random", budget=24)
+    many = {**BATCHES, "kind": "random", "budget": 24}
+    alone, _ = scripted(tmp_path / "one", outcome, **many)
     assert alone.confirmation.verdict == "worse"
 
-    several, _ = scripted(tmp_path / "three", outcome, kind="random", budget=24, confirmation_top=24)
-    found = several.confirmation
-    assert found.contestants[0].strategy == "fedadam"
-    assert found.verdict == "better"
+    runner = ScriptedRunner(outcome)
+    found = study(tmp_path / "all", runner, SearchConfig(**{**many, "confirmation_top": 24})).confirmation
+    seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != SEED)
+    assert (found.contestants[0].strategy, found.verdict) == ("fedadam", "better")
     lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
     assert lucky
-    assert all(rival.dropped for rival in lucky)
-
-
-@pytest.mark.slow
-def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
-    runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
-    config = SearchConfig(**{**BATCHES, "kind": "random", "confirmation_top": 24, "budget": 24})
-    found = study(tmp_path, runner, config).confirmation
-    seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != SEED)
-    dropped = [rival for rival in found.rivals if rival.name.startswith("krum")]
-    assert dropped
-    assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in dropped)
+    assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in lucky)
     assert {len(one.own) for one in found.contestants} == set(seeds.values())
 
 
@@ -531,34 +505,26 @@ def test_the_study_s_own_rate_is_no_second_reference(tmp_path: Path) -> None:
     assert [one.role for one in found.confirmation.contestants] == ["challenger", "fedavg"]
     confirming = Counter(spec.session.seed for spec in runner.ran if spec.phase == "confirmation")
     assert set(confirming.values()) == {2}
-
-
-def test_it_is_tuned_on_other_seeds_than_those_of_the_confirmation(tmp_path: Path) -> None:
-    runner = ScriptedRunner(by_rate(lambda rate, seed: None))
-    study(tmp_path, runner, CONFIG)
     tuning = {spec.session.seed for spec in runner.ran if spec.phase == "tuned-baseline"} - {SEED}
     assert len(tuning) == 1
     assert not tuning & {*confirmation_seeds(SEED, 1000)}
 
 
-@pytest.mark.parametrize(("factors", "num_seeds"), [((0.5, 2.0), 1), ((0.25, 0.5, 2.0, 4.0), 3), ((2.0,), 5)])
-def test_what_it_costs(tmp_path: Path, factors: tuple[float, ...], num_seeds: int) -> None:
-    config = SearchConfig(tuning_factors=factors, tuning_seeds=num_seeds, confirmation_seeds=2)
-    assert cost(tmp_path, config, best=0.9) == num_tuning_trials(config) == len(factors) + 2 * (num_seeds - 1)
-
-
-def test_with_the_defaults_it_costs_six_trainings(tmp_path: Path) -> None:
-    assert cost(tmp_path, SearchConfig(), best=0.9) == num_tuning_trials(SearchConfig()) == 6
-
-
-@pytest.mark.parametrize("without", [{"tuned_baseline": False}, {"confirmation_seeds": 0}])
-def test_without_a_confirmation_there_is_no_use_for_it(tmp_path: Path, without: dict[str, Any]) -> None:
-    config = SearchConfig(**without)
-    assert cost(tmp_path, config, best=0.9) == num_tuning_trials(config) == 0
-
-
-def test_a_fedavg_that_is_right_on_every_row_is_not_tuned(tmp_path: Path) -> None:
-    assert cost(tmp_path, SearchConfig(), best=1.0) == 0
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 4 + 2),
+        ({"tuning_factors": (0.5, 2.0), "tuning_seeds": 1}, 2),
+        ({"tuning_factors": (0.25, 0.5, 2.0, 4.0), "tuning_seeds": 3}, 4 + 2 * 2),
+        ({"tuning_factors": (2.0,), "tuning_seeds": 5}, 1 + 2 * 4),
+        ({"tuned_baseline": False}, 0),
+        ({"confirmation_seeds": 0}, 0),
+    ],
+)
+def test_what_tuning_costs(tmp_path: Path, settings: dict[str, Any], expected: int) -> None:
+    config = SearchConfig(**settings)
+    assert cost(tmp_path / "good", config, best=0.9) == num_tuning_trials(config) == expected
+    assert cost(tmp_path / "perfect", config, best=1.0) == 0  # right on every row, it is not tuned
 
 
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
