@@ -128,6 +128,9 @@ def test_what_a_server_refuses_is_left_out_one_by_one_and_never_sent_again(talk:
     assert formats == [*["json_schema"] * 4, "json_object", "text", "text"]
     assert [exchange.statuses for exchange in asking.exchanges] == [*[(status,)] * 5, (200,), (200,)]
     assert asking.exchanges[-1].left_out == ("temperature", "seed")
+    without_schema = talk([says("{}")])
+    without_schema.chat.complete(REQUEST.model_copy(update={"answer_schema": None}))
+    assert without_schema.asked[0].body["response_format"] == {"type": "json_object"}
 
 
 def test_a_server_that_refuses_the_length_of_a_string_is_asked_for_the_schema_without_it(talk: TalkTo) -> None:

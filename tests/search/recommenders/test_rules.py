@@ -396,11 +396,6 @@ def test_robust_rules_enter_with_the_number_of_suspects() -> None:
     assert (second.explanation, first.spec) == (LIKE[0].explanation, proposed(situation)[0].spec)
 
 
-def test_only_strategies_of_the_space_are_tried() -> None:
-    found = proposed(situation_of(POISONED, kinds=("fedavg", "fedmedian")))
-    assert [each.spec.kind for each in found] == ["fedmedian"]
-
-
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
 def test_each_kind_has_its_turn_and_robust_ones_as_suspected(diagnosis: Diagnosis) -> None:
     situation = situation_of(diagnosis)

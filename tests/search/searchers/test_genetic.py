@@ -31,23 +31,10 @@ from fedscout.strategies import (
 from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
 from fedscout.strategies.methods.robust import FedMedianSpec, KrumSpec
 from tests.kits.refusals import refused
-from tests.search.searcher_conformance import (
-    BATCH,
-    COHORT,
-    FOUR_CLIENTS,
-    BudgetLaws,
-    GenerationalLaws,
-    client_space,
-    proposals,
-    searcher_of,
-    some_fitness,
-    space_with,
-    trials,
-    user_space,
-)
+from tests.search import searcher_conformance as kit
 
-SPACE = space_with()
-FERTILE = space_with("fedadam", "fedyogi", "fedavgm", "fedprox", "fedadagrad", "qfedavg")
+SPACE = kit.space_with()
+FERTILE = kit.space_with("fedadam", "fedyogi", "fedavgm", "fedprox", "fedadagrad", "qfedavg")
 ADAM, MOMENTUM, KRUM = FedAdamSpec(), FedAvgMSpec(), KrumSpec(num_malicious_nodes=3)
 PROX, MEDIAN = FedProxSpec(), FedMedianSpec()
 FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), MEDIAN]
@@ -58,32 +45,32 @@ def each_kind(space: SearchSpace) -> list[StrategySpec]:
     return [space.compose(kind, lambda _, found: found.draw(generator)) for kind in space.kinds]
 
 
-class TestGeneticSearcher(GenerationalLaws):
+class TestGeneticSearcher(kit.GenerationalLaws):
     pass
 
 
-class TestMixedGeneticSearcher(GenerationalLaws, mutation_rate=0.5):
+class TestMixedGeneticSearcher(kit.GenerationalLaws, mutation_rate=0.5):
     pass
 
 
-class TestExploringGeneticSearcher(GenerationalLaws):
+class TestExploringGeneticSearcher(kit.GenerationalLaws):
     def make(self, space: SearchSpace, seed: int) -> Any:
-        return searcher_of(space, seed, kinds=each_kind(space))
+        return kit.searcher_of(space, seed, kinds=each_kind(space))
 
 
-class TestGeneticSearchGivenFirst(BudgetLaws):
+class TestGeneticSearchGivenFirst(kit.BudgetLaws):
     def make(self, space: SearchSpace, seed: int) -> Any:
-        return searcher_of(space, seed, FIRST)
+        return kit.searcher_of(space, seed, FIRST)
 
 
-class TestRandomSearcher(GenerationalLaws, kind="random"):
+class TestRandomSearcher(kit.GenerationalLaws, kind="random"):
     pass
 
 
-class TestGridSearcher(GenerationalLaws, kind="grid"):
+class TestGridSearcher(kit.GenerationalLaws, kind="grid"):
     def odd_spaces(self) -> list[SearchSpace]:
         """Those whose grid has twelve points or more."""
-        return [user_space(), client_space()]
+        return [kit.user_space(), kit.client_space()]
 
 
 # Mutation.
@@ -129,7 +116,7 @@ def test_all_steps_of_an_integer_are_taken(value: int, reached: set[int]) -> Non
 
 def custom(values: dict[str, Any], **ranges: dict[str, Any]) -> tuple[CustomSpec, SearchSpace]:
     own = CustomSpec.model_validate({"path": "a:B", "values": values, "ranges": ranges})
-    return own, SearchSpace(COHORT, {own.label: own})
+    return own, SearchSpace(kit.COHORT, {own.label: own})
 
 
 def test_a_users_choice_is_drawn_anew() -> None:
@@ -140,7 +127,7 @@ def test_a_users_choice_is_drawn_anew() -> None:
 
 def told(*evaluations: tuple[StrategySpec, float | None], space: SearchSpace = SPACE, **options: Any) -> Any:
     """Return a search that was told these fitnesses, None of a failed trial."""
-    searcher = searcher_of(space, **options)
+    searcher = kit.searcher_of(space, **options)
     status = {True: "failed", False: "completed"}
     searcher.tell([Trial(spec, status=status[value is None], fitness=value or 0.0) for spec, value in evaluations])
     return searcher
@@ -156,7 +143,7 @@ def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
 
 def test_a_parent_of_two_configurations_has_the_other_one_as_its_child() -> None:
     """Among four clients f of Krum is 0 or 1; a child from anywhere would be another strategy's half of the time."""
-    space = space_with("fedadam", "krum", cohort=FOUR_CLIENTS)
+    space = kit.space_with("fedadam", "krum", cohort=kit.FOUR_CLIENTS)
     parent = (KrumSpec(num_malicious_nodes=0), 0.9)
     children = [told(parent, space=space, seed=seed, generation_size=1).ask(1) for seed in range(20)]
     assert children == [[KrumSpec(num_malicious_nodes=1)]] * 20
@@ -169,7 +156,7 @@ def test_a_parent_of_two_configurations_has_the_other_one_as_its_child() -> None
 def test_a_search_s_steps(searches_clients: bool, options: dict[str, float], largest: float) -> None:
     """Of 400 uniform steps the largest exceeds 95 % of the bound but with probability 0.95^400 < 1e-8."""
     rates = {"client_learning_rate": RealRange(1e-6, 1.0, log=True)} if searches_clients else None
-    space = space_with("fedprox", client_ranges=rates)
+    space = kit.space_with("fedprox", client_ranges=rates)
     parent = space.compose("fedprox", lambda _, found: found.from_unit(0.5))
     children = [
         told((parent, 0.9), space=space, seed=seed, generation_size=1, **options).ask(1)[0] for seed in range(400)
@@ -186,10 +173,10 @@ def test_a_search_s_steps(searches_clients: bool, options: dict[str, float], lar
 @pytest.mark.parametrize("seed", range(10))
 def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> None:
     """Parents of generation 3 are the best two of generations 1 and 2 together."""
-    found = list(trials(searcher_of(FERTILE, seed), budget=12))
-    for start in (BATCH, 2 * BATCH):
+    found = list(kit.trials(kit.searcher_of(FERTILE, seed), budget=12))
+    for start in (kit.BATCH, 2 * kit.BATCH):
         parents = [trial.spec for trial in ranking(found[:start], FERTILE)[:2]]
-        assert all(any(near(trial.spec, parent) for parent in parents) for trial in found[start : start + BATCH])
+        assert all(any(near(trial.spec, parent) for parent in parents) for trial in found[start : start + kit.BATCH])
 
 
 def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least() -> None:
@@ -198,10 +185,11 @@ def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least()
     adams = [FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]
 
     def adam_is_best(spec: StrategySpec) -> Trial:
-        return Trial(spec, fitness=some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
+        return Trial(spec, fitness=kit.some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
 
     bred, found = (
-        proposals(searcher_of(FERTILE, first=adams, kinds=kinds), adam_is_best, budget=32) for kinds in ((), given)
+        kit.proposals(kit.searcher_of(FERTILE, first=adams, kinds=kinds), adam_is_best, budget=32)
+        for kinds in ((), given)
     )
     assert {spec.kind for spec in bred} == {"fedadam"}
     assert found[:8] == bred[:8]
@@ -243,7 +231,7 @@ KRUMS = [(KrumSpec(num_malicious_nodes=f), fitness) for f, fitness in ((3, 0.9),
 def test_parents_of_the_last_resort(
     evaluations: list[tuple[StrategySpec, float | None]], kinds: tuple[str, ...], expected: set[str]
 ) -> None:
-    searcher = told(*evaluations, space=space_with(*kinds), generation_size=len(evaluations))
+    searcher = told(*evaluations, space=kit.space_with(*kinds), generation_size=len(evaluations))
     assert {spec.kind for spec in searcher.ask(len(evaluations))} <= expected
 
 
@@ -272,8 +260,8 @@ def test_the_grid_is_exhausted_a_dependent_range_is_divided_for_each_value_and_s
 
     FedAvgM's server rates are 0.1, 0.8 and 1.5, its momenta 0, 0.495 and 0.99; the median is one point.
     """
-    space = space_with("fedavg", "fedavgm", "multikrum", "fedmedian")
-    first, other = (proposals(searcher_of(space, seed, kind="grid"), budget=1000) for seed in (0, 1))
+    space = kit.space_with("fedavg", "fedavgm", "multikrum", "fedmedian")
+    first, other = (kit.proposals(kit.searcher_of(space, seed, kind="grid"), budget=1000) for seed in (0, 1))
     krums = {(0, 1), (0, 6), (4, 1), (4, 4), (4, 6), (7, 1), (7, 2), (7, 3)}
     momenta = {(rate, momentum) for rate in (0.1, 0.8, 1.5) for momentum in (0.0, 0.495, 0.99)}
     assert {tuple(spec.search_values().values()) for spec in first} == {*krums, *momenta, ()}
@@ -284,26 +272,30 @@ def test_the_grid_is_exhausted_a_dependent_range_is_divided_for_each_value_and_s
 
 def test_strategies_take_turns() -> None:
     """Of four strategies with free points the first four proposals are one each, the next four too."""
-    space = space_with("fedavgm", "fedprox", "fedtrimmedavg", "qfedavg")
+    space = kit.space_with("fedavgm", "fedprox", "fedtrimmedavg", "qfedavg")
     for seed in range(5):
-        proposed = proposals(searcher_of(space, seed, kind="grid"), budget=2 * BATCH)
-        assert {spec.kind for spec in proposed[:BATCH]} == {spec.kind for spec in proposed[BATCH:]} == {*space.kinds}
+        proposed = kit.proposals(kit.searcher_of(space, seed, kind="grid"), budget=2 * kit.BATCH)
+        assert (
+            {spec.kind for spec in proposed[: kit.BATCH]}
+            == {spec.kind for spec in proposed[kit.BATCH :]}
+            == {*space.kinds}
+        )
 
 
 def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
-    """Six parameters of five values are 15625 points, of four 4096; four of ten values are as many as there may be."""
-    six, four = (custom({}, **{f"p{i}": {"low": 0, "high": 1.5} for i in range(number)})[1] for number in (6, 4))
+    """73 times 137 points are one more than there may be; four parameters of ten values are as many."""
+    _, larger = custom({}, a={"choices": [*range(73)]}, b={"choices": [*range(137)]})
+    _, largest = custom({}, **{f"p{i}": {"low": 0, "high": 1.5} for i in range(4)})
     with refused(ConfigurationError, key="a grid", names="search.grid_points"):
-        searcher_of(six, kind="grid", grid_points=5)
-    assert searcher_of(six, kind="grid", grid_points=4).ask(1)
-    assert len(genetic.grid_parts(four, 10)["a:B"]) == 10_000
+        kit.searcher_of(larger, kind="grid")
+    assert len(genetic.grid_parts(largest, 10)["a:B"]) == 10_000
 
 
 def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="fedscout"):
-        searcher_of(space_with("fedavgm"), kind="grid", budget=9)
+        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=9)
         assert caplog.messages == []
-        searcher_of(space_with("fedavgm"), kind="grid", budget=8)
+        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=8)
     (warning,) = caplog.messages
     assert "9" in warning
     assert "search.budget=8" in warning
@@ -313,36 +305,36 @@ def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_what_is_given_comes_first_in_its_order_and_counts_for_the_generation() -> None:
-    searcher = searcher_of(SPACE, first=FIRST)
-    assert searcher.ask(BATCH) == FIRST
+    searcher = kit.searcher_of(SPACE, first=FIRST)
+    assert searcher.ask(kit.BATCH) == FIRST
     searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in zip(FIRST, (0.9, 0.8, 0.1), strict=True)])
-    assert len(searcher.ask(BATCH)) == BATCH - len(FIRST)
-    searcher.tell([Trial(spec, fitness=0.0) for spec in searcher.ask(BATCH)])
-    assert {spec.kind for spec in searcher.ask(BATCH)} <= {"fedadam", "fedprox"}  # children of the best two
+    assert len(searcher.ask(kit.BATCH)) == kit.BATCH - len(FIRST)
+    searcher.tell([Trial(spec, fitness=0.0) for spec in searcher.ask(kit.BATCH)])
+    assert {spec.kind for spec in searcher.ask(kit.BATCH)} <= {"fedadam", "fedprox"}  # children of the best two
 
 
 def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
     given = [FedAvgSpec(), FIRST[0], FedAdamSpec(eta=7.0), FIRST[0], KrumSpec(num_malicious_nodes=99), FIRST[1]]
-    assert searcher_of(SPACE, first=given).ask(BATCH) == FIRST[:2]
+    assert kit.searcher_of(SPACE, first=given).ask(kit.BATCH) == FIRST[:2]
 
 
 @pytest.mark.parametrize("kind", [*SEARCHERS, *ASKS_A_LANGUAGE_MODEL])
 def test_every_searcher_of_the_table_can_be_given_a_first_generation(kind: str) -> None:
-    space, first = (space_with("fedadam"), FIRST[:1]) if kind == "cmaes" else (SPACE, FIRST)
-    searcher = searcher_of(space, first=first, kind=kind)
+    space, first = (kit.space_with("fedadam"), FIRST[:1]) if kind == "cmaes" else (SPACE, FIRST)
+    searcher = kit.searcher_of(space, first=first, kind=kind)
     assert searcher.ask(len(first)) == first[: getattr(searcher, "population", len(first))]
 
 
 def test_the_one_answer_is_proposed_until_it_is_told_and_nothing_after_it() -> None:
     """FedAvg, or what is the same, is trained anyway."""
-    searcher = searcher_of(SPACE, first=[FIRST[1], MEDIAN], kind="one_shot")
+    searcher = kit.searcher_of(SPACE, first=[FIRST[1], MEDIAN], kind="one_shot")
     assert searcher.ask(8) == searcher.ask(8) == [FIRST[1]]
     searcher.tell([Trial(FIRST[1], status="failed", error="no")])
     assert searcher.ask(8) == []
     assert searcher.archive.searched[0].spec == FIRST[1]
-    assert searcher_of(SPACE, first=[FedProxSpec(proximal_mu=0.0)], kind="one_shot").ask(1) == []
+    assert kit.searcher_of(SPACE, first=[FedProxSpec(proximal_mu=0.0)], kind="one_shot").ask(1) == []
     with refused(ConfigurationError, key="search.kind"):
-        searcher_of(SPACE, kind="one_shot")
+        kit.searcher_of(SPACE, kind="one_shot")
 
 
 def test_one_trial_is_planned_whatever_the_budget() -> None:

@@ -20,33 +20,19 @@ from fedscout.engine.trials.record import Trial
 from fedscout.search.searchers import optuna
 from fedscout.strategies import ChoiceRange, CustomSpec, FedAdamSpec, IntegerRange, RealRange, SearchSpace, StrategySpec
 from fedscout.strategies.methods.averaging import FedProxSpec
+from tests.commands import ran_python
 from tests.kits.refusals import refused
-from tests.search.searcher_conformance import (
-    BATCH,
-    BUDGET,
-    COHORT,
-    FOUR_CLIENTS,
-    Evaluate,
-    GenerationalLaws,
-    client_space,
-    failing,
-    proposals,
-    searcher_of,
-    some_fitness,
-    space_with,
-    trials,
-    user_space,
-)
+from tests.search import searcher_conformance as kit
 
-SPACE = space_with()
+SPACE = kit.space_with()
 
 
-class TestTPESearcher(GenerationalLaws, kind="tpe"):
+class TestTPESearcher(kit.GenerationalLaws, kind="tpe"):
     pass
 
 
 @pytest.mark.slow
-class TestGPSearcher(GenerationalLaws, kind="gp"):
+class TestGPSearcher(kit.GenerationalLaws, kind="gp"):
     pass
 
 
@@ -54,7 +40,7 @@ class TestGPSearcher(GenerationalLaws, kind="gp"):
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("space", [SPACE, user_space(), client_space()])
+@pytest.mark.parametrize("space", [SPACE, kit.user_space(), kit.client_space()])
 def test_a_configuration_survives_the_way_to_optuna_and_back(space: SearchSpace, padded: bool) -> None:
     coordinates = optuna.Coordinates(space, padded)
     generator = np.random.default_rng(0)
@@ -73,20 +59,20 @@ def test_a_trial_has_the_parameters_of_its_strategy_or_padded_those_of_all_share
         "strategy": "fedprox",
         "fedprox.proximal_mu": pytest.approx(0.5),
     }
-    clients = set(optuna.Coordinates(client_space()).distributions)
+    clients = set(optuna.Coordinates(kit.client_space()).distributions)
     assert clients == {"strategy", "fedprox.proximal_mu", "client_learning_rate", "client_local_epochs"}
-    padded = optuna.Coordinates(space_with("fedadam", "fedyogi", "fedprox"), padded=True)
+    padded = optuna.Coordinates(kit.space_with("fedadam", "fedyogi", "fedprox"), padded=True)
     assert set(padded.distributions) == {"strategy", "eta", "tau", "beta_1", "beta_2", "proximal_mu"}
     encoded = padded.encode(FedAdamSpec(eta=1.0))
     assert (encoded["eta"], encoded["proximal_mu"]) == (1.0, 0.5)
 
 
 def test_what_lies_outside_the_space_is_moved_to_its_border_or_left_out() -> None:
-    coordinates = optuna.Coordinates(space_with("fedadam"))
+    coordinates = optuna.Coordinates(kit.space_with("fedadam"))
     assert coordinates.encode(FedAdamSpec(eta=30))["fedadam.eta"] == 1.0
     assert coordinates.encode(FedProxSpec()) is None
     own = CustomSpec.model_validate({"path": "a:B", "ranges": {"mode": {"choices": ["x", "y"]}}})
-    users = optuna.Coordinates(SearchSpace(COHORT, {own.label: own}))
+    users = optuna.Coordinates(SearchSpace(kit.COHORT, {own.label: own}))
     assert users.encode(own.with_values({"mode": "z"})) is None
     assert users.encode(own) is None
     assert users.encode(own.with_values({"mode": "y"})) == {"strategy": "a:B", "a:B.mode": "y"}
@@ -106,7 +92,7 @@ def test_each_integer_has_a_cell_of_equal_width(found: IntegerRange) -> None:
 
 @pytest.fixture(params=["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    return lambda budget=BUDGET, seed=0: searcher_of(SPACE, seed, kind=request.param, budget=budget)
+    return lambda budget=kit.BUDGET, seed=0: kit.searcher_of(SPACE, seed, kind=request.param, budget=budget)
 
 
 def adam_is_good(spec: StrategySpec) -> Trial:
@@ -118,14 +104,14 @@ def adam_is_good(spec: StrategySpec) -> Trial:
 
 
 def all_but_prox_fail(spec: StrategySpec) -> Trial:
-    return Trial(spec, fitness=0.5) if spec.kind == "fedprox" else failing(spec)
+    return Trial(spec, fitness=0.5) if spec.kind == "fedprox" else kit.failing(spec)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("evaluate", "best"), [(adam_is_good, "fedadam"), (all_but_prox_fail, "fedprox")])
-def test_they_learn_which_strategy_is_good(make: Callable[..., Any], evaluate: Evaluate, best: str) -> None:
+def test_they_learn_which_strategy_is_good(make: Callable[..., Any], evaluate: kit.Evaluate, best: str) -> None:
     """Of the last 24 trials, one in twelve would be of that strategy by chance, and 9 but once in 10⁴ studies."""
-    found = proposals(make(52), evaluate, budget=52)
+    found = kit.proposals(make(52), evaluate, budget=52)
     assert sum(spec.kind == best for spec in found[-24:]) >= 9
 
 
@@ -134,22 +120,25 @@ def test_the_first_trials_are_random_whatever_they_bring_and_until_one_goes_thro
 
     Of 40 trials of 11 kinds one is missed with probability (10/11)^40 = 2 %, three of them next to never.
     """
-    good, bad = (proposals(make(4 * BUDGET, 1), evaluate, BUDGET + BATCH) for evaluate in (adam_is_good, some_fitness))
-    assert good[:BUDGET] == bad[:BUDGET]
-    assert good[BUDGET:] != bad[BUDGET:]
-    assert len({spec.kind for spec in proposals(make(1), failing, budget=40)}) >= 9
+    good, bad = (
+        kit.proposals(make(4 * kit.BUDGET, 1), evaluate, kit.BUDGET + kit.BATCH)
+        for evaluate in (adam_is_good, kit.some_fitness)
+    )
+    assert good[: kit.BUDGET] == bad[: kit.BUDGET]
+    assert good[kit.BUDGET :] != bad[kit.BUDGET :]
+    assert len({spec.kind for spec in kit.proposals(make(1), kit.failing, budget=40)}) >= 9
 
 
 @pytest.mark.slow
 def test_the_process_chooses_the_candidate_of_largest_expected_improvement() -> None:
     """Fitness rises along one coordinate and is flat along the other: of four corners the highest new one is chosen.
 
-    Fails where Optuna no longer asks the private step that `candidate_sampler` replaces, or calls it otherwise.
+    Fails where Optuna no longer asks the private step that `CandidateSampler` replaces, or calls it otherwise.
     """
     corners = {f"{x} {y}": {"x": x, "y": y} for x in (0.125, 0.875) for y in (0.125, 0.875)}
     taken = {"0.875 0.125"}
     distributions = {name: FloatDistribution(0.0, 1.0) for name in ("x", "y")}
-    study = create_study(direction="maximize", sampler=optuna.candidate_sampler(0, lambda: corners, taken))
+    study = create_study(direction="maximize", sampler=optuna.CandidateSampler(0, lambda: corners, taken))
     for x in (0.0, 0.25, 0.5, 0.75):
         for y in (0.0, 0.5, 1.0):
             study.add_trial(create_trial(params={"x": x, "y": y}, distributions=distributions, value=x))
@@ -158,12 +147,19 @@ def test_the_process_chooses_the_candidate_of_largest_expected_improvement() -> 
     assert study.ask(distributions).params == corners["0.125 0.125"]
 
 
+@pytest.mark.slow
+def test_optuna_is_imported_when_a_search_begins() -> None:
+    code = "import fedscout.search.study, sys; assert not {'optuna', 'torch', 'scipy'} & {*sys.modules}"
+    done = ran_python("-c", code, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_optuna_keeps_silent_and_as_it_was(
     make: Callable[..., Any], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     verbosity = get_verbosity()
     with caplog.at_level(logging.INFO):
-        proposals(make())
+        kit.proposals(make())
     assert capfd.readouterr() == ("", "")
     assert caplog.messages == []
     assert get_verbosity() == verbosity
@@ -172,14 +168,14 @@ def test_optuna_keeps_silent_and_as_it_was(
 # -- CMA-ES: the package beside it, and the spaces that it refuses -----------------------------------------------------
 
 
-ADAM = space_with("fedadam")
+ADAM = kit.space_with("fedadam")
 
 
 def cma_es(space: SearchSpace = ADAM, seed: int = 0, **settings: int) -> Any:
-    return searcher_of(space, seed, kind="cmaes", **settings)
+    return kit.searcher_of(space, seed, kind="cmaes", **settings)
 
 
-class TestCmaEsSearcher(GenerationalLaws, kind="cmaes"):
+class TestCmaEsSearcher(kit.GenerationalLaws, kind="cmaes"):
     @pytest.fixture
     def space(self) -> SearchSpace:
         return ADAM
@@ -189,15 +185,15 @@ class TestCmaEsSearcher(GenerationalLaws, kind="cmaes"):
         return self.space_with_twins(), 1
 
     def space_with_twins(self) -> SearchSpace:
-        return space_with("fedtrimmedavg", cohort=FOUR_CLIENTS)
+        return kit.space_with("fedtrimmedavg", cohort=kit.FOUR_CLIENTS)
 
     def odd_spaces(self) -> list[SearchSpace]:
         rates = {"client_learning_rate": RealRange(0.01, 1.0, log=True)}
-        return [space_with("fedprox"), space_with("fedavg", client_ranges=rates)]
+        return [kit.space_with("fedprox"), kit.space_with("fedavg", client_ranges=rates)]
 
     def test_a_space_of_the_reference_alone_has_nothing_to_propose(self) -> None:
         with refused(ConfigurationError, key="search.kind"):
-            cma_es(space_with("fedavg"))
+            cma_es(kit.space_with("fedavg"))
 
 
 def places_of(spec: StrategySpec) -> np.ndarray:
@@ -213,10 +209,10 @@ def peak(spec: StrategySpec) -> Trial:
 def test_the_package_is_told_where_each_configuration_was_evaluated_and_its_rank() -> None:
     """The mean is that of the package's own optimizer, told the same points."""
     searcher = cma_es(seed=1)
-    found = list(trials(searcher, peak, budget=3 * BATCH))
-    optimizer = CMA(np.full(4, 0.5), 0.3, population_size=BATCH)
-    for start in range(0, 3 * BATCH, BATCH):
-        optimizer.tell([(places_of(each.spec), -each.fitness) for each in found[start : start + BATCH]])
+    found = list(kit.trials(searcher, peak, budget=3 * kit.BATCH))
+    optimizer = CMA(np.full(4, 0.5), 0.3, population_size=kit.BATCH)
+    for start in range(0, 3 * kit.BATCH, kit.BATCH):
+        optimizer.tell([(places_of(each.spec), -each.fitness) for each in found[start : start + kit.BATCH]])
     assert searcher.told(found).mean == pytest.approx(optimizer.mean)
 
 
@@ -224,8 +220,8 @@ def test_the_package_is_told_where_each_configuration_was_evaluated_and_its_rank
 @pytest.mark.parametrize("kind", ["fedprox", "fedavgm", "fedadam"])
 def test_any_population_learns_in_any_number_of_dimensions(kind: str, population: int) -> None:
     """One, two and four parameters; generations of two and three have a single parent."""
-    searcher = cma_es(space_with(kind), generation_size=population)
-    mean = searcher.told(list(trials(searcher, budget=3 * population, batch=population))).mean
+    searcher = cma_es(kit.space_with(kind), generation_size=population)
+    mean = searcher.told(list(kit.trials(searcher, budget=3 * population, batch=population))).mean
     assert np.isfinite(mean).all()
     assert (mean != 0.5).all()
 
@@ -244,11 +240,11 @@ def test_the_first_draws_are_around_the_middle() -> None:
 @pytest.mark.parametrize(
     "space",
     [
-        space_with("fedadam", "fedyogi"),
-        space_with("multikrum"),
-        space_with("fedmedian"),
-        client_space(),
-        space_with("fedadam", client_ranges={"selection": ChoiceRange(("random", "oort"))}),
+        kit.space_with("fedadam", "fedyogi"),
+        kit.space_with("multikrum"),
+        kit.space_with("fedmedian"),
+        kit.client_space(),
+        kit.space_with("fedadam", client_ranges={"selection": ChoiceRange(("random", "oort"))}),
     ],
 )
 def test_other_spaces_and_generations_of_one_are_refused_with_what_would_help(space: SearchSpace) -> None:

@@ -23,36 +23,27 @@ from fedscout.search.ledger import StudyEvents, best_of
 from fedscout.search.searchers.racing import RacingSearcher, Rung, most_trials, race, rung_rounds, total_rounds_of
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec
-from tests.search.searcher_conformance import (
-    FOUR_CLIENTS,
-    SearcherLaws,
-    failing,
-    searcher_of,
-    some_failures,
-    some_fitness,
-    space_with,
-    trials,
-)
+from tests.search import searcher_conformance as kit
 from tests.search.studies import document, keep_trials, open_ledger, tiny_federation
 
 NUM_ROUNDS = 30
-SPACE = space_with()
+SPACE = kit.space_with()
 ALL = 10**6
 
 
 def racer(seed: int = 0, space: SearchSpace = SPACE, first: Any = (), **racing: float) -> RacingSearcher:
-    return searcher_of(space, seed, first, kind="racing", racing=racing)
+    return kit.searcher_of(space, seed, first, kind="racing", racing=racing)
 
 
-def whole_race(searcher: RacingSearcher, evaluate: Any = some_fitness) -> list[Trial]:
-    return list(trials(searcher, evaluate, ALL, ALL))
+def whole_race(searcher: RacingSearcher, evaluate: Any = kit.some_fitness) -> list[Trial]:
+    return list(kit.trials(searcher, evaluate, ALL, ALL))
 
 
 def starters(searcher: RacingSearcher) -> list[StrategySpec]:
     return searcher.ask(ALL)
 
 
-class TestRacingSearcher(SearcherLaws, kind="racing"):
+class TestRacingSearcher(kit.SearcherLaws, kind="racing"):
     num_trials = 15 + 3 + 1
 
 
@@ -89,7 +80,9 @@ def test_a_race_tells_how_many_strategies_never_started() -> None:
     left_out = {*SPACE.kinds} - {"fedavg"} - {spec.kind for spec in starters(small)}
     (note,) = small.notes()
     assert f"{len(left_out)} of {len(SPACE.kinds)} strategies" in note
-    two = space_with("fedavg", "fedtrimmedavg", "fedmedian", cohort=replace(FOUR_CLIENTS, num_clients=2, num_sampled=2))
+    two = kit.space_with(
+        "fedavg", "fedtrimmedavg", "fedmedian", cohort=replace(kit.FOUR_CLIENTS, num_clients=2, num_sampled=2)
+    )
     assert racer().notes() == racer(space=two, trainings=1).notes() == []
 
 
@@ -110,7 +103,7 @@ def test_the_best_survive_each_rung_and_the_best_of_all_wins_whatever_the_order_
 
 
 def test_failed_configurations_drop_out() -> None:
-    *_, final = told = whole_race(racer(5), some_failures)
+    *_, final = told = whole_race(racer(5), kit.some_failures)
     assert (final.status, final.asked_rounds) == ("completed", None)
     assert final.fitness == max(trial.fitness for trial in told)
 
@@ -118,22 +111,22 @@ def test_failed_configurations_drop_out() -> None:
 def test_where_all_of_a_rung_fail_the_next_best_take_their_place() -> None:
     """Everything fails beyond two rounds but the worst of the first rung."""
     searcher = racer(5)
-    worst = min(starters(searcher), key=lambda spec: some_fitness(spec).fitness)
+    worst = min(starters(searcher), key=lambda spec: kit.some_fitness(spec).fitness)
     while planned := searcher.plan(ALL):
-        lasts = [each.num_rounds == 2 or each.spec == worst for each in planned]
-        evaluated = [(some_fitness if ok else failing)(each.spec) for each, ok in zip(planned, lasts, strict=True)]
-        searcher.tell([replace(e, asked_rounds=p.num_rounds) for e, p in zip(evaluated, planned, strict=True)])
+        for each in planned:
+            evaluate = kit.some_fitness if each.num_rounds == 2 or each.spec == worst else kit.failing
+            searcher.tell([replace(evaluate(each.spec), asked_rounds=each.num_rounds)])
         final = planned
     assert [(each.spec, each.num_rounds) for each in final] == [(worst, None)]
 
 
 def test_a_race_in_which_all_fail_ends() -> None:
-    assert [trial.asked_rounds for trial in whole_race(racer(5), failing)] == [2] * 15
+    assert [trial.asked_rounds for trial in whole_race(racer(5), kit.failing)] == [2] * 15
 
 
 def test_a_small_space_is_raced_through() -> None:
     """Krum among four, of f = 0 or 1, and the median."""
-    told = whole_race(racer(space=space_with("fedavg", "fedmedian", "krum", cohort=FOUR_CLIENTS)))
+    told = whole_race(racer(space=kit.space_with("fedavg", "fedmedian", "krum", cohort=kit.FOUR_CLIENTS)))
     assert Counter(trial.asked_rounds for trial in told) == {2: 3, 8: 3, None: 1}
 
 
