@@ -235,6 +235,12 @@ def test_parents_of_the_last_resort(
     assert {spec.kind for spec in searcher.ask(len(evaluations))} <= expected
 
 
+@pytest.mark.parametrize(("budget", "population", "expected"), [(8, 4, 4), (32, 4, 8), (400, 4, 10), (8, 20, 10)])
+def test_a_search_by_a_model_begins_with_a_quarter_of_its_budget(budget: int, population: int, expected: int) -> None:
+    """A generation at least, and ten at most."""
+    assert genetic.num_random(budget, population) == expected
+
+
 # The grid.
 
 
