@@ -19,16 +19,8 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    Field,
-    FiniteFloat,
-    PositiveInt,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
+from pydantic.functional_validators import AfterValidator, field_validator, model_validator
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining

@@ -18,15 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, ValidationError
+from pydantic.functional_validators import AfterValidator, BeforeValidator, field_validator, model_validator
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import Fault

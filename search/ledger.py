@@ -103,26 +103,6 @@ def _median_curves(completed: Sequence[Trial]) -> dict[str, tuple[float, ...]]:
     return {name: tuple(np.median(np.array(measured), axis=0).tolist()) for name, measured in curves.items()}
 
 
-def progress_by_trial(on_rounds: Progress, trial_of: Mapping[str, str], repetitions: int) -> Progress:
-    """Return a progress callback for trainings that reports trials: the mean rounds of their trainings, rounded down.
-
-    Args:
-        on_rounds: Progress callback for trials, by key.
-        trial_of: The trial's key, by that of a training.
-        repetitions: Trainings per trial.
-    """
-    rounds_by_training: dict[str, int] = {}
-
-    def told(rounds: Mapping[str, int]) -> None:
-        rounds_by_training.update(rounds)
-        totals: Counter[str] = Counter()
-        for training, num_done in rounds_by_training.items():
-            totals[trial_of[training]] += num_done
-        on_rounds({trial: num_done // repetitions for trial, num_done in totals.items()})
-
-    return told
-
-
 logger = logging.getLogger("fedscout")
 
 
@@ -267,7 +247,7 @@ class Ledger:
         for trial in trials.values():
             self._tell(trial, known=True)
         missing = [position for position in range(len(batch)) if position not in trials]
-        parts = {position: self._trainings(batch[position]) for position in missing}
+        parts = {position: trainings_of(batch[position], self.facts.repetitions) for position in missing}
         planned = [(position, number) for position in missing for number in range(len(parts[position]))]
         finished: dict[int, dict[int, Trial]] = {position: {} for position in missing}
         results = self._runner.run([parts[position][number] for position, number in planned], self._progress(batch))
@@ -287,15 +267,22 @@ class Ledger:
                 results.close()  # ends the trials that still run, if one could not be logged
         return [trials[position] for position in range(len(batch))]
 
-    def _trainings(self, settings: TrialSettings) -> list[TrialSettings]:
-        return trainings_of(settings, self.facts.repetitions)
-
     def _progress(self, batch: Sequence[TrialSettings]) -> Progress | None:
+        """Return the callback of trainings, which reports the mean rounds of each trial's, rounded down."""
         on_rounds, repetitions = self._events.on_rounds, self.facts.repetitions
         if on_rounds is None or repetitions == 1:
             return on_rounds
-        trial_of = {part.key: settings.key for settings in batch for part in self._trainings(settings)}
-        return progress_by_trial(on_rounds, trial_of, repetitions)
+        trial_of = {part.key: settings.key for settings in batch for part in trainings_of(settings, repetitions)}
+        rounds_by_training: dict[str, int] = {}
+
+        def by_trial(rounds: Mapping[str, int]) -> None:
+            rounds_by_training.update(rounds)
+            totals: Counter[str] = Counter()
+            for training, num_done in rounds_by_training.items():
+                totals[trial_of[training]] += num_done
+            on_rounds({trial: num_done // repetitions for trial, num_done in totals.items()})
+
+        return by_trial
 
     def release(self) -> None:
         """Remove the checkpoints of short trials that will not be continued."""
@@ -320,7 +307,7 @@ class Ledger:
         )
 
     def _forget(self, settings: TrialSettings) -> None:
-        for training in self._trainings(settings):
+        for training in trainings_of(settings, self.facts.repetitions):
             if settings.whole:
                 self._kept.pop(training.checkpoint, None)
                 self._runner.forget(training.checkpoint)

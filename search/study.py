@@ -31,27 +31,30 @@ from fedscout.search.recommenders.rules import first_generation, is_robust, kind
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.genetic import GeneticSearcher, GridSearcher, RandomSearcher, grid_parts
 from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher, OneShotSearcher
-from fedscout.search.searchers.optuna import CmaEsSearcher, GPSearcher, TPESearcher, cma_faults
 from fedscout.search.searchers.racing import RacingSearcher
 from fedscout.search.warm_start import WarmStart
-from fedscout.strategies import (
-    ChoiceRange,
-    CustomSpec,
-    SearchSpace,
-    SelectionSpec,
-    StrategySpec,
-    given_values,
-    named_selection,
-    parse_strategy,
-    space_of,
-)
-from fedscout.strategies.specification import SELECTION
+from fedscout.strategies import ChoiceRange, CustomSpec, SearchSpace, SelectionSpec, StrategySpec
+from fedscout.strategies.selection.table import named_selection
+from fedscout.strategies.space import space_of
+from fedscout.strategies.specification import SELECTION, given_values
+from fedscout.strategies.table import parse_strategy
+
+
+def _of_optuna(name: str) -> Callable[[SearchTask], Searcher]:
+    def make(task: SearchTask) -> Searcher:
+        from fedscout.search.searchers import optuna  # not before: it loads slowly
+
+        searcher: Searcher = getattr(optuna, name)(task)
+        return searcher
+
+    return make
+
 
 SEARCHERS: Mapping[str, Callable[[SearchTask], Searcher]] = {
     "genetic": GeneticSearcher,
-    "tpe": TPESearcher,
-    "gp": GPSearcher,
-    "cmaes": CmaEsSearcher,
+    "tpe": _of_optuna("TPESearcher"),
+    "gp": _of_optuna("GPSearcher"),
+    "cmaes": _of_optuna("CmaEsSearcher"),
     "random": RandomSearcher,
     "grid": GridSearcher,
     "racing": RacingSearcher,
@@ -170,8 +173,11 @@ def check_search(
         ConfigurationError: If the configured searcher can't search it.
     """
     space = planned_space(config, cohort, training, selection)
-    if config.kind == "cmaes" and (faults := cma_faults(space, config.generation_size)):
-        raise ConfigurationError(faults)
+    if config.kind == "cmaes":
+        from fedscout.search.searchers.optuna import cma_faults  # not before: it loads slowly
+
+        if faults := cma_faults(space, config.generation_size):
+            raise ConfigurationError(faults)
     if config.kind == "grid":
         grid_parts(space, config.grid_points)
 

@@ -44,7 +44,7 @@ from fedscout.search.config import View
 from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import Objective
 from fedscout.search.searcher import SearchTask
-from fedscout.search.searchers.optuna import num_random
+from fedscout.search.searchers.genetic import num_random
 from fedscout.search.study import new_searcher, study_space
 from fedscout.strategies import FedAvgSpec, StrategySpec, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS

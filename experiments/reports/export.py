@@ -35,7 +35,6 @@ from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
 from fedscout.experiments.studies.result import StoredStudy
 from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import extra_module
-from fedscout.search.searchers.optuna import quiet_optuna
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -112,6 +111,8 @@ ATTRIBUTES = ("trial", "phase", "generation", "seed", "learning_rate", "own_fitn
 def _write_optuna(study: StoredStudy, place: str) -> int:
     """Write an SQLite file; other studies in it are kept."""
     import optuna
+
+    from fedscout.search.searchers.optuna import quiet_optuna
 
     trials = list(optuna_trials(study))
     if not trials:

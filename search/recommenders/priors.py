@@ -46,14 +46,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.engine.errors import StrategyError
 from fedscout.search.recommenders.diagnosis import Alternative, RecommendationContext
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
 from fedscout.strategies.specification import SELECTION
 
 FILE = Path(__file__).with_name("priors.parquet")
 SOURCE = "docs/choice.md, the table of trials"
-FORMAT = b"fedscout priors 1"
 SCHEMA = pa.schema(
     [
         *((name, pa.dictionary(pa.int16(), pa.string())) for name in ("study", "dataset", "clients", "specification")),
@@ -61,7 +59,7 @@ SCHEMA = pa.schema(
         ("robust", pa.bool_()),
         ("gain", pa.float32()),
     ],
-    {b"format": FORMAT},
+    {b"format": b"fedscout priors 1"},
 )
 
 OTHER_KIND = 0.25
@@ -119,25 +117,15 @@ def write_priors(path: Path, studies: Iterable[PriorStudy]) -> None:
 
 
 def read_priors(path: Path) -> tuple[PriorStudy, ...]:
-    """Read studies from a Parquet file; configurations of strategies that no longer exist are skipped.
-
-    Raises:
-        ValueError: If it is no such file, with the reason.
-    """
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"it must be a Parquet file that can be read: {error}") from error
-    if (table.schema.metadata or {}).get(b"format") != FORMAT:
-        raise ValueError("it must be a file of priors, as `write_priors` writes it")
+    """Read studies from a file of `write_priors`."""
+    table = pq.read_table(path)
     columns = {name: table[name].combine_chunks() for name in table.column_names}
-    specs = [_parsed(document) for document in columns["specification"].dictionary.to_pylist()]
+    specs = [parse_strategy(json.loads(document)) for document in columns["specification"].dictionary.to_pylist()]
     gains, places = columns["gain"].to_numpy(), columns["specification"].indices.to_numpy()
     starts = np.flatnonzero(np.diff(columns["study"].indices.to_numpy(), prepend=-1))
     studies = []
     for first, end in pairwise([*starts.tolist(), table.num_rows]):
         row = {name: column[first].as_py() for name, column in columns.items()}
-        known = [(specs[places[index]], float(gains[index])) for index in range(first, end)]
         studies.append(
             PriorStudy(
                 name=row["study"],
@@ -145,17 +133,10 @@ def read_priors(path: Path) -> tuple[PriorStudy, ...]:
                 clients=None if row["clients"] is None else json.loads(row["clients"]),
                 curvature=row["curvature"],
                 robust=row["robust"],
-                gains=tuple((spec, gain) for spec, gain in known if spec is not None),
+                gains=tuple((specs[places[index]], float(gains[index])) for index in range(first, end)),
             )
         )
     return tuple(studies)
-
-
-def _parsed(document: str) -> StrategySpec | None:
-    try:
-        return parse_strategy(json.loads(document))
-    except StrategyError:  # of another version
-        return None
 
 
 @cache

@@ -122,18 +122,7 @@ from fedscout.search.recommenders.diagnosis import (
 )
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.strategies import ChoiceRange, FedAdamSpec, FedAvgSpec, StrategySpec
-from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec, FedYogiSpec
-from fedscout.strategies.methods.communities import CommunitiesSpec
-from fedscout.strategies.methods.personal import FedBNSpec, FedRepSpec
-from fedscout.strategies.methods.robust import (
-    BulyanSpec,
-    CenteredClippingSpec,
-    FedMedianSpec,
-    FedTrimmedAvgSpec,
-    KrumSpec,
-    MultiKrumSpec,
-    RfaSpec,
-)
+from fedscout.strategies.methods import averaging, communities, personal, robust
 from fedscout.strategies.specification import SELECTION
 
 SLOW_RATIO = 2.0
@@ -162,8 +151,8 @@ NATURAL = "natural"
 NATURALLY_SKEWED = ("leaf_femnist", "leaf_shakespeare", "shakespeare")
 """Data sets whose natural clients the table names."""
 
-AVERAGE: tuple[StrategySpec, ...] = (FedAvgSpec(), CommunitiesSpec())
-PROXIMAL: tuple[StrategySpec, ...] = (FedProxSpec(proximal_mu=0.01),)
+AVERAGE: tuple[StrategySpec, ...] = (FedAvgSpec(), communities.CommunitiesSpec())
+PROXIMAL: tuple[StrategySpec, ...] = (averaging.FedProxSpec(proximal_mu=0.01),)
 
 BY_SEVERITY: Mapping[Severity, Sequence[StrategySpec]] = {"none": AVERAGE, "low": AVERAGE + PROXIMAL, "high": PROXIMAL}
 
@@ -217,12 +206,15 @@ ROBUST_PAPER = "Yin et al. 2018, arXiv:1803.01498"
 MOMENTUM_PAPER = "Hsu et al. 2019, arXiv:1909.06335"
 ADAPTIVE_PAPER = "Reddi et al. 2021, arXiv:2003.00295"
 
-MOMENTUM = FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.7)
+MOMENTUM = averaging.FedAvgMSpec(server_learning_rate=1.0, server_momentum=0.7)
 ADAPTIVE = FedAdamSpec(eta=0.1, tau=1e-3, beta_1=0.9, beta_2=0.99)
-STEADY = FedYogiSpec(eta=0.1, tau=1e-3, beta_1=0.9, beta_2=0.99)
-OWN_HEAD = FedRepSpec()
+STEADY = averaging.FedYogiSpec(eta=0.1, tau=1e-3, beta_1=0.9, beta_2=0.99)
+OWN_HEAD = personal.FedRepSpec()
 
-ROBUST = (BulyanSpec, CenteredClippingSpec, FedMedianSpec, FedTrimmedAvgSpec, KrumSpec, MultiKrumSpec, RfaSpec)
+ROBUST = (
+    *(robust.BulyanSpec, robust.CenteredClippingSpec, robust.FedMedianSpec, robust.FedTrimmedAvgSpec),
+    *(robust.KrumSpec, robust.MultiKrumSpec, robust.RfaSpec),
+)
 
 
 def is_robust(spec: StrategySpec) -> bool:
@@ -252,7 +244,7 @@ class Rule:
     def proposal(self, situation: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
         """Return the proposed configuration."""
         num_cut = _in_a_round(_with_like_inputs(diagnosis), situation, diagnosis)
-        return self.spec or FedTrimmedAvgSpec(beta=cut_of(num_cut, situation))
+        return self.spec or robust.FedTrimmedAvgSpec(beta=cut_of(num_cut, situation))
 
 
 def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
@@ -292,12 +284,12 @@ def _from_other_federations(situation: RecommendationContext, proposal: Strategy
 
     If the client rate is searched, too, it is the best one elsewhere that is robust if the proposal is.
     """
-    robust = is_robust(proposal)
-    evidence = Evidence.of(situation, robust)
+    wants_robust = is_robust(proposal)
+    evidence = Evidence.of(situation, wants_robust)
     if evidence is None:
         return None
     if "client_learning_rate" in situation.space.client_ranges:
-        return evidence.best(lambda spec: is_robust(spec) == robust)
+        return evidence.best(lambda spec: is_robust(spec) == wants_robust)
     return evidence.about(proposal)
 
 
@@ -362,8 +354,7 @@ def suspected_per_round(situation: RecommendationContext) -> int:
     all.
     """
     diagnosis = situation.diagnosis
-    if diagnosis is None or not diagnosis.num_clients:
-        return 0
+    assert diagnosis is not None, "rules need a diagnosis"
     suspects = _outliers(diagnosis) if situation.view == "clean" else _with_like_inputs(diagnosis)
     return _in_a_round(suspects, situation, diagnosis)
 
@@ -521,13 +512,13 @@ def _in_a_round(clients: tuple[int, ...], situation: RecommendationContext, diag
 
 RULES: tuple[Rule, ...] = (
     Rule("no classes", FEDAVG_PAPER, _no_classes, FedAvgSpec()),
-    Rule("features of their own", FedBNSpec.paper, _own_features, FedBNSpec(), by_name=True),
-    Rule("poisoned updates", RfaSpec.paper, _poisoned_updates, RfaSpec(), by_name=True),
-    Rule("concepts of their own", FedRepSpec.paper, _own_concepts, OWN_HEAD, by_name=True),
-    Rule("wrong labels at a fifth", ROBUST_PAPER, _wrong_labels_at_a_fifth, FedMedianSpec()),
+    Rule("features of their own", personal.FedBNSpec.paper, _own_features, personal.FedBNSpec(), by_name=True),
+    Rule("poisoned updates", robust.RfaSpec.paper, _poisoned_updates, robust.RfaSpec(), by_name=True),
+    Rule("concepts of their own", personal.FedRepSpec.paper, _own_concepts, OWN_HEAD, by_name=True),
+    Rule("wrong labels at a fifth", ROBUST_PAPER, _wrong_labels_at_a_fifth, robust.FedMedianSpec()),
     Rule("wrong labels, few classes", ROBUST_PAPER, _wrong_labels_of_few, None),
-    Rule("corrupted, clean view", ROBUST_PAPER, _corrupted_and_clean, FedMedianSpec()),
-    Rule("labels of their own", FedRepSpec.paper, _own_labels, OWN_HEAD, by_name=True),
+    Rule("corrupted, clean view", ROBUST_PAPER, _corrupted_and_clean, robust.FedMedianSpec()),
+    Rule("labels of their own", personal.FedRepSpec.paper, _own_labels, OWN_HEAD, by_name=True),
     Rule("few steps", ADAPTIVE_PAPER, _few_steps, ADAPTIVE),
     Rule("many classes", ADAPTIVE_PAPER, _many_classes, STEADY),
     Rule("skewed labels", MOMENTUM_PAPER, _skewed_labels, MOMENTUM),
@@ -610,9 +601,12 @@ def _proposals(
     if suspects:
         explanation = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected to be faulty."
         kept = situation.cohort.num_sampled - suspects
-        robust = (MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=kept), FedMedianSpec())
-        trimmed = FedTrimmedAvgSpec(beta=cut_of(suspects, situation))
-        proposals += [(spec, explanation, spec.paper) for spec in (trimmed, *robust)]
+        of_that_number = (
+            robust.FedTrimmedAvgSpec(beta=cut_of(suspects, situation)),
+            robust.MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=kept),
+            robust.FedMedianSpec(),
+        )
+        proposals += [(spec, explanation, spec.paper) for spec in of_that_number]
     general = "It often helps if steps are small or clients differ."
     usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
     if situation.measure.task == "classification":

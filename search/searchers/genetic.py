@@ -52,6 +52,15 @@ from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, SearchSpace, StrategySpec, Value
 
 RANDOM_DRAWS = 1000
+NUM_RANDOM = 10
+
+
+def num_random(budget: int, population: int) -> int:
+    """Return the random trials that begin a search by a model: a quarter of the budget, from a generation up to ten.
+
+    Ten is Optuna's default, which would leave no model-based trials of a budget of eight.
+    """
+    return min(NUM_RANDOM, max(population, budget // 4))
 
 
 class GenerationalSearcher(Searcher):
@@ -84,8 +93,8 @@ class GenerationalSearcher(Searcher):
         searched = self.archive.searched
         number, num_begun = divmod(len(searched), self.population)
         earlier, present_trials = searched[: len(searched) - num_begun], searched[len(searched) - num_begun :]
-        present_digests = {self.space.digest(evaluation.spec) for evaluation in present_trials}
-        proposals = [spec for spec in self._answer(number, earlier) if self.space.digest(spec) not in present_digests]
+        present = {self.space.digest(evaluation.spec) for evaluation in present_trials}
+        proposals = [spec for spec in self._generation(number, earlier) if self.space.digest(spec) not in present]
         return proposals[: min(num_proposals, self.population - num_begun)]
 
     @abstractmethod
@@ -106,22 +115,19 @@ class GenerationalSearcher(Searcher):
                 return spec
         return None
 
-    def _answer(self, number: int, earlier: Sequence[Trial]) -> list[StrategySpec]:
-        """Return all proposals of a generation; the last answer is cached, as its computation may take seconds."""
-        if self._answered is None or self._answered[0] != earlier:
-            self._answered = (earlier, self._generation(number, earlier))
-        return self._answered[1]
-
     def _generation(self, number: int, earlier: Sequence[Trial]) -> list[StrategySpec]:
-        taken = {self.space.digest(evaluation.spec) for evaluation in earlier} | self.archive.reference_digests
-        proposals: list[StrategySpec] = []
-        for spec in self.propose(number, earlier, taken):
-            assert self.space.digest(spec) not in taken, f"{spec} is proposed twice"
-            taken.add(self.space.digest(spec))
-            proposals.append(spec)
-            if len(proposals) == self.population:
-                break
-        return proposals
+        """Return all proposals of a generation; the last ones are cached, as their computation may take seconds."""
+        if self._answered is None or self._answered[0] != earlier:
+            taken = {self.space.digest(evaluation.spec) for evaluation in earlier} | self.archive.reference_digests
+            proposals: list[StrategySpec] = []
+            for spec in self.propose(number, earlier, taken):
+                assert self.space.digest(spec) not in taken, f"{spec} is proposed twice"
+                taken.add(self.space.digest(spec))
+                proposals.append(spec)
+                if len(proposals) == self.population:
+                    break
+            self._answered = (earlier, proposals)
+        return self._answered[1]
 
 
 NUM_PARENTS = 2
@@ -216,7 +222,6 @@ class RandomSearcher(GenerationalSearcher):
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield random configurations."""
-        del earlier
         generator = stream(self.seed, "random search", number)
         while (spec := self.random_new(taken, generator)) is not None:
             yield spec
@@ -297,7 +302,6 @@ class GridSearcher(GenerationalSearcher):
 
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield the remaining grid points."""
-        del number, earlier
         for digest, spec in self._points.items():
             if digest not in taken:
                 yield spec

@@ -37,18 +37,8 @@ from fedscout.engine.errors import NoValidAnswerError
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import RecommenderConfig, one_line
 from fedscout.search.language_model import Chat, ChatReply, ChatRequest, Message
+from fedscout.search.recommenders import prompt
 from fedscout.search.recommenders.diagnosis import Diagnosis, ModelUse, Reason, Recommendation, RecommendationContext
-from fedscout.search.recommenders.prompt import (
-    WHAT_TO_DO,
-    Answer,
-    AnswerError,
-    answer_schema,
-    correction,
-    read_answer,
-    strategy_document,
-    system_message,
-    user_message,
-)
 from fedscout.search.searcher import Searcher, SearchTask, ranking
 from fedscout.search.searchers.genetic import GenerationalSearcher, GeneticSearcher
 from fedscout.strategies import SearchSpace, StrategySpec
@@ -85,7 +75,7 @@ class LanguageModel:
             seed=self.seed,
             max_answer_tokens=self.settings.max_answer_tokens,
             messages=tuple(messages),
-            answer_schema=answer_schema(space) if self.settings.show_schema else None,
+            answer_schema=prompt.answer_schema(space) if self.settings.show_schema else None,
         )
 
 
@@ -100,7 +90,7 @@ class Conversation:
         num_refused: Number of valid answers that were refused.
     """
 
-    answer: Answer | None = None
+    answer: prompt.Answer | None = None
     replies: list[ChatReply] = field(default_factory=list)
     faults: tuple[str, ...] = ()
     num_refused: int = 0
@@ -110,7 +100,7 @@ def converse(
     model: LanguageModel,
     messages: Sequence[Message],
     space: SearchSpace,
-    refuse: Callable[[Answer], str | None] = lambda _: None,
+    refuse: Callable[[prompt.Answer], str | None] = lambda _: None,
     already_tried: Sequence[Mapping[str, Any]] = (),
 ) -> Conversation:
     """Request answers until one is valid, up to the limit of the settings.
@@ -135,8 +125,8 @@ def converse(
         conversation.replies.append(reply)
         tried: Sequence[Mapping[str, Any]] = ()
         try:
-            answer = read_answer(reply, space)
-        except AnswerError as error:
+            answer = prompt.read_answer(reply, space)
+        except prompt.AnswerError as error:
             conversation.faults = error.faults
         else:
             if (refusal := refuse(answer)) is None:
@@ -145,7 +135,7 @@ def converse(
                 break
             conversation.faults, tried = (refusal,), already_tried
             conversation.num_refused += 1
-        corrections += correction(conversation.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED], tried)
+        corrections += prompt.correction(conversation.faults, (reply.refusal or reply.text)[:LONGEST_RETURNED], tried)
     return conversation
 
 
@@ -160,7 +150,7 @@ def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
 
 def opening_messages(situation: RecommendationContext, settings: RecommenderConfig) -> list[Message]:
     """Return the messages of a first request for one answer."""
-    return [system_message(situation, settings.prompt), user_message(situation, settings.format)]
+    return [prompt.system_message(situation, settings.prompt), prompt.user_message(situation, settings.format)]
 
 
 def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:
@@ -288,13 +278,13 @@ class MultiShotLLMSearcher(GenerationalSearcher):
     @cached_property
     def _system_message(self) -> Message:
         """The same for all trials, with examples by the rules."""
-        return system_message(self._situation, self._model.settings.prompt, searching=True)
+        return prompt.system_message(self._situation, self._model.settings.prompt, searching=True)
 
     def _next(self, earlier: Sequence[Trial]) -> StrategySpec | None:
         """Return the model's proposal; None if all its valid answers are repetitions."""
         numbers = {self.space.digest(trial.spec): number for number, trial in enumerate(earlier, start=1)}
 
-        def refuse(answer: Answer) -> str | None:
+        def refuse(answer: prompt.Answer) -> str | None:
             digest = self.space.digest(answer.spec)
             if digest in numbers:
                 return f"the configuration must be new, but is that of trial {numbers[digest]}"
@@ -304,17 +294,17 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         settings = self._model.settings
         best_first = ranking(earlier, self.space)
         tried = [
-            {"trial": numbers[self.space.digest(trial.spec)], "strategy": strategy_document(trial.spec)}
+            {"trial": numbers[self.space.digest(trial.spec)], "strategy": prompt.strategy_document(trial.spec)}
             | {"fitness": round(trial.fitness, 4)}
             | ({"failed": True} if trial.status == "failed" else {})
             for trial in best_first
         ]
         messages = [
             self._system_message,
-            user_message(self._situation, settings.format, {"trials": tried, WHAT_TO_DO: QUESTION}),
+            prompt.user_message(self._situation, settings.format, {"trials": tried, prompt.WHAT_TO_DO: QUESTION}),
         ]
         already_tried = [
-            strategy_document(spec) for spec in (*(trial.spec for trial in best_first), *self.task.references)
+            prompt.strategy_document(spec) for spec in (*(trial.spec for trial in best_first), *self.task.references)
         ]
         conversation = converse(self._model, messages, self.space, refuse, already_tried)
         if conversation.answer is not None:

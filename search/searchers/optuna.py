@@ -57,27 +57,25 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
+import optuna
+from cmaes import CMA
+from numpy.typing import NDArray
+from optuna import Study
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import Trial as OptunaTrial
+from threadpoolctl import threadpool_limits
 
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import integer, stream
 from fedscout.engine.trials.record import Trial
 from fedscout.search.searcher import SearchTask, ranking
-from fedscout.search.searchers.genetic import GenerationalSearcher
+from fedscout.search.searchers.genetic import GenerationalSearcher, num_random
 from fedscout.strategies import ChoiceRange, IntegerRange, Range, RealRange, SearchSpace, StrategySpec, Value
-
-if TYPE_CHECKING:
-    from cmaes import CMA
-    from numpy.typing import NDArray
-    from optuna import Study
-    from optuna._gp.acqf import BaseAcquisitionFunc
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial
-    from optuna.trial import Trial as OptunaTrial
-
 
 STRATEGY = "strategy"
 MIDDLE = 0.5
@@ -110,15 +108,16 @@ class Coordinates:
     """
 
     def __init__(self, space: SearchSpace, padded: bool = False) -> None:
-        from optuna.distributions import CategoricalDistribution
-
         self.space = space
         self.padded = padded
         self.distributions: dict[str, BaseDistribution] = {STRATEGY: CategoricalDistribution(space.kinds)}
         for kind in space.kinds:
             for name, parameter_range in space.parameters_of(kind).items():
                 if parameter_range.num_values != 1:
-                    self.distributions[self._coordinate(kind, name, parameter_range)] = _distribution(parameter_range)
+                    shown: BaseDistribution = FloatDistribution(0.0, 1.0)
+                    if isinstance(parameter_range, ChoiceRange):
+                        shown = CategoricalDistribution(parameter_range.choices)
+                    self.distributions[self._coordinate(kind, name, parameter_range)] = shown
 
     def encode(self, spec: StrategySpec) -> dict[str, Any] | None:
         """Return a configuration as a trial's parameters; None if it is not in the space.
@@ -128,7 +127,9 @@ class Coordinates:
         if spec.label not in self.space.kinds:
             return None
         values = spec.search_values()
-        encoded: dict[str, Any] = self._middle() if self.padded else {}
+        encoded: dict[str, Any] = {}
+        for coordinate, shown in self.distributions.items() if self.padded else ():
+            encoded[coordinate] = shown.choices[0] if isinstance(shown, CategoricalDistribution) else MIDDLE
         encoded[STRATEGY] = spec.label
         for name, parameter_range in self.space.parameters_of(spec.label, values).items():
             if name not in values:
@@ -161,33 +162,8 @@ class Coordinates:
         shared = name in self.space.client_ranges or (self.padded and not isinstance(parameter_range, ChoiceRange))
         return name if shared else f"{kind}.{name}"
 
-    def _middle(self) -> dict[str, Any]:
-        from optuna.distributions import CategoricalDistribution
 
-        return {
-            name: distribution.choices[0] if isinstance(distribution, CategoricalDistribution) else MIDDLE
-            for name, distribution in self.distributions.items()
-        }
-
-
-def _distribution(parameter_range: Range) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    if isinstance(parameter_range, ChoiceRange):
-        return CategoricalDistribution(parameter_range.choices)
-    return FloatDistribution(0.0, 1.0)
-
-
-NUM_RANDOM = 10
 LARGEST_SEED = 2**32
-
-
-def num_random(budget: int, population: int) -> int:
-    """Return the number of initial random trials: a quarter of the budget, at least one generation, at most ten.
-
-    Ten is Optuna's default, which would leave no model-based trials of a budget of eight.
-    """
-    return min(NUM_RANDOM, max(population, budget // 4))
 
 
 @contextmanager
@@ -196,8 +172,6 @@ def quiet_optuna() -> Iterator[None]:
 
     Its log and its warnings about experimental features are not relevant to users.
     """
-    import optuna
-
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -258,8 +232,6 @@ class OptunaSearcher(GenerationalSearcher):
     @quiet_optuna()
     def _study(self, seed: int, earlier: Sequence[Trial], taken: set[str]) -> Study:
         """Return a study with the earlier results."""
-        import optuna
-
         study = optuna.create_study(direction="maximize", sampler=self.sampler(seed, earlier, taken))
         worst = min(0.0, *(evaluation.fitness for evaluation in earlier))
         for generation in in_generations(self, earlier):
@@ -272,8 +244,6 @@ class OptunaSearcher(GenerationalSearcher):
     @quiet_optuna()
     def _drawn(self, study: Study, taken: set[str]) -> StrategySpec | None:
         """Return a new configuration of the sampler; None after too many duplicates."""
-        from optuna.trial import TrialState
-
         for _ in range(1 + self.redraws):
             trial = study.ask(self.coordinates.distributions if self.padded else None)
             spec = self.coordinates.decode(trial)
@@ -286,8 +256,6 @@ class OptunaSearcher(GenerationalSearcher):
     @quiet_optuna()
     def _add(self, study: Study, spec: StrategySpec, fitness: float | None = None) -> None:
         """Add a trial: completed, or running without a fitness. Configurations outside the space are skipped."""
-        from optuna.trial import TrialState, create_trial
-
         if (parameters := self.coordinates.encode(spec)) is None:
             return
         distributions = {name: self.coordinates.distributions[name] for name in parameters}
@@ -303,8 +271,6 @@ class TPESearcher(OptunaSearcher):
 
     def sampler(self, seed: int, earlier: Sequence[Trial], taken: set[str]) -> BaseSampler:
         """Return the sampler, which supports the conditional space of strategies and their parameters."""
-        from optuna.samplers import TPESampler
-
         return TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=True, constant_liar=True)
 
 
@@ -323,7 +289,7 @@ class GPSearcher(OptunaSearcher):
 
     def sampler(self, seed: int, earlier: Sequence[Trial], taken: set[str]) -> BaseSampler:
         """Return the sampler."""
-        return candidate_sampler(seed, lambda: self._encoded(stream(seed, "candidates"), earlier), taken)
+        return CandidateSampler(seed, lambda: self._encoded(stream(seed, "candidates"), earlier), taken)
 
     def _encoded(self, generator: np.random.Generator, earlier: Sequence[Trial]) -> dict[str, Mapping[str, Any]]:
         """Return the candidates of a generation as Optuna parameters, by digest."""
@@ -356,44 +322,36 @@ class GPSearcher(OptunaSearcher):
         return self.space.rebuild(parent, moved)
 
 
-def candidate_sampler(
-    seed: int, candidates: Callable[[], Mapping[str, Mapping[str, Any]]], taken: set[str]
-) -> BaseSampler:
-    """Return Optuna's GP sampler with the acquisition function maximised over candidates.
+class CandidateSampler(GPSampler):
+    """Optuna's GP sampler with the acquisition function maximised over candidates.
 
     Args:
         seed: Seed of the sampler.
         candidates: Returns the candidates of all proposals, as parameters of a trial by digest; called at most once.
         taken: Digests that must not be proposed; may grow.
     """
-    from optuna.samplers import GPSampler
-    from threadpoolctl import threadpool_limits
 
-    found = cache(candidates)
+    def __init__(self, seed: int, candidates: Callable[[], Mapping[str, Mapping[str, Any]]], taken: set[str]) -> None:
+        super().__init__(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
+        self._candidates = cache(candidates)
+        self._taken = taken
 
-    class CandidateSampler(GPSampler):
-        def sample_relative(
-            self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-        ) -> dict[str, Any]:
-            self._trial_distributions = search_space
-            with threadpool_limits(limits=1):  # the same bits whatever else the process does
-                return super().sample_relative(study, trial, search_space)
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the parameters of the candidate of largest acquisition."""
+        self._distributions = search_space
+        with threadpool_limits(limits=1):  # the same bits whatever else the process does
+            return super().sample_relative(study, trial, search_space)
 
-        def _optimize_acqf(
-            self, acqf: BaseAcquisitionFunc, best_params: NDArray[np.float64] | None
-        ) -> NDArray[np.float64]:
-            new = [parameters for digest, parameters in found().items() if digest not in taken]
-            points = np.array([self._point(parameters) for parameters in new])
-            if not len(points):  # all is taken: what the searcher finds out from any point
-                return np.full(len(self._trial_distributions), 0.0)
-            best: NDArray[np.float64] = points[int(np.argmax(acqf.eval_acqf_no_grad(points)))]
-            return best
-
-        def _point(self, parameters: Mapping[str, Any]) -> list[float]:
-            """Return the coordinates: numbers are in `[0, 1]` already, a choice becomes its index."""
-            return [shown.to_internal_repr(parameters[name]) for name, shown in self._trial_distributions.items()]
-
-    return CandidateSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
+    def _optimize_acqf(self, acqf: Any, best_params: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        new = [parameters for digest, parameters in self._candidates().items() if digest not in self._taken]
+        # Numbers are in `[0, 1]` already, a choice becomes its index.
+        points = [[shown.to_internal_repr(one[name]) for name, shown in self._distributions.items()] for one in new]
+        if not points:  # all is taken: what the searcher finds out from any point
+            return np.full(len(self._distributions), 0.0)
+        best: NDArray[np.float64] = np.array(points)[int(np.argmax(acqf.eval_acqf_no_grad(np.array(points))))]
+        return best
 
 
 SMALLEST_POPULATION = 2
@@ -456,8 +414,6 @@ class CmaEsSearcher(GenerationalSearcher):
             earlier: Results so far.
             seed: Seed of its samples.
         """
-        from cmaes import CMA
-
         n = len(self._ranges)
         cube = np.tile([0.0, 1.0], (n, 1))
         with np.errstate(divide="ignore"):  # of a single parent the rank-μ update has rate 0, by which it divides

@@ -68,27 +68,6 @@ def total_rounds_of(rungs: Sequence[Rung]) -> int:
     return sum(rung.size * (end - before) for rung, end, before in zip(rungs, ends, [0, *ends[:-1]], strict=True))
 
 
-def rungs_for_budget(ends: Sequence[int], reduction_factor: int, budget_rounds: float) -> list[Rung]:
-    """Return the largest rungs within a budget; at least one configuration, which is trained in full.
-
-    Args:
-        ends: Rounds at which rungs end, ascending.
-        reduction_factor: η; of n configurations ⌊n/η⌋ are promoted, at least one.
-        budget_rounds: Budget in rounds.
-    """
-
-    def of(first: int) -> list[Rung]:
-        sizes = [first]
-        for _ in ends[1:]:
-            sizes.append(max(1, sizes[-1] // reduction_factor))
-        return [Rung(end, size) for end, size in zip(ends, sizes, strict=True)]
-
-    first = 1
-    while total_rounds_of(of(first + 1)) <= budget_rounds:
-        first += 1
-    return of(first)
-
-
 def most_trials(config: SearchConfig, num_rounds: int) -> tuple[int, int]:
     """Return the largest number of trials of a search, and how many rounds they lack in total to full trainings.
 
@@ -103,14 +82,24 @@ def most_trials(config: SearchConfig, num_rounds: int) -> tuple[int, int]:
 
 
 def race(config: RacingConfig, num_rounds: int) -> list[Rung]:
-    """Return the rungs of a race.
+    """Return the largest rungs within a budget; at least one configuration, which is trained in full.
 
     Args:
         config: Configuration of the race.
         num_rounds: Rounds of a full training.
     """
     ends = rung_rounds(num_rounds, config.reduction_factor, config.min_rounds)
-    return rungs_for_budget(ends, config.reduction_factor, config.trainings * num_rounds)
+
+    def of(first: int) -> list[Rung]:
+        sizes = [first]
+        for _ in ends[1:]:
+            sizes.append(max(1, sizes[-1] // config.reduction_factor))
+        return [Rung(end, size) for end, size in zip(ends, sizes, strict=True)]
+
+    first = 1
+    while total_rounds_of(of(first + 1)) <= config.trainings * num_rounds:
+        first += 1
+    return of(first)
 
 
 class RacingSearcher(Searcher):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -24,7 +23,7 @@ from fedscout.search.client_settings import COLUMNS, FORMAT, read_settings_table
 from fedscout.search.config import ClientRanges, SearchConfig
 from fedscout.search.ledger import StudyEvents, StudyFacts, trainings_of
 from fedscout.search.objective import Objective
-from fedscout.strategies import FedAvgSpec, IntegerRange, RealRange, StrategySpec, parse_strategy
+from fedscout.strategies import FedAvgSpec, IntegerRange, RealRange, parse_strategy
 from fedscout.strategies.methods.averaging import QFedAvgSpec
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
@@ -34,9 +33,7 @@ from tests.search.studies import (
     Measured,
     ScriptedRunner,
     completed,
-    facts_of,
     failed,
-    local_runner,
     open_ledger,
     open_log,
     study,
@@ -89,47 +86,23 @@ def test_only_what_the_log_lacks_is_run(tmp_path: Path, kept: tuple[int, ...]) -
     assert numbers_and_kinds(again) == numbers_and_kinds(first)
 
 
-def test_a_trial_that_takes_the_number_of_another_sets_it_aside(tmp_path: Path) -> None:
-    """As after an update of the program, when the same command plans other trials: one row a number stays."""
-    one, two = (plans_of(facts_of(config_hash=name)) for name in ("one", "two"))
-    open_ledger(tmp_path, scripted(), config_hash="one").run(one)
-    open_ledger(tmp_path, scripted(), config_hash="two").run(two)
-    runner = scripted()
-    records = open_ledger(tmp_path, runner, config_hash="two").run(two)
-    assert runner.ran == []
-    assert {record.config_hash for record in records} == {"two"}
-    assert len(list((tmp_path / "trials").iterdir())) == len(PLANS)
-    assert len(list((tmp_path / "quarantine").iterdir())) == len(PLANS)
-
-
 @pytest.mark.parametrize(
-    "other",
-    [
-        replace(PLANS[2], phase="confirmation"),
-        PLANS[2].on_seed(SEED + 1),
-        FACTS.trial("search", PLANS[2].strategy, learning_rate=0.3),  # type: ignore[arg-type]
-        replace(PLANS[2], strategy=parse_strategy({"kind": "fedadam", "eta": 0.0123})),
-        replace(PLANS[2], strategy=parse_strategy("fedyogi")),
-    ],
+    "changes",
+    [{"phase": "confirmation"}, {"seed": SEED + 1}, {"learning_rate": 0.3}, {"strategy": parse_strategy("fedyogi")}],
 )
-def test_keys_tell_trials_apart(tmp_path: Path, other: TrialSettings) -> None:
-    one, two = open_ledger(tmp_path, scripted_any()).run([PLANS[2], other])
-    assert one.key != two.key
-
-
-def scripted_any() -> ScriptedRunner:
-    return ScriptedRunner(lambda spec: completed(0.5))
+def test_keys_tell_trials_apart(changes: dict[str, Any]) -> None:
+    given = {"phase": "search", "strategy": parse_strategy("fedadam"), **changes}
+    assert FACTS.trial(**given).key != FACTS.trial("search", parse_strategy("fedadam")).key
 
 
 def test_a_rate_of_its_own_reaches_the_clients_and_the_log_and_a_plan_s_comes_first(tmp_path: Path) -> None:
     """Before that of the strategy, which comes before that of the study."""
-    runner, spec = scripted_any(), QFedAvgSpec(q=1.0, client_learning_rate=0.05)
+    runner, spec = ScriptedRunner(lambda _: completed(0.5)), QFedAvgSpec(q=1.0, client_learning_rate=0.05)
     plans = [FACTS.trial("x", spec), FACTS.trial("x", spec, learning_rate=0.6), PLANS[0]]
     records = open_ledger(tmp_path, runner).run(plans)
     rates = [0.05, 0.6, FACTS.session.training.learning_rate]
     assert [spec.session.training.learning_rate for spec in runner.ran] == rates
     assert [record.learning_rate for record in records] == rates
-    assert len({record.key for record in records}) == 3
     assert runner.ran[0].session.training.model_copy(update={"learning_rate": 0.2}) == FACTS.session.training
 
 
@@ -166,12 +139,6 @@ def test_a_checkpoint_is_forgotten_once_its_trial_is_in_the_log(tmp_path: Path) 
     assert logged_when_forgotten == [1] * len(PLANS)
 
 
-def test_a_checkpoint_left_by_a_kill_between_log_and_removal_is_forgotten_later(tmp_path: Path) -> None:
-    records, runner = open_ledger(tmp_path, scripted()).run(PLANS), scripted()
-    open_ledger(tmp_path, runner).run(PLANS)
-    assert runner.forgotten == [record.key for record in records]
-
-
 def test_a_cut_off_batch_keeps_what_finished(tmp_path: Path) -> None:
     def outcome(spec: TrialSettings) -> Measured:
         if spec.strategy.kind == "krum":
@@ -192,22 +159,6 @@ def test_a_display_is_told_what_was_known_and_what_is_new(tmp_path: Path) -> Non
     events = StudyEvents(on_record=lambda record, known: told.append((record.trial, known)))
     open_ledger(tmp_path, scripted(), events).run(PLANS)
     assert told == [(0, True), (1, True), (2, False), (3, False)]
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [FedAvgSpec(), parse_strategy({"kind": "fedadam", "eta": 0.1}), parse_strategy({"kind": "fedprox"})],
-    ids=str,
-)
-def test_a_record_is_the_same_fresh_or_read(tmp_path: Path, strategy: StrategySpec) -> None:
-    runner = local_runner(tiny_federation(corrupted=True))
-    plans = [FACTS.trial("search", strategy, generation=1)]
-    (fresh,) = open_ledger(tmp_path, runner).run(plans)
-    assert fresh.status == "completed", fresh.error
-    (read,) = open_ledger(tmp_path, ScriptedRunner(lambda spec: failed("was run again"))).run(plans)
-    # Phases that took no time have no entry in a fresh record.
-    assert {name: seconds for name, seconds in read.seconds.items() if seconds} == dict(fresh.seconds)
-    assert replace(read, seconds={}) == replace(fresh, seconds={})
 
 
 # -- A trial of several trainings: the median of what each would have been alone, and nothing trained twice ------------
@@ -235,6 +186,7 @@ def test_seeds_are_the_trial_s_first_distinct_and_the_same_for_all_candidates() 
     assert [training.session.seed for training in trainings_of(PLAN, 5)][:3] == SEEDS
     assert {training.session.seed for training in trainings_of(PLAN.on_seed(8), 3)}.isdisjoint(SEEDS)
     assert replace(trainings_of(PLAN, 3)[1], whole=True).on_seed(SEED) == PLAN  # all else is the trial's
+    assert trainings_of(PLAN, 1) == [PLAN]
 
 
 def test_a_trial_is_the_median_of_its_trainings_and_tells_of_each(tmp_path: Path) -> None:
@@ -246,27 +198,14 @@ def test_a_trial_is_the_median_of_its_trainings_and_tells_of_each(tmp_path: Path
     assert (logged.fitness, logged.repetition_fitness) == (0.5, (0.9, 0.3, 0.5))
 
 
-def test_one_training_is_the_trial_itself_and_has_no_fitness_of_repetitions(tmp_path: Path) -> None:
-    assert trainings_of(PLAN, 1) == [PLAN]
-    (trial,) = open_ledger(tmp_path, ScriptedRunner(lambda _: completed(0.5))).run([PLAN])
-    assert trial.repetition_fitness is None
-    assert "repetition_fitness" not in trial.summary()
-
-
-def test_curves_are_medians_round_by_round(tmp_path: Path) -> None:
-    curves = [(0.1, 0.9), (0.5, 0.2), (0.3, 0.4)]
-    trial = only_trial(tmp_path, by_seed([{**completed(0.5), "round_accuracy": curve} for curve in curves]))
-    assert trial.rounds["accuracy"] == (0.3, 0.4)
-    assert trial.fitness == pytest.approx(median(sum(curve) / 2 for curve in curves))
-
-
-def test_the_median_is_of_the_objective_not_of_the_curves(tmp_path: Path) -> None:
+def test_the_median_is_of_the_objective_and_curves_have_theirs_round_by_round(tmp_path: Path) -> None:
     curves = [(0.9, 0.9), (0.8, 0.9), (0.1, 0.2)]
-    objective = Objective("worst_clients", 2)
     outcomes = [{**completed(0.5), "round_worst_clients": curve} for curve in curves]
-    trial = only_trial(tmp_path, by_seed(outcomes), objective=objective)
+    outcomes[0]["round_accuracy"] = (0.1, 0.9)
+    trial = only_trial(tmp_path, by_seed(outcomes), objective=Objective("worst_clients", 2))
     assert trial.repetition_fitness == pytest.approx((0.9, 0.85, 0.15))
     assert trial.fitness == pytest.approx(0.85)
+    assert (trial.rounds["worst_clients"], trial.rounds["accuracy"]) == ((0.8, 0.9), (0.5, 0.5))
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -366,20 +305,18 @@ def test_ranges_have_the_names_of_a_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "low", "high", "key", "named"),
+    ("ranges", "key", "named"),
     [
-        ("learning_rate", 1, 0.1, "learning_rate", "[1.0, 0.1]"),
-        ("learning_rate", 0, 1, "learning_rate.low", "got 0.0"),
-        ("local_epochs", 1, 9999, "local_epochs.high", "got 9999"),
-        ("batch_size", 1.5, 4, "batch_size.low", "got 1.5"),
-        ("momentum", 0, 1, "momentum", "training.momentum"),
+        ("learning_rate: {low: 1, high: 0.1}", "learning_rate", "[1.0, 0.1]"),
+        ("learning_rate: {low: 0, high: 1}", "learning_rate.low", "got 0.0"),
+        ("local_epochs: {low: 1, high: 9999}", "local_epochs.high", "got 9999"),
+        ("batch_size: {low: 1.5, high: 4}", "batch_size.low", "got 1.5"),
+        ("momentum: {low: 0, high: 1}", "momentum", "training.momentum"),
     ],
 )
-def test_ranges_that_cannot_be_trained_with_are_refused(
-    name: str, low: float, high: float, key: str, named: str
-) -> None:
+def test_ranges_that_cannot_be_trained_with_are_refused(ranges: str, key: str, named: str) -> None:
     with refused(ConfigurationError, key=f"search.client_ranges.{key}", names=named):
-        load_config([f"search.client_ranges={{{name}: {{low: {low}, high: {high}}}}}"])
+        load_config([f"search.client_ranges={{{ranges}}}"])
 
 
 def by_rate(spec: TrialSettings) -> Measured:
@@ -387,16 +324,10 @@ def by_rate(spec: TrialSettings) -> Measured:
 
 
 def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: Path) -> None:
-    runner = ScriptedRunner(by_rate)
-    config = SearchConfig(
-        client_ranges=ClientRanges.model_validate(RANGES),
-        strategies=("fedavg", "fedadam"),
-        confirmation_seeds=2,
-        tuned_baseline=False,
-    )
-    outcome = study(tmp_path, runner, config)
+    runner, ranges = ScriptedRunner(by_rate), ClientRanges.model_validate(RANGES)
+    settings = {"strategies": ("fedavg", "fedadam"), "confirmation_seeds": 2, "tuned_baseline": False}
+    outcome = study(tmp_path, runner, SearchConfig(client_ranges=ranges, **settings))
 
-    assert outcome.baseline.learning_rate == FACTS.session.training.learning_rate
     assert runner.ran[0].session.training == FACTS.session.training
     table = read_trials(tmp_path).sort_values("trial").reset_index(drop=True)
     searched = table[table["phase"] == "search"]
@@ -407,9 +338,8 @@ def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: P
     assert searched["param_client_local_epochs"].isin([1, 2, 3]).all()
     assert table["param_client_learning_rate"].isna()[0]
     assert "fedavg" in set(searched["strategy"])  # at other client parameters it is a candidate
-    challenger, fedavg = outcome.confirmation.contestants
-    assert challenger.learning_rate == min(searched["learning_rate"], key=lambda rate: abs(rate - 0.4))
-    assert fedavg.learning_rate == FACTS.session.training.learning_rate
+    rates = [contestant.learning_rate for contestant in outcome.confirmation.contestants]
+    assert rates == [min(searched["learning_rate"], key=lambda rate: abs(rate - 0.4)), outcome.baseline.learning_rate]
 
 
 def test_a_candidate_at_the_study_s_own_values_is_the_reference(tmp_path: Path) -> None:
@@ -479,16 +409,10 @@ def test_a_table_that_cannot_serve_is_refused_in_one_line(
     assert "\n" not in fault
 
 
-@pytest.mark.parametrize(
-    "change", [lambda rows: rows.astype(float), lambda rows: rows.assign(**{"a note": "x", "values": 1.5})]
-)
-def test_whole_floats_and_further_columns_are_read(
-    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]
-) -> None:
+def test_whole_floats_and_further_columns_are_read(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     write_settings_table(path, TABLE, PROVENANCE)
-    changed(path, change)
-
+    changed(path, lambda rows: rows.astype(float).assign(**{"a note": "x", "values": 1.5}))
     assert read_settings_table(path)[0] == TABLE
 
 

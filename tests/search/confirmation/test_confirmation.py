@@ -24,22 +24,7 @@ from fedscout.search.confirmation.intervals import NEW_DATA, SequentialDesign, p
 from fedscout.search.confirmation.runs import num_tuning_trials, resolution, rise
 from fedscout.search.study import StudyOutcome
 from fedscout.strategies.methods.robust import KrumSpec
-from tests.search.studies import (
-    FACTS,
-    SEED,
-    Measured,
-    ScriptedRunner,
-    by_map,
-    completed,
-    document,
-    failed,
-    generator_of,
-    keep_trials,
-    local_runner,
-    of_rounds,
-    study,
-    tiny_federation,
-)
+from tests.search import studies
 
 SEEDS = (11, 12, 13)
 BASELINE = (0.50, 0.60, 0.70)
@@ -67,13 +52,14 @@ def shifted(*shifts: float) -> list[float]:
     return [score + shift for score, shift in zip(BASELINE, shifts, strict=False)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 300])
-def test_seeds_are_distinct_and_not_the_search_s(count: int) -> None:
-    for seed in (0, 1, 2**31 - 1):
-        seeds = confirmation_seeds(seed, count)
-        assert len(set(seeds)) == count
-        assert seed not in seeds
+def test_seeds_are_distinct_not_the_search_s_and_more_of_them_begin_the_same() -> None:
+    for seed in (0, 3, 2**31 - 1):
+        seeds = confirmation_seeds(seed, 300)
+        assert len({*seeds, seed}) == 301
         assert all(0 <= fresh < 2**31 for fresh in seeds)
+        assert confirmation_seeds(seed, 5) == seeds[:5]
+    assert confirmation_seeds(3, 0) == ()
+    assert not {*confirmation_seeds(3, 5)} & {*confirmation_seeds(4, 5)}
 
 
 def test_a_number_that_is_the_search_s_seed_or_was_drawn_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,16 +68,10 @@ def test_a_number_that_is_the_search_s_seed_or_was_drawn_is_passed_over(monkeypa
     assert confirmation_seeds(3, 3) == (5, 7, 9)
 
 
-def test_seeds_are_a_function_of_the_search_s_and_more_of_them_begin_the_same() -> None:
-    assert confirmation_seeds(3, 5) == confirmation_seeds(3, 9)[:5]
-    assert not set(confirmation_seeds(3, 5)) & set(confirmation_seeds(4, 5))
-
-
 def test_differences_are_by_seed_for_each_baseline_and_view() -> None:
     challenger = contender("challenger", shifted(0.1, 0.2, 0.15), shifted(0.0, 0.01, -0.01))
     baselines = [contender("fedavg", BASELINE), contender("tuned-fedavg", [0.8, 0.8, 0.8])]
     found = confirm(SEEDS, [challenger, *baselines], "own")
-    assert set(found.versus) == {"fedavg", "tuned-fedavg"}
     for baseline in baselines:
         for view in ("own", "clean"):
             expected = paired_difference(challenger.scores(view), baseline.scores(view))
@@ -129,8 +109,9 @@ def test_the_verdict_is_on_the_strongest_reference_and_names_it(
     tuned = contender("tuned-fedavg", shifted(shift, shift, shift)).model_copy(update={"learning_rate": 0.8})
     found = confirm(SEEDS, [challenger, contender("fedavg", BASELINE), tuned], "own")
     assert (found.reference, found.verdict) == (reference, verdict)
-    assert found.versus[reference]["own"].mean == pytest.approx(gain)
-    assert set(found.versus) == {"fedavg", "tuned-fedavg"}
+    assert found.difference.mean == pytest.approx(gain)
+    tuned_name = "FedAvg at its tuned client rate 0.8" if reference == "tuned-fedavg" else "FedAvg"
+    assert found.advised == (tuned_name if gain < 0 else found.contestants[0].name)
 
 
 def test_a_rival_that_beats_fedavg_but_not_the_reference_is_dropped() -> None:
@@ -166,16 +147,17 @@ def record_of(own: float = 0.0, clean: float = 0.0, error: str | None = None, **
     """Return a trial of one round of Krum, of which a test names what matters to it."""
     status, scores = "failed" if error else "completed", {"fitness": own, "own_fitness": own, "clean_fitness": clean}
     given = {"strategy": "krum", "learning_rate": 0.2, "round_accuracy": (own,), **scores, **fields}
-    return Trial(KrumSpec(), status=status, error=error, **by_map(given))
+    return Trial(KrumSpec(), status=status, error=error, **studies.by_map(given))
 
 
-def test_what_is_not_known_of_a_contestant_is_none() -> None:
-    plain, own = record_of(own=0.5), record_of(own=0.5, round_global_accuracy=(0.25, 0.75))
-    unknown = contestant("fedavg", [plain])
+def test_a_failed_trial_counts_as_guessing_and_what_is_not_known_of_a_contestant_is_none() -> None:
+    own = record_of(seed=1, own=0.9, clean=0.7, round_global_accuracy=(0.25, 0.75))
+    unknown = contestant("fedavg", [record_of(own=0.5)])
     assert (unknown.global_accuracy, unknown.bytes_up) == (None, None)
-    failed = replace(own, status="failed", bytes_up=None)
-    known = contestant("challenger", [replace(own, bytes_up=8.0), failed]).model_dump(mode="json")
-    assert (known["global_accuracy"], known["bytes_up"]) == ([0.5, 0.0], 8.0)
+    trials = [replace(own, bytes_up=8.0), replace(own, seed=2, status="failed", error="diverged")]
+    known = contestant("challenger", trials, guessing=0.4)
+    assert (known.own, known.clean, known.failures) == ((0.9, 0.4), (0.7, 0.4), {2: "diverged"})
+    assert (known.global_accuracy, known.bytes_up) == ((0.5, 0.4), 8.0)
 
 
 # -- What is said beside a verdict: rising curves, guessing, the ceiling, few test rows; and nothing where nothing is
@@ -184,66 +166,64 @@ def test_what_is_not_known_of_a_contestant_is_none() -> None:
 ROUNDS = 20
 
 
-def curves(fedmedian: Sequence[float], fedavg: Sequence[float], rows: int = 10_000) -> Callable[..., Measured]:
+def curves(fedmedian: Sequence[float], fedavg: Sequence[float], rows: int = 10_000) -> Callable[..., studies.Measured]:
     """Return trials of these accuracies after each round, tested on so many rows."""
 
-    def outcome(spec: TrialSettings) -> Measured:
+    def outcome(spec: TrialSettings) -> studies.Measured:
         scores = fedavg if spec.strategy.kind == "fedavg" else fedmedian
-        return {**of_rounds(scores), "client_num_examples": (rows,)}
+        return {**studies.of_rounds(scores), "client_num_examples": (rows,)}
 
     return outcome
 
 
-def confirmed(folder: Path, outcome: Callable[..., Measured], guessing: float = 0.1, seeds: int = 3) -> Confirmation:
+def confirmed(
+    folder: Path, outcome: Callable[..., studies.Measured], guessing: float = 0.1, seeds: int = 3
+) -> Confirmation:
     config = SearchConfig(strategies=("fedmedian",), budget=1, confirmation_seeds=seeds, tuned_baseline=False)
-    return study(folder, ScriptedRunner(outcome), config, guessing=guessing, num_rounds=ROUNDS).confirmation
+    return studies.study(
+        folder, studies.ScriptedRunner(outcome), config, guessing=guessing, num_rounds=ROUNDS
+    ).confirmation
 
 
 def level(score: float) -> list[float]:
     return [score] * ROUNDS
 
 
-def test_a_curve_that_still_rises(tmp_path: Path) -> None:
-    """FedAvg gains a point a round, so that five rounds are five points above the five before."""
-    rising = [0.5 + 0.01 * number for number in range(ROUNDS)]
-    found = confirmed(tmp_path, curves(level(0.8), rising))
-    (told,) = found.caveats
-    assert [value for value in ("20 rounds", "FedAvg by 5.0 points", "last 5 rounds") if value not in told] == []
-    assert found.sentence.endswith(told)
+RISING = [0.5 + 0.01 * number for number in range(ROUNDS)]
+"""A point a round, so that five rounds are five points above the five before."""
+SLOW = [0.5 + 0.001 * number for number in range(ROUNDS)]
 
 
-def test_a_rise_within_noise_or_of_little_is_none(tmp_path: Path) -> None:
-    slow = [0.5 + 0.001 * number for number in range(ROUNDS)]
-    assert confirmed(tmp_path / "slow", curves(slow, level(0.4))).caveats == ()
+@pytest.mark.parametrize(
+    ("pick", "fedavg", "guessing", "rows", "named"),
+    [
+        (level(0.8), RISING, 0.1, 10_000, ["20 rounds", "FedAvg by 5.0 points", "last 5 rounds"]),
+        (SLOW, level(0.4), 0.1, 10_000, None),
+        (level(0.45), level(0.41), 0.4, 10_000, ["40.0 %"]),
+        (level(0.47), level(0.41), 0.4, 10_000, None),  # a tenth of the way from guessing to one is 0.06
+        (level(0.01), level(0.01), 0.0, 10_000, None),  # what guessing would bring is not known
+        (level(0.996), level(0.996), 0.1, 10_000, ["99.6 %"]),  # half a point is left
+        (level(0.981), level(0.981), 0.1, 10, ["98.1 %"]),  # a test row of one seed is left
+        (level(0.981), level(0.981), 0.1, 50, None),
+        (RISING, level(0.999), 0.1, 10_000, ["99.9 %"]),  # at the ceiling nothing is said of a rise
+    ],
+)
+def test_what_is_said_beside_a_verdict(
+    tmp_path: Path, pick: list[float], fedavg: list[float], guessing: float, rows: int, named: list[str] | None
+) -> None:
+    found = confirmed(tmp_path, curves(pick, fedavg, rows), guessing=guessing)
+    assert len(found.caveats) == (named is not None)
+    assert [name for name in named or () if name not in found.caveats[0]] == []
+    assert found.sentence.endswith(found.caveats or found.sentence)
 
-    def noisy(spec: TrialSettings) -> Measured:
+
+def test_a_rise_within_noise_is_none(tmp_path: Path) -> None:
+    def noisy(spec: TrialSettings) -> studies.Measured:
         """Of three seeds, one rises by twelve points at the end."""
         late = 0.12 if spec.session.seed % 3 == 0 else 0.0
         return curves([*[0.6] * 15, *[0.6 + late] * 5], level(0.4))(spec)
 
-    assert not any("rises" in told for told in confirmed(tmp_path / "noisy", noisy).caveats)
-
-
-def test_guessing_is_shown_where_nothing_is_learnt(tmp_path: Path) -> None:
-    (near,) = confirmed(tmp_path / "near", curves(level(0.45), level(0.41)), guessing=0.4).caveats
-    assert "40.0 %" in near
-    # a tenth of the way from guessing to one is 0.06
-    assert confirmed(tmp_path / "far", curves(level(0.47), level(0.41)), guessing=0.4).caveats == ()
-    assert confirmed(tmp_path / "unknown", curves(level(0.01), level(0.01)), guessing=0.0).caveats == ()
-
-
-@pytest.mark.parametrize(("rows", "score"), [(10_000, 0.996), (10, 0.981)])
-def test_the_ceiling(tmp_path: Path, rows: int, score: float) -> None:
-    """Half a point, or a test row of one seed where that is more, is left."""
-    found = confirmed(tmp_path, curves(level(score), level(score), rows))
-    (ceiling,) = found.caveats
-    assert f"{100 * score:.1f} %" in ceiling
-
-
-def test_at_the_ceiling_nothing_is_said_of_a_rise(tmp_path: Path) -> None:
-    rising = [0.5 + 0.01 * number for number in range(ROUNDS)]
-    found = confirmed(tmp_path, curves(rising, level(0.999), 10_000))
-    assert len(found.caveats) == 1
+    assert not any("rises" in told for told in confirmed(tmp_path, noisy).caveats)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +246,6 @@ def test_no_verdict_is_drawn_on_an_accuracy_that_says_little(
     if found.no_verdict:
         assert "training.metric=balanced_accuracy" in found.no_verdict
         assert found.advised == "FedAvg"
-    assert confirmed(tmp_path / "room", curves(level(0.981), level(0.981), rows=50)).caveats == ()
 
 
 @pytest.mark.slow
@@ -288,8 +267,8 @@ def test_failures_say_nothing_of_curves(tmp_path: Path) -> None:
     assert rise(record, "own") == pytest.approx(0.5)
     assert rise(record, "clean") == pytest.approx(0.1)
 
-    def on_one_seed_only(spec: TrialSettings) -> Measured:
-        return curves(level(0.8), level(0.7))(spec) if spec.session.seed % 2 else failed("no")
+    def on_one_seed_only(spec: TrialSettings) -> studies.Measured:
+        return curves(level(0.8), level(0.7))(spec) if spec.session.seed % 2 else studies.failed("no")
 
     assert confirmed(tmp_path, on_one_seed_only).caveats == ()
 
@@ -302,19 +281,21 @@ BATCHES = {"strategies": KINDS, "budget": 8, "confirmation_seeds": 12, "confirma
 
 
 def jitter(spec: TrialSettings, size: float) -> float:
-    return float(generator_of(spec).normal(0, size))
+    return float(studies.generator_of(spec).normal(0, size))
 
 
-def by_kind(noise: float = 0.004, **means: float) -> Callable[[TrialSettings], Measured]:
+def by_kind(noise: float = 0.004, **means: float) -> Callable[[TrialSettings], studies.Measured]:
     """Return trials whose accuracy is that of their kind, 0.5 if none is given, and noise."""
-    return lambda spec: completed(means.get(spec.strategy.kind, 0.5) + jitter(spec, noise))
+    return lambda spec: studies.completed(means.get(spec.strategy.kind, 0.5) + jitter(spec, noise))
 
 
-def scripted(folder: Path, outcome: Callable[[TrialSettings], Measured], **config: Any) -> tuple[StudyOutcome, int]:
+def scripted(
+    folder: Path, outcome: Callable[[TrialSettings], studies.Measured], **config: Any
+) -> tuple[StudyOutcome, int]:
     """Return a study, and how many trials its confirmation took."""
-    runner = ScriptedRunner(outcome)
-    found = study(folder, runner, SearchConfig(**{**BATCHES, **config}))
-    return found, sum(spec.session.seed != SEED for spec in runner.ran)
+    runner = studies.ScriptedRunner(outcome)
+    found = studies.study(folder, runner, SearchConfig(**{**BATCHES, **config}))
+    return found, sum(spec.session.seed != studies.SEED for spec in runner.ran)
 
 
 def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
@@ -323,7 +304,7 @@ def test_a_clear_winner_takes_few_seeds(tmp_path: Path) -> None:
     assert found.verdict == "better"
     assert len(found.seeds) < 12
     assert num_trials == 2 * len(found.seeds)
-    assert found.seeds == confirmation_seeds(SEED, 12)[: len(found.seeds)]
+    assert found.seeds == confirmation_seeds(studies.SEED, 12)[: len(found.seeds)]
     assert not found.stopped_for_futility
 
 
@@ -338,37 +319,8 @@ def test_where_nothing_differs_it_gives_up_and_fedavg_is_kept(tmp_path: Path) ->
 def test_an_early_look_says_no_more_than_what_is_possible(tmp_path: Path) -> None:
     """Of 48 seeds an early look may cost next to no error: its interval is all differences that accuracy has."""
     outcome, _ = scripted(tmp_path, by_kind(noise=0.15), confirmation_seeds=48)
-    found = outcome.confirmation
-    ends = [end for one in found.versus["fedavg"].values() for end in (one.low, one.high)]
-    assert found.stopped_for_futility
-    assert ends == [-1.0, 1.0] * 2
-
-
-@pytest.mark.parametrize("at_four_times_the_rate", [0.9, 0.8])
-def test_where_fedavg_is_best_the_search_is_confirmed_and_the_tuned_rate_is_not_lost(
-    tmp_path: Path, at_four_times_the_rate: float
-) -> None:
-    """No strategy of the search is as good as FedAvg; at four times the rate it is better yet."""
-
-    def measured(spec: TrialSettings) -> Measured:
-        tuned = spec.session.training.learning_rate == 0.8
-        score = at_four_times_the_rate if tuned else 0.8 if spec.strategy.kind == "fedavg" else 0.7
-        return completed(score)
-
-    asked = SearchConfig(strategies=KINDS, budget=4, tuned_baseline=True)
-    outcome = study(tmp_path, ScriptedRunner(measured), asked)
-    assert outcome.best == outcome.baseline
-    found = outcome.confirmation
-    better = at_four_times_the_rate > 0.8
-    assert found.advised == ("FedAvg at its tuned client rate 0.8" if better else "FedAvg")
-    assert found.verdict == "worse"
-
-
-@pytest.mark.parametrize("guessing", [0.0, 0.4])
-def test_a_failed_trial_counts_as_guessing_and_is_told_of(guessing: float) -> None:
-    trials = [record_of(seed=1, own=0.9, clean=0.7), record_of(seed=2, own=0.0, error="diverged")]
-    one = contestant("challenger", trials, guessing=guessing)
-    assert (one.own, one.clean, one.failures) == ((0.9, guessing), (0.7, guessing), {2: "diverged"})
+    assert outcome.confirmation.stopped_for_futility
+    assert (outcome.confirmation.difference.low, outcome.confirmation.difference.high) == (-1.0, 1.0)
 
 
 @pytest.mark.slow
@@ -377,7 +329,7 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     """It drives its own rounds and returns its model at the end; still every trial is measured by its last five."""
     own = {"path": "tests.strategies.flower_programs:DrivesItself"}
     config = SearchConfig(strategies=(), customs=(own,), budget=1, confirmation_seeds=5, tuned_baseline=False)
-    outcome = study(tmp_path, local_runner(tiny_federation()), config, num_rounds=num_rounds)
+    outcome = studies.study(tmp_path, studies.local_runner(studies.tiny_federation()), config, num_rounds=num_rounds)
     assert outcome.best.rounds["accuracy"] == outcome.baseline.rounds["accuracy"]
     found = outcome.confirmation
     assert found.verdict == "no difference"
@@ -386,37 +338,25 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
 
 
 @pytest.mark.slow
-def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win(tmp_path: Path) -> None:
+def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win_and_gets_no_more_seeds(tmp_path: Path) -> None:
     """The search is fooled by one configuration, which is much worse on all other seeds."""
-    best: list[TrialSettings] = []
 
-    def outcome(spec: TrialSettings) -> Measured:
+    def outcome(spec: TrialSettings) -> studies.Measured:
         if spec.strategy.kind == "krum":
-            return completed(0.9 if spec.session.seed == SEED else 0.4 + jitter(spec, 0.01))
-        best.append(spec)
+            return studies.completed(0.9 if spec.session.seed == studies.SEED else 0.4 + jitter(spec, 0.01))
         return by_kind(fedadam=0.8)(spec)
 
-    alone, _ = scripted(tmp_path / "one", outcome, kind="random", budget=24)
+    many = {**BATCHES, "kind": "random", "budget": 24}
+    alone, _ = scripted(tmp_path / "one", outcome, **many)
     assert alone.confirmation.verdict == "worse"
 
-    several, _ = scripted(tmp_path / "three", outcome, kind="random", budget=24, confirmation_top=24)
-    found = several.confirmation
-    assert found.contestants[0].strategy == "fedadam"
-    assert found.verdict == "better"
+    runner = studies.ScriptedRunner(outcome)
+    found = studies.study(tmp_path / "all", runner, SearchConfig(**{**many, "confirmation_top": 24})).confirmation
+    seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != studies.SEED)
+    assert (found.contestants[0].strategy, found.verdict) == ("fedadam", "better")
     lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
     assert lucky
-    assert all(rival.dropped for rival in lucky)
-
-
-@pytest.mark.slow
-def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
-    runner = ScriptedRunner(by_kind(0.01, fedadam=0.51, krum=0.2))
-    config = SearchConfig(**{**BATCHES, "kind": "random", "confirmation_top": 24, "budget": 24})
-    found = study(tmp_path, runner, config).confirmation
-    seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != SEED)
-    dropped = [rival for rival in found.rivals if rival.name.startswith("krum")]
-    assert dropped
-    assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in dropped)
+    assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in lucky)
     assert {len(one.own) for one in found.contestants} == set(seeds.values())
 
 
@@ -425,15 +365,15 @@ def test_who_is_dropped_gets_no_more_seeds(tmp_path: Path) -> None:
 def test_a_confirmation_cut_off_anywhere_ends_with_the_same_result(tmp_path: Path, top: int, step: int) -> None:
     outcome = by_kind(0.03, fedadam=0.56, krum=0.3)
     config = SearchConfig(**{**BATCHES, "confirmation_top": top})
-    whole = ScriptedRunner(outcome)
-    expected = document(study(tmp_path / "whole", whole, config))
+    whole = studies.ScriptedRunner(outcome)
+    expected = studies.document(studies.study(tmp_path / "whole", whole, config))
     num_trials = len(list((tmp_path / "whole" / "trials").iterdir()))
-    first = next(number for number, spec in enumerate(whole.ran) if spec.session.seed != SEED)
+    first = next(number for number, spec in enumerate(whole.ran) if spec.session.seed != studies.SEED)
     assert num_trials - first > 8  # more than one batch
     for num_kept in range(first, num_trials + 1, step):
-        folder, rest = tmp_path / str(num_kept), ScriptedRunner(outcome)
-        keep_trials(tmp_path / "whole", folder, range(num_kept).__contains__)
-        assert document(study(folder, rest, config)) == expected
+        folder, rest = tmp_path / str(num_kept), studies.ScriptedRunner(outcome)
+        studies.keep_trials(tmp_path / "whole", folder, range(num_kept).__contains__)
+        assert studies.document(studies.study(folder, rest, config)) == expected
         assert len(rest.ran) == num_trials - num_kept
 
 
@@ -450,27 +390,29 @@ def test_the_scale_s_step_is_one_test_row_of_the_smallest_test() -> None:
 CONFIG = SearchConfig(tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)
 
 
-def by_rate(fedavg: Callable[[float, int], Measured | None]) -> Callable[[TrialSettings], Measured]:
+def by_rate(fedavg: Callable[[float, int], studies.Measured | None]) -> Callable[[TrialSettings], studies.Measured]:
     """Return trials of which FedAvg's are by rate and seed, 1 less their distance to 0.4 where nothing is said."""
 
-    def outcome(spec: TrialSettings) -> Measured:
+    def outcome(spec: TrialSettings) -> studies.Measured:
         if spec.strategy.kind != "fedavg":
-            return completed(0.1)
+            return studies.completed(0.1)
         rate = spec.session.training.learning_rate
-        return fedavg(rate, spec.session.seed) or completed(1 - abs(rate - 0.4))
+        return fedavg(rate, spec.session.seed) or studies.completed(1 - abs(rate - 0.4))
 
     return outcome
 
 
-def tuned(folder: Path, fedavg: Callable[[float, int], Measured | None], config: SearchConfig = CONFIG) -> StudyOutcome:
-    return study(folder, ScriptedRunner(by_rate(fedavg)), config)
+def tuned(
+    folder: Path, fedavg: Callable[[float, int], studies.Measured | None], config: SearchConfig = CONFIG
+) -> StudyOutcome:
+    return studies.study(folder, studies.ScriptedRunner(by_rate(fedavg)), config)
 
 
 def cost(folder: Path, config: SearchConfig, best: float) -> int:
     """Return how many trainings a study tunes FedAvg with, whose accuracy at the study's own rate is given."""
-    own = FACTS.session.training.learning_rate
-    runner = ScriptedRunner(by_rate(lambda rate, seed: completed(best) if rate == own else None))
-    study(folder, runner, config)
+    own = studies.FACTS.session.training.learning_rate
+    runner = studies.ScriptedRunner(by_rate(lambda rate, seed: studies.completed(best) if rate == own else None))
+    studies.study(folder, runner, config)
     return sum(spec.phase == "tuned-baseline" for spec in runner.ran)
 
 
@@ -487,14 +429,14 @@ def test_the_best_rate_is_the_reference(tmp_path: Path) -> None:
     assert found.confirmation.reference == "tuned-fedavg"
 
 
-@pytest.mark.parametrize("collapse", [failed("diverged"), completed(0.2)])
-def test_a_rate_that_is_best_where_it_works_loses(tmp_path: Path, collapse: Measured) -> None:
+@pytest.mark.parametrize("collapse", [studies.failed("diverged"), studies.completed(0.2)])
+def test_a_rate_that_is_best_where_it_works_loses(tmp_path: Path, collapse: studies.Measured) -> None:
     """Of 0.8, which is best on the search's seed: it fails, or collapses, on another one."""
 
-    def fedavg(rate: float, seed: int) -> Measured | None:
+    def fedavg(rate: float, seed: int) -> studies.Measured | None:
         if rate != pytest.approx(0.8):
             return None
-        return completed(1.0) if seed == SEED else collapse
+        return studies.completed(1.0) if seed == studies.SEED else collapse
 
     first, second, *_ = tuned(tmp_path, fedavg).tuned
     assert (first.learning_rate, second.learning_rate) == pytest.approx((0.4, 0.8))
@@ -502,15 +444,15 @@ def test_a_rate_that_is_best_where_it_works_loses(tmp_path: Path, collapse: Meas
 
 def test_a_failure_weighs_more_than_any_mean(tmp_path: Path) -> None:
     """One failure of three, a perfect score on the others, and guessing is nearly as good."""
-    last = fresh_seeds("tuning-seed", SEED, 2)[-1]
+    last = fresh_seeds("tuning-seed", studies.SEED, 2)[-1]
 
-    def fedavg(rate: float, seed: int) -> Measured | None:
+    def fedavg(rate: float, seed: int) -> studies.Measured | None:
         if rate != pytest.approx(0.8):
-            return completed(0.5 if rate == pytest.approx(0.4) else 0.1)
-        return failed("diverged") if seed == last else completed(1.0)
+            return studies.completed(0.5 if rate == pytest.approx(0.4) else 0.1)
+        return studies.failed("diverged") if seed == last else studies.completed(1.0)
 
     config = CONFIG.model_copy(update={"tuning_seeds": 3})
-    first, second, *_ = study(tmp_path, ScriptedRunner(by_rate(fedavg)), config, guessing=0.49).tuned
+    first, second, *_ = studies.study(tmp_path, studies.ScriptedRunner(by_rate(fedavg)), config, guessing=0.49).tuned
     assert (first.learning_rate, first.num_failures) == (pytest.approx(0.4), 0)
     assert (second.learning_rate, second.num_failures) == (pytest.approx(0.8), 1)
     assert second.scores == (1.0, 1.0, 0.49)
@@ -518,53 +460,47 @@ def test_a_failure_weighs_more_than_any_mean(tmp_path: Path) -> None:
 
 def test_a_single_rate_that_works_is_not_trained_again(tmp_path: Path) -> None:
     """There is nothing to tell it from: further seeds would decide nothing."""
-    found = tuned(tmp_path, lambda rate, seed: None if rate == pytest.approx(0.4) else failed("diverged"))
+    found = tuned(tmp_path, lambda rate, seed: None if rate == pytest.approx(0.4) else studies.failed("diverged"))
     assert found.tuned[0].learning_rate == pytest.approx(0.4)
     assert [(len(rate.trials), rate.num_failures) for rate in found.tuned] == [(1, 0), (1, 1), (1, 1), (1, 1)]
 
 
 def test_the_study_s_own_rate_is_no_second_reference(tmp_path: Path) -> None:
     """Of equals the study's own rate is taken, and FedAvg is trained once a seed in the confirmation."""
-    runner = ScriptedRunner(by_rate(lambda rate, seed: completed(0.5)))
-    found = study(tmp_path, runner, CONFIG)
+    runner = studies.ScriptedRunner(by_rate(lambda rate, seed: studies.completed(0.5)))
+    found = studies.study(tmp_path, runner, CONFIG)
     assert found.tuned[0].learning_rate == found.baseline.learning_rate
     assert [one.role for one in found.confirmation.contestants] == ["challenger", "fedavg"]
     confirming = Counter(spec.session.seed for spec in runner.ran if spec.phase == "confirmation")
     assert set(confirming.values()) == {2}
-
-
-def test_it_is_tuned_on_other_seeds_than_those_of_the_confirmation(tmp_path: Path) -> None:
-    runner = ScriptedRunner(by_rate(lambda rate, seed: None))
-    study(tmp_path, runner, CONFIG)
-    tuning = {spec.session.seed for spec in runner.ran if spec.phase == "tuned-baseline"} - {SEED}
+    tuning = {spec.session.seed for spec in runner.ran if spec.phase == "tuned-baseline"} - {studies.SEED}
     assert len(tuning) == 1
-    assert not tuning & {*confirmation_seeds(SEED, 1000)}
+    assert not tuning & {*confirmation_seeds(studies.SEED, 1000)}
 
 
-@pytest.mark.parametrize(("factors", "num_seeds"), [((0.5, 2.0), 1), ((0.25, 0.5, 2.0, 4.0), 3), ((2.0,), 5)])
-def test_what_it_costs(tmp_path: Path, factors: tuple[float, ...], num_seeds: int) -> None:
-    config = SearchConfig(tuning_factors=factors, tuning_seeds=num_seeds, confirmation_seeds=2)
-    assert cost(tmp_path, config, best=0.9) == num_tuning_trials(config) == len(factors) + 2 * (num_seeds - 1)
-
-
-def test_with_the_defaults_it_costs_six_trainings(tmp_path: Path) -> None:
-    assert cost(tmp_path, SearchConfig(), best=0.9) == num_tuning_trials(SearchConfig()) == 6
-
-
-@pytest.mark.parametrize("without", [{"tuned_baseline": False}, {"confirmation_seeds": 0}])
-def test_without_a_confirmation_there_is_no_use_for_it(tmp_path: Path, without: dict[str, Any]) -> None:
-    config = SearchConfig(**without)
-    assert cost(tmp_path, config, best=0.9) == num_tuning_trials(config) == 0
-
-
-def test_a_fedavg_that_is_right_on_every_row_is_not_tuned(tmp_path: Path) -> None:
-    assert cost(tmp_path, SearchConfig(), best=1.0) == 0
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 4 + 2),
+        ({"tuning_factors": (0.5, 2.0), "tuning_seeds": 1}, 2),
+        ({"tuning_factors": (0.25, 0.5, 2.0, 4.0), "tuning_seeds": 3}, 4 + 2 * 2),
+        ({"tuning_factors": (2.0,), "tuning_seeds": 5}, 1 + 2 * 4),
+        ({"tuned_baseline": False}, 0),
+        ({"confirmation_seeds": 0}, 0),
+    ],
+)
+def test_what_tuning_costs(tmp_path: Path, settings: dict[str, Any], expected: int) -> None:
+    config = SearchConfig(**settings)
+    assert cost(tmp_path / "good", config, best=0.9) == num_tuning_trials(config) == expected
+    assert cost(tmp_path / "perfect", config, best=1.0) == 0  # right on every row, it is not tuned
 
 
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
     config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
     drawn, same = (
-        study(tmp_path / str(is_same), ScriptedRunner(by_kind()), config, same_test_rows=is_same).confirmation
+        studies.study(
+            tmp_path / str(is_same), studies.ScriptedRunner(by_kind()), config, same_test_rows=is_same
+        ).confirmation
         for is_same in (False, True)
     )
     assert drawn.versus == same.versus

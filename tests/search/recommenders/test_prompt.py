@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +23,6 @@ from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import KrumSpec, MultiKrumSpec
 from tests.search.recommenders.reports import diagnosis_of, report_of, situation_of
 
-LONGEST_ANSWER = prompt.LONGEST_ANSWER
 FORMATS: tuple[PromptFormat, ...] = get_args(PromptFormat)
 FINDINGS = ("label_skew", "feature_skew", "outlier_risk")
 INJECTION = (
@@ -43,28 +42,27 @@ def shape(prompt_format: PromptFormat, **left_out: bool) -> PromptShape:
 
 
 @pytest.mark.parametrize("prompt_format", FORMATS)
-def test_the_instruction_holds_task_federation_strategies_and_examples(
-    situation: RecommendationContext, prompt_format: PromptFormat
+@pytest.mark.parametrize("few_shot", [True, False])
+@pytest.mark.parametrize("show_schema", [True, False])
+def test_the_instruction_holds_task_and_federation_and_where_asked_for_strategies_and_examples(
+    situation: RecommendationContext, prompt_format: PromptFormat, show_schema: bool, few_shot: bool
 ) -> None:
-    text = prompt.system_message(situation, shape(prompt_format)).content
-    assert '"num_clients": 10' in text
-    assert '"num_rounds": 30' in text
-    assert [kind for kind in situation.space.kinds if line_of(kind, situation) not in text] == []
-    for shown, answer in prompt.examples(situation, prompt_format):
-        assert prompt.as_json(answer) in text
-        assert prompt.as_json(shown) in text
+    text = prompt.system_message(situation, shape(prompt_format, show_schema=show_schema, few_shot=few_shot)).content
+    for part in ('"num_clients": 10', '"num_rounds": 30', "one JSON object"):
+        assert part in text
+    assert {line_of(kind, situation) in text for kind in situation.space.kinds} == {show_schema}
+    for example in prompt.examples(situation, prompt_format):
+        assert [prompt.as_json(part) in text for part in example] == [few_shot] * 2
+    if not (show_schema or few_shot):
+        assert not [kind for kind in ("krum", "fedprox", "fedyogi") if kind in text.split("What was measured")[0]]
 
 
-@pytest.mark.parametrize("prompt_format", FORMATS)
 @pytest.mark.parametrize("kinds", [None, ("fedavg",), ("krum", "fedprox"), ("qfedavg",)])
-def test_examples_are_valid_answers_in_whatever_space(
-    prompt_format: PromptFormat, kinds: tuple[str, ...] | None
-) -> None:
+def test_examples_are_valid_answers_in_whatever_space(kinds: tuple[str, ...] | None) -> None:
     situation = situation_of(kinds=kinds)
-    made = prompt.examples(situation, prompt_format)
-    assert made
-    for _, answer in made:
-        prompt.read_answer(ChatReply(text=json.dumps(answer)), situation.space)
+    answers = [answer for _, answer in prompt.examples(situation, "B")]
+    assert answers
+    assert all(prompt.read_answer(ChatReply(text=json.dumps(answer)), situation.space) for answer in answers)
 
 
 FEDERATIONS = {
@@ -151,22 +149,6 @@ def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tup
     assert set(shown.values()) == of_the_report
 
 
-# What can be left out.
-
-
-def test_strategies_and_examples_can_each_be_left_out(situation: RecommendationContext) -> None:
-    line = line_of("fedprox", situation)
-    answer = prompt.as_json(prompt.examples(situation, "B")[0][1])
-    whole = prompt.system_message(situation, shape("B")).content
-    without_strategies = prompt.system_message(situation, shape("B", show_schema=False)).content
-    without_examples = prompt.system_message(situation, shape("B", few_shot=False)).content
-    neither = prompt.system_message(situation, shape("B", show_schema=False, few_shot=False)).content
-    found = [(line in text, answer in text) for text in (whole, without_strategies, without_examples, neither)]
-    assert found == [(True, True), (False, True), (True, False), (False, False)]
-    assert all("one JSON object" in text for text in (whole, without_strategies, without_examples, neither))
-    assert not [kind for kind in ("krum", "fedprox", "fedyogi") if kind in neither.split("What was measured")[0]]
-
-
 @pytest.mark.parametrize("prompt_format", FORMATS)
 def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(prompt_format: PromptFormat) -> None:
     report = report_of(rows=(1117, 2221, 3331, 4447), outliers=(3,))
@@ -198,10 +180,10 @@ def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(prompt_for
     assert_neutral(message)
 
 
-def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else() -> None:
-    situation = situation_of(description=INJECTION)
+def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else_and_without_a_key() -> None:
+    situation = situation_of(description=f"{INJECTION} sk-proj-0123456789abcdefABCDEF")
     message = prompt.user_message(situation, "B").content
-    assert json.loads(message) == {"description_by_a_person": INJECTION}
+    assert json.loads(message) == {"description_by_a_person": f"{INJECTION} [redacted]"}
     assert prompt.system_message(situation, shape("B")) == prompt.system_message(situation_of(), shape("B"))
     assert_neutral(message)
 
@@ -219,12 +201,6 @@ def assert_neutral(message: str) -> None:
     assert not [character for character in message if not (" " <= character <= "~" or character == "\n")]
     assert "<" not in message
     assert ">" not in message
-
-
-def test_a_key_in_a_persons_words_is_taken_out() -> None:
-    situation = situation_of(description="my key is sk-proj-0123456789abcdefABCDEF, labels are skewed")
-    shown = json.loads(prompt.user_message(situation, "B").content)
-    assert shown == {"description_by_a_person": "my key is [redacted], labels are skewed"}
 
 
 # What was measured.
@@ -270,6 +246,7 @@ SPACES = {
     "with a user's own": space_of(COHORT, kinds=("fedavg",), customs=[CUSTOM]),
 }
 PROX = json.dumps({"reason": "why not", "strategy": {"kind": "fedprox", "proximal_mu": 0.01}})
+MULTIKRUM = '{{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": {}}}'
 
 
 def read(text: str, space: SearchSpace = SPACE, **fields: Any) -> prompt.Answer:
@@ -352,16 +329,15 @@ def test_numbers_are_what_json_says_they_are() -> None:
     assert found == KrumSpec(num_malicious_nodes=2)
     assert isinstance(found.search_values()["num_malicious_nodes"], int)
     assert read('{"kind": "fedprox", "proximal_mu": 1}').spec == FedProxSpec(proximal_mu=1.0)
+    assert read(MULTIKRUM.format(7)).spec == MultiKrumSpec(num_malicious_nodes=3, num_nodes_to_select=7)
 
 
 @pytest.mark.parametrize(
     ("text", "subject", "named"),
     [
-        ("", "the answer", ["got nothing"]),
         (" \n\t ", "the answer", ["got nothing"]),
         ("FedProx, I think.", "the answer", ["'kind'", "got none"]),
         ("[1, 2]", "the answer", ["'kind'", "got none"]),
-        ('{"reason": "x"}', "the answer", ["'kind'", "got none"]),
         ('{"strategy": "fedprox"}', "the answer", ["'kind'", "got none"]),
         ('{"kind": "fedavg"} or {"kind": "fedmedian"}', "the answer", ["got 2"]),
         ('{"kind": "fedsgd"}', "kind", ["fedavg, fedprox, fedavgm,", "'fedsgd'"]),
@@ -369,25 +345,15 @@ def test_numbers_are_what_json_says_they_are() -> None:
         ('{"kind": "custom", "path": "os:system", "values": {}}', "kind", ["'custom'"]),
         ('{"kind": "fedprox"}', "proximal_mu", ["fedprox", "[0.0001, 1] (log)"]),
         ('{"kind": "fedprox", "proximal_mu": 7}', "proximal_mu", ["fedprox", "[0.0001, 1] (log)", "got 7"]),
-        ('{"kind": "fedprox", "proximal_mu": "0.1"}', "proximal_mu", ["fedprox", "got '0.1'"]),
-        ('{"kind": "fedprox", "proximal_mu": true}', "proximal_mu", ["fedprox", "got True"]),
+        ('{"kind": "fedprox", "proximal_mu": "0.1"}', "proximal_mu", ["got '0.1'"]),
+        ('{"kind": "fedprox", "proximal_mu": true}', "proximal_mu", ["got True"]),
         ('{"kind": "fedprox", "proximal_mu": NaN}', "the answer", ["'kind'", "got none"]),
-        ('{"kind": "fedprox", "proximal_mu": 1e999}', "proximal_mu", ["fedprox", "got inf"]),
-        ('{"kind": "krum", "num_malicious_nodes": 8}', "num_malicious_nodes", ["krum", "0 … 7", "got 8"]),
+        ('{"kind": "fedprox", "proximal_mu": 1e999}', "proximal_mu", ["got inf"]),
         ('{"kind": "krum", "num_malicious_nodes": 1.5}', "num_malicious_nodes", ["krum", "0 … 7", "got 1.5"]),
-        (
-            '{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 8}',
-            "num_nodes_to_select",
-            ["multikrum", "1 … 7", "got 8"],
-        ),
-        ('{"kind": "fedavg", "eta": 1}', "'eta'", ["fedavg"]),
+        (MULTIKRUM.format(8), "num_nodes_to_select", ["multikrum", "1 … 7", "got 8"]),
         ('{"kind": "fedavg", "sample_scaling": "uniform"}', "'sample_scaling'", ["fedavg"]),
         ('{"kind": "fedavg", "__class__": "x"}', "'__class__'", ["fedavg"]),
-        (
-            "x" * (prompt.LONGEST_ANSWER + 1),
-            "the answer",
-            [f"{prompt.LONGEST_ANSWER}", f"got {prompt.LONGEST_ANSWER + 1}"],
-        ),
+        ("x" * (prompt.LONGEST_ANSWER + 1), "the answer", ["20000", "got 20001"]),
     ],
 )
 def test_what_is_no_answer_is_refused_with_its_fault(text: str, subject: str, named: list[str]) -> None:
@@ -399,11 +365,6 @@ def test_what_is_no_answer_is_refused_with_its_fault(text: str, subject: str, na
 def test_every_fault_of_an_answer_is_told() -> None:
     text = '{"kind": "fedadam", "eta": 9, "tau": 0.001, "beta_1": 2, "beta_2": 0.99, "gamma": 1}'
     assert [fault.split()[0] for fault in faults(text)] == ["eta", "beta_1", "'gamma'"]
-
-
-def test_a_range_that_depends_on_another_parameter_is_held() -> None:
-    text = '{"kind": "multikrum", "num_malicious_nodes": 3, "num_nodes_to_select": 7}'
-    assert read(text).spec == MultiKrumSpec(num_malicious_nodes=3, num_nodes_to_select=7)
 
 
 def test_what_the_cohort_forbids_is_refused_with_the_reason() -> None:
@@ -436,9 +397,10 @@ def test_a_cut_off_or_withheld_answer_is_none_even_if_an_object_can_be_found_nor
         '{"a": "{\\"kind\\": ' * 800,
     ],
 )
-def test_an_answer_made_to_break_the_reader_is_refused_at_once(hostile: str, deadline: Callable[[float], None]) -> None:
-    deadline(2.0)
+def test_an_answer_made_to_break_the_reader_is_refused_at_once(hostile: str) -> None:
+    started = time.thread_time()
     assert faults(hostile)
+    assert time.thread_time() - started < 2
 
 
 def test_a_reason_can_not_command_the_terminal() -> None:

@@ -1,22 +1,22 @@
-"""Laws of the genetic search, beside those of every searcher."""
+"""Genetic, random and grid search beside the laws of every searcher, and what a searcher is given first."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.trials.record import Trial
-from fedscout.search.config import RecommenderConfig, SearchConfig
-from fedscout.search.searcher import Searcher, SearchTask, ranking
+from fedscout.search.config import SearchConfig
+from fedscout.search.searcher import ranking
 from fedscout.search.searchers import genetic
-from fedscout.search.searchers.llm import LanguageModel
 from fedscout.search.searchers.racing import most_trials
-from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS, new_searcher
+from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS
 from fedscout.strategies import (
     BUILT_IN_KINDS,
     ChoiceRange,
@@ -27,61 +27,84 @@ from fedscout.strategies import (
     RealRange,
     SearchSpace,
     StrategySpec,
-    space_of,
 )
 from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
-from fedscout.strategies.methods.robust import BulyanSpec, FedMedianSpec, KrumSpec, MultiKrumSpec
+from fedscout.strategies.methods.robust import FedMedianSpec, KrumSpec
 from tests.kits.refusals import refused
-from tests.search.recommenders.loopback import PlayedChat
-from tests.search.searcher_conformance import (
-    BATCH,
-    COHORT,
-    GenerationalLaws,
-    SearcherLaws,
-    client_space,
-    proposals,
-    some_fitness,
-    task,
-    trials,
-    user_space,
-)
+from tests.search import searcher_conformance as kit
 
-SPACE = space_of(COHORT)
+SPACE = kit.space_with()
+FERTILE = kit.space_with("fedadam", "fedyogi", "fedavgm", "fedprox", "fedadagrad", "qfedavg")
+ADAM, MOMENTUM, KRUM = FedAdamSpec(), FedAvgMSpec(), KrumSpec(num_malicious_nodes=3)
+PROX, MEDIAN = FedProxSpec(), FedMedianSpec()
+FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), MEDIAN]
 
 
-class TestGeneticSearcher(GenerationalLaws):
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return genetic.GeneticSearcher(task(space, seed))
+def each_kind(space: SearchSpace) -> list[StrategySpec]:
+    generator = np.random.default_rng(5)
+    return [space.compose(kind, lambda _, found: found.draw(generator)) for kind in space.kinds]
 
 
-class TestMixedGeneticSearcher(GenerationalLaws):
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return genetic.GeneticSearcher(task(space, seed, mutation_rate=0.5))
+class TestGeneticSearcher(kit.GenerationalLaws):
+    pass
+
+
+class TestMixedGeneticSearcher(kit.GenerationalLaws, mutation_rate=0.5):
+    pass
+
+
+class TestExploringGeneticSearcher(kit.GenerationalLaws):
+    def make(self, space: SearchSpace, seed: int) -> Any:
+        return kit.searcher_of(space, seed, kinds=each_kind(space))
+
+
+class TestGeneticSearchGivenFirst(kit.BudgetLaws):
+    def make(self, space: SearchSpace, seed: int) -> Any:
+        return kit.searcher_of(space, seed, FIRST)
+
+
+class TestRandomSearcher(kit.GenerationalLaws, kind="random"):
+    pass
+
+
+class TestGridSearcher(kit.GenerationalLaws, kind="grid"):
+    def odd_spaces(self) -> list[SearchSpace]:
+        """Those whose grid has twelve points or more."""
+        return [kit.user_space(), kit.client_space()]
+
+
+# Mutation.
+
+
+def distance(before: Any, after: Any, found: Any) -> float:
+    """Return the distance of two values: integers in tens, reals as a share of the range, of its logarithm if log."""
+    if isinstance(found, IntegerRange):
+        return abs(after - before) / 10
+    if found.log:
+        return abs(math.log(after / before)) / math.log(found.high / found.low)
+    return abs(after - before) / (found.high - found.low)
+
+
+def near(child: StrategySpec, parent: StrategySpec) -> bool:
+    """Whether a child may have come from a parent: integers within 1, reals within a tenth of their range and rounding.
+
+    Rounding adds at most half a unit of the fourth decimal, or of the fourth significant digit: 0.001 of any range.
+    """
+    before, after = parent.search_values(), child.search_values()
+    return child.label == parent.label and all(
+        distance(before[name], after[name], found) <= 0.1 + (not isinstance(found, IntegerRange)) * 1e-3
+        for name, found in SPACE.parameters_of(child.label).items()
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN_KINDS if SPACE.parameters_of(kind)])
 def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -> None:
-    """Integers by at most 1; reals by at most a tenth of their range, in log space if log-scaled, but for rounding.
-
-    Rounding adds at most half a unit of the fourth decimal, or of the fourth significant digit (5e-4 relatively).
-    """
     generator = np.random.default_rng(0)
     for _ in range(100):
         parent = SPACE.compose(kind, lambda _, found: found.draw(generator))
         child = genetic.mutate(parent, SPACE, generator)
-        assert child.kind == kind
         assert SPACE.contains(child)
-        before, after = parent.search_values(), child.search_values()
-        for name, found in SPACE.parameters_of(kind).items():
-            if isinstance(found, IntegerRange):
-                assert abs(after[name] - before[name]) <= 1
-                continue
-            assert not isinstance(found, ChoiceRange)
-            if found.log:
-                step, width, rounding = math.log(after[name] / before[name]), math.log(found.high / found.low), 5e-4
-            else:
-                step, width, rounding = after[name] - before[name], found.high - found.low, 5e-5
-            assert abs(step) <= 0.1 * width + rounding * (1 + 1e-6)
+        assert near(child, parent)
 
 
 @pytest.mark.parametrize(("value", "reached"), [(3, {2, 3, 4}), (7, {6, 7})], ids=["inside", "at the end"])
@@ -91,120 +114,39 @@ def test_all_steps_of_an_integer_are_taken(value: int, reached: set[int]) -> Non
     assert {child.search_values()["num_malicious_nodes"] for child in children} == reached
 
 
+def custom(values: dict[str, Any], **ranges: dict[str, Any]) -> tuple[CustomSpec, SearchSpace]:
+    own = CustomSpec.model_validate({"path": "a:B", "values": values, "ranges": ranges})
+    return own, SearchSpace(kit.COHORT, {own.label: own})
+
+
 def test_a_users_choice_is_drawn_anew() -> None:
-    ranges = {"mode": {"choices": ["x", "y", "z"]}}
-    own = CustomSpec.model_validate({"path": "a:B", "values": {"mode": "x"}, "ranges": ranges})
-    space = SearchSpace(COHORT, {own.label: own})
+    own, space = custom({"mode": "x"}, mode={"choices": ["x", "y", "z"]})
     generator = np.random.default_rng(0)
     assert {genetic.mutate(own, space, generator).values["mode"] for _ in range(60)} == {"x", "y", "z"}
 
 
-def near(spec: StrategySpec, parent: StrategySpec) -> bool:
-    """Whether a child may have come from a parent: the same strategy, integers within 1, reals within a tenth."""
-    if spec.label != parent.label:
-        return False
-    before, after = parent.search_values(), spec.search_values()
-    return all(
-        abs(after[name] - before[name]) <= 1
-        if isinstance(found, IntegerRange)
-        else abs(found.to_unit(after[name]) - found.to_unit(before[name])) <= 0.1 + 1e-3
-        for name, found in SPACE.parameters_of(spec.label).items()
-    )
-
-
-FERTILE = space_of(COHORT, kinds=("fedadam", "fedyogi", "fedavgm", "fedprox", "fedadagrad", "qfedavg"))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> None:
-    """Parents of generation 3 are the best two of generations 1 and 2 together."""
-    searcher = genetic.GeneticSearcher(task(FERTILE, seed))
-    found = list(trials(searcher, some_fitness, budget=12))
-    for generation in (1, 2):
-        parents = [e.spec for e in ranking(found[: generation * BATCH], FERTILE)[:2]]
-        children = [e.spec for e in found[generation * BATCH : (generation + 1) * BATCH]]
-        assert all(any(near(child, parent) for parent in parents) for child in children)
-
-
-def each_kind(space: SearchSpace) -> list[StrategySpec]:
-    generator = np.random.default_rng(5)
-    return [space.compose(kind, lambda _, found: found.draw(generator)) for kind in space.kinds]
-
-
-class TestExploringGeneticSearcher(GenerationalLaws):
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return genetic.GeneticSearcher(task(space, seed, kinds=each_kind(space)))
-
-
-def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least() -> None:
-    """FedAdam alone is bred, so each of the other five kinds gets the first place of a generation in its turn."""
-    given = each_kind(FERTILE)
-    adams = [FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]
-    plain, exploring = (genetic.GeneticSearcher(task(FERTILE, kinds=kinds, first=adams)) for kinds in ((), given))
-
-    def adam_is_best(spec: StrategySpec) -> Trial:
-        return Trial(spec, fitness=some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
-
-    bred = proposals(plain, adam_is_best, budget=32)
-    found = proposals(exploring, adam_is_best, budget=32)
-    assert {spec.kind for spec in bred} == {"fedadam"}
-    assert found[:8] == bred[:8]
-    firsts = [found[start] for start in range(8, 32, 4)]
-    assert firsts[:5] == [spec for spec in given if spec.kind != "fedadam"]
-    rest = [spec for place, spec in enumerate(found[8:]) if place % 4]
-    assert {spec.kind for spec in rest} == {"fedadam"}
-    assert firsts[5] == next(spec for spec in given if spec.kind == "fedadam")
-
-
-def told(*evaluations: tuple[StrategySpec, float], seed: int = 0, **options) -> genetic.GeneticSearcher:
-    searcher = genetic.GeneticSearcher(task(options.pop("space", SPACE), seed, **options))
-    searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in evaluations])
+def told(*evaluations: tuple[StrategySpec, float | None], space: SearchSpace = SPACE, **options: Any) -> Any:
+    """Return a search that was told these fitnesses, None of a failed trial."""
+    searcher = kit.searcher_of(space, **options)
+    status = {True: "failed", False: "completed"}
+    searcher.tell([Trial(spec, status=status[value is None], fitness=value or 0.0) for spec, value in evaluations])
     return searcher
 
 
-ADAM, MOMENTUM, KRUM = FedAdamSpec(), FedAvgMSpec(), KrumSpec(num_malicious_nodes=3)
-FOUR = ((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (FedProxSpec(), 0.2))
-"""A generation, of which the first two are parents."""
+def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
+    """Were it passed over, children would be drawn from anywhere: ten near it but once in 10^6 times."""
+    ranges = {"rate": {"low": 0.0, "high": 1.0}, "fixed": {"low": 2.5, "high": 2.5}}
+    own, space = custom({"rate": 0.5, "fixed": 2.5}, **ranges)
+    children = [told((own, 0.9), space=space, seed=seed, generation_size=1).ask(1)[0] for seed in range(10)]
+    assert max(abs(child.search_values()["rate"] - 0.5) for child in children) <= 0.1 + 1e-3
 
 
-def test_both_parents_are_drawn_equally_often() -> None:
-    """200 children: 100 of each; 4 standard deviations of a binomial(200, 1/2) are 28."""
-    kinds: Counter[str] = Counter()
-    for seed in range(50):
-        kinds.update(spec.kind for spec in told(*FOUR, seed=seed).ask(4))
-    assert set(kinds) == {"fedadam", "fedavgm"}
-    assert abs(kinds["fedadam"] - 100) <= 28
-
-
-def krum(f: int) -> KrumSpec:
-    return KrumSpec(num_malicious_nodes=f)
-
-
-@pytest.mark.parametrize(
-    ("evaluations", "kinds", "expected"),
-    [
-        ([(FedMedianSpec(), 0.9), (ADAM, 0.8), (KRUM, 0.1), (MOMENTUM, 0.2)], None, "fedadam"),
-        ([(krum(3), 0.9), (krum(2), 0.1), (krum(4), 0.1), (ADAM, 0.8)], None, "fedadam"),
-        ([(FedMedianSpec(), 0.9), (ADAM, 0.1)], ("fedmedian", "krum"), "krum"),
-        ([(ADAM, 0.9), (FedProxSpec(), 0.8), (MOMENTUM, 0.1), (KRUM, 0.2)], ("fedprox", "fedavgm"), "fedprox"),
-    ],
-    ids=["without parameters", "both neighbours evaluated", "both exhausted: at random", "outside the space"],
-)
-def test_a_parent_that_can_have_no_child_yields(
-    evaluations: list[tuple[StrategySpec, float]], kinds: tuple[str, ...] | None, expected: str
-) -> None:
-    space = space_of(COHORT, kinds=kinds)
-    searcher = told(*evaluations, space=space, generation_size=len(evaluations))
-    assert {spec.kind for spec in searcher.ask(len(evaluations))} == {expected}
-
-
-def test_failures_stay_as_parents_of_the_last_resort() -> None:
-    searcher = genetic.GeneticSearcher(task(FERTILE))
-    specs = searcher.ask(4)
-    searcher.tell([Trial(spec, status="failed", error="no luck") for spec in specs])
-    children = searcher.ask(4)
-    assert len(children) == 4
-    assert {child.kind for child in children} <= {spec.kind for spec in specs}
+def test_a_parent_of_two_configurations_has_the_other_one_as_its_child() -> None:
+    """Among four clients f of Krum is 0 or 1; a child from anywhere would be another strategy's half of the time."""
+    space = kit.space_with("fedadam", "krum", cohort=kit.FOUR_CLIENTS)
+    parent = (KrumSpec(num_malicious_nodes=0), 0.9)
+    children = [told(parent, space=space, seed=seed, generation_size=1).ask(1) for seed in range(20)]
+    assert children == [[KrumSpec(num_malicious_nodes=1)]] * 20
 
 
 @pytest.mark.parametrize(
@@ -214,206 +156,194 @@ def test_failures_stay_as_parents_of_the_last_resort() -> None:
 def test_a_search_s_steps(searches_clients: bool, options: dict[str, float], largest: float) -> None:
     """Of 400 uniform steps the largest exceeds 95 % of the bound but with probability 0.95^400 < 1e-8."""
     rates = {"client_learning_rate": RealRange(1e-6, 1.0, log=True)} if searches_clients else None
-    space = space_of(COHORT, kinds=("fedprox",), client_ranges=rates)
-    names = space.parameters_of("fedprox")
+    space = kit.space_with("fedprox", client_ranges=rates)
     parent = space.compose("fedprox", lambda _, found: found.from_unit(0.5))
-    steps: dict[str, list[float]] = {name: [] for name in names}
-    for seed in range(400):
-        (child,) = told((parent, 0.9), space=space, seed=seed, generation_size=1, **options).ask(1)
-        for name, found in names.items():
-            before, after = parent.search_values()[name], child.search_values()[name]
-            steps[name].append(abs(found.to_unit(after) - found.to_unit(before)))
-    for taken in steps.values():
-        assert 0.95 * largest < max(taken) <= largest + 1e-3
+    children = [
+        told((parent, 0.9), space=space, seed=seed, generation_size=1, **options).ask(1)[0] for seed in range(400)
+    ]
+    for name, found in space.parameters_of("fedprox").items():
+        values = parent.search_values()
+        steps = [abs(found.to_unit(child.search_values()[name]) - found.to_unit(values[name])) for child in children]
+        assert 0.95 * largest < max(steps) <= largest + 1e-3
+
+
+# Generations.
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> None:
+    """Parents of generation 3 are the best two of generations 1 and 2 together."""
+    found = list(kit.trials(kit.searcher_of(FERTILE, seed), budget=12))
+    for start in (kit.BATCH, 2 * kit.BATCH):
+        parents = [trial.spec for trial in ranking(found[:start], FERTILE)[:2]]
+        assert all(any(near(trial.spec, parent) for parent in parents) for trial in found[start : start + kit.BATCH])
+
+
+def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least() -> None:
+    """FedAdam alone is bred, so each of the other five kinds gets the first place of a generation in its turn."""
+    given = each_kind(FERTILE)
+    adams = [FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]
+
+    def adam_is_best(spec: StrategySpec) -> Trial:
+        return Trial(spec, fitness=kit.some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
+
+    bred, found = (
+        kit.proposals(kit.searcher_of(FERTILE, first=adams, kinds=kinds), adam_is_best, budget=32)
+        for kinds in ((), given)
+    )
+    assert {spec.kind for spec in bred} == {"fedadam"}
+    assert found[:8] == bred[:8]
+    firsts = [found[start] for start in range(8, 32, 4)]
+    assert firsts == sorted(given, key=lambda spec: spec.kind == "fedadam")
+    assert {spec.kind for place, spec in enumerate(found[8:]) if place % 4} == {"fedadam"}
+
+
+FOUR = ((ADAM, 0.9), (MOMENTUM, 0.8), (KRUM, 0.1), (PROX, 0.2))
+"""A generation, of which the first two are parents."""
+
+
+def test_both_parents_are_drawn_equally_often() -> None:
+    """200 children: 100 of each; 4 standard deviations of a binomial(200, 1/2) are 28."""
+    kinds = Counter(spec.kind for seed in range(50) for spec in told(*FOUR, seed=seed).ask(4))
+    assert set(kinds) == {"fedadam", "fedavgm"}
+    assert abs(kinds["fedadam"] - 100) <= 28
 
 
 def test_at_rate_zero_the_search_is_random() -> None:
-    kinds: Counter[str] = Counter()
-    for seed in range(20):
-        kinds.update(spec.kind for spec in told(*FOUR, seed=seed, mutation_rate=0.0).ask(4))
+    kinds = {spec.kind for seed in range(20) for spec in told(*FOUR, seed=seed, mutation_rate=0.0).ask(4)}
     assert len(kinds) >= 8  # 80 draws of 11 kinds miss four or more but once in a million times
 
 
-def test_a_parent_from_outside_is_drawn_back_into_the_ranges() -> None:
-    """FedProx(mu = 0) would be FedAvg, eta = 30 is far above the range."""
-    searcher = told((FedAdamSpec(eta=30), 0.9), (FedProxSpec(proximal_mu=50), 0.8), (KRUM, 0.1), (MOMENTUM, 0.2))
-    children = searcher.ask(4)
-    assert {child.kind for child in children} <= {"fedadam", "fedprox"}
-    assert all(SPACE.contains(child) for child in children)
+KRUMS = [(KrumSpec(num_malicious_nodes=f), fitness) for f, fitness in ((3, 0.9), (2, 0.1), (4, 0.1))]
 
 
-def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
-    """Were it passed over, children would be drawn from anywhere: ten near it but once in 10^6 times."""
-    ranges = {"rate": {"low": 0.0, "high": 1.0}, "fixed": {"low": 2.5, "high": 2.5}}
-    own = CustomSpec.model_validate({"path": "a:B", "values": {"rate": 0.5, "fixed": 2.5}, "ranges": ranges})
-    space = SearchSpace(COHORT, {own.label: own})
-    children = [told((own, 0.9), space=space, seed=seed, generation_size=1).ask(1)[0] for seed in range(10)]
-    assert max(abs(child.search_values()["rate"] - 0.5) for child in children) <= 0.1 + 1e-3
+@pytest.mark.parametrize(
+    ("evaluations", "kinds", "expected"),
+    [
+        ([(MEDIAN, 0.9), (ADAM, 0.8), (KRUM, 0.1), (MOMENTUM, 0.2)], (), {"fedadam"}),
+        ([*KRUMS, (ADAM, 0.8)], (), {"fedadam"}),
+        ([(MEDIAN, 0.9), (ADAM, 0.1)], ("fedmedian", "krum"), {"krum"}),
+        ([(ADAM, 0.9), (PROX, 0.8), (MOMENTUM, 0.1), (KRUM, 0.2)], ("fedprox", "fedavgm"), {"fedprox"}),
+        ([(ADAM, None), (MOMENTUM, None)], (), {"fedadam", "fedavgm"}),
+    ],
+    ids=["without parameters", "both neighbours evaluated", "both exhausted: at random", "outside the space", "failed"],
+)
+def test_parents_of_the_last_resort(
+    evaluations: list[tuple[StrategySpec, float | None]], kinds: tuple[str, ...], expected: set[str]
+) -> None:
+    searcher = told(*evaluations, space=kit.space_with(*kinds), generation_size=len(evaluations))
+    assert {spec.kind for spec in searcher.ask(len(evaluations))} <= expected
 
 
-# -- Grid and random search, the one answer of a model, and what is given first ----------------------------------------
+@pytest.mark.parametrize(("budget", "population", "expected"), [(8, 4, 4), (32, 4, 8), (400, 4, 10), (8, 20, 10)])
+def test_a_search_by_a_model_begins_with_a_quarter_of_its_budget(budget: int, population: int, expected: int) -> None:
+    """A generation at least, and ten at most."""
+    assert genetic.num_random(budget, population) == expected
 
 
-class TestGridSearcher(GenerationalLaws):
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return genetic.GridSearcher(task(space, seed))
-
-    def odd_spaces(self) -> list[SearchSpace]:
-        """Those whose grid has twelve points or more."""
-        return [user_space(), client_space()]
+# The grid.
 
 
-def test_points_of_a_range() -> None:
-    assert genetic.range_points(RealRange(0, 1), 3) == [0.0, 0.5, 1.0]
-    assert genetic.range_points(RealRange(0.01, 1, log=True), 3) == [0.01, 0.1, 1.0]
-    assert genetic.range_points(RealRange(0, 1), 2) == [0.0, 1.0]
-    assert genetic.range_points(RealRange(0, 1), 1) == [0.5]
-    assert genetic.range_points(RealRange(2.5, 2.5), 3) == [2.5]
-    assert genetic.range_points(IntegerRange(0, 2), 5) == [0, 1, 2]
-    assert genetic.range_points(IntegerRange(0, 8), 3) == [0, 4, 8]
-    assert genetic.range_points(ChoiceRange(("a", "b", "c", "d")), 2) == ["a", "b", "c", "d"]
+@pytest.mark.parametrize(
+    ("found", "num_points", "points"),
+    [
+        (RealRange(0, 1), 3, [0.0, 0.5, 1.0]),
+        (RealRange(0.01, 1, log=True), 3, [0.01, 0.1, 1.0]),
+        (RealRange(0, 1), 2, [0.0, 1.0]),
+        (RealRange(0, 1), 1, [0.5]),
+        (RealRange(2.5, 2.5), 3, [2.5]),
+        (IntegerRange(0, 2), 5, [0, 1, 2]),
+        (IntegerRange(0, 8), 3, [0, 4, 8]),
+        (ChoiceRange(("a", "b", "c", "d")), 2, ["a", "b", "c", "d"]),
+    ],
+)
+def test_points_of_a_range(found: Any, num_points: int, points: list[Any]) -> None:
+    assert genetic.range_points(found, num_points) == points
 
 
-def test_a_dependent_range_is_divided_for_each_value() -> None:
-    """MultiKrum among ten: f from 0 … 7, of 1 … 10 − f models the first, the middle and the last."""
-    points = {
-        (values["num_malicious_nodes"], values["num_nodes_to_select"])
-        for values in genetic.grid_values(space_of(COHORT), "multikrum", 3)
-    }
-    assert {selected for malicious, selected in points if malicious == 0} == {1, 6, 10}
-    assert {selected for malicious, selected in points if malicious == 7} == {1, 2, 3}
-    assert {malicious for malicious, _ in points} == {0, 4, 7}
+def test_the_grid_is_exhausted_a_dependent_range_is_divided_for_each_value_and_seeds_shuffle_it() -> None:
+    """Among ten clients MultiKrum's f is 0, 4 or 7, of 1 … 10 − f models; f = 0 with all ten is FedAvg, the reference.
 
-
-def test_the_grid_is_exhausted() -> None:
-    """Krum's f = 0 … 7, Bulyan's 1; of FedAvgM the server rates 0.1, 0.8, 1.5 and the momenta 0, 0.495, 0.99."""
-    space = space_of(COHORT, kinds=("fedavg", "fedavgm", "krum", "bulyan"))
-    proposed = proposals(genetic.GridSearcher(task(space, grid_points=8)), budget=1000)
-    krums = {spec.num_malicious_nodes for spec in proposed if isinstance(spec, KrumSpec)}
-    assert krums == set(range(8))
-    assert {spec.num_malicious_nodes for spec in proposed if isinstance(spec, BulyanSpec)} == {1}
-    nine = proposals(genetic.GridSearcher(task(space_of(COHORT, kinds=("fedavgm",)))), budget=1000)
-    found = {(spec.server_learning_rate, spec.server_momentum) for spec in nine}
-    assert found == {(rate, momentum) for rate in (0.1, 0.8, 1.5) for momentum in (0.0, 0.495, 0.99)}
+    FedAvgM's server rates are 0.1, 0.8 and 1.5, its momenta 0, 0.495 and 0.99; the median is one point.
+    """
+    space = kit.space_with("fedavg", "fedavgm", "multikrum", "fedmedian")
+    first, other = (kit.proposals(kit.searcher_of(space, seed, kind="grid"), budget=1000) for seed in (0, 1))
+    krums = {(0, 1), (0, 6), (4, 1), (4, 4), (4, 6), (7, 1), (7, 2), (7, 3)}
+    momenta = {(rate, momentum) for rate in (0.1, 0.8, 1.5) for momentum in (0.0, 0.495, 0.99)}
+    assert {tuple(spec.search_values().values()) for spec in first} == {*krums, *momenta, ()}
+    assert len(first) == 18
+    assert {*first} == {*other}
+    assert first != other
 
 
 def test_strategies_take_turns() -> None:
     """Of four strategies with free points the first four proposals are one each, the next four too."""
-    space = space_of(COHORT, kinds=("fedavgm", "fedprox", "fedtrimmedavg", "qfedavg"))
+    space = kit.space_with("fedavgm", "fedprox", "fedtrimmedavg", "qfedavg")
     for seed in range(5):
-        proposed = proposals(genetic.GridSearcher(task(space, seed)), budget=2 * BATCH)
-        assert {spec.kind for spec in proposed[:BATCH]} == set(space.kinds)
-
-
-def test_seeds_see_the_same_grid_in_another_order() -> None:
-    """Of MultiKrum's nine points the one that selects all ten models is FedAvg, the reference."""
-    space = space_of(COHORT, kinds=("multikrum", "fedadagrad"))
-    first, other = (proposals(genetic.GridSearcher(task(space, seed)), budget=1000) for seed in (0, 1))
-    assert {*first} == {*other}
-    assert first != other
-    assert sum(isinstance(spec, MultiKrumSpec) for spec in first) == 8
+        proposed = kit.proposals(kit.searcher_of(space, seed, kind="grid"), budget=2 * kit.BATCH)
+        assert (
+            {spec.kind for spec in proposed[: kit.BATCH]}
+            == {spec.kind for spec in proposed[kit.BATCH :]}
+            == {*space.kinds}
+        )
 
 
 def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
-    """Six parameters of five values are 15625 points, of four 4096; four of ten values are as many as there may be."""
-    own = CustomSpec.model_validate({"path": "a:B", "ranges": {f"p{i}": {"low": 0, "high": 1.5} for i in range(6)}})
-    space = SearchSpace(COHORT, {own.label: own})
+    """73 times 137 points are one more than there may be; four parameters of ten values are as many."""
+    _, larger = custom({}, a={"choices": [*range(73)]}, b={"choices": [*range(137)]})
+    _, largest = custom({}, **{f"p{i}": {"low": 0, "high": 1.5} for i in range(4)})
     with refused(ConfigurationError, key="a grid", names="search.grid_points"):
-        genetic.GridSearcher(task(space, grid_points=5))
-    assert genetic.GridSearcher(task(space, grid_points=4)).ask(1)
-    fewer = own.model_copy(update={"ranges": {name: own.ranges[name] for name in ("p0", "p1", "p2", "p3")}})
-    assert len(genetic.grid_parts(SearchSpace(COHORT, {own.label: fewer}), 10)[own.label]) == 10_000
+        kit.searcher_of(larger, kind="grid")
+    assert len(genetic.grid_parts(largest, 10)["a:B"]) == 10_000
 
 
 def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    space = space_of(COHORT, kinds=("fedavgm",))
     with caplog.at_level(logging.WARNING, logger="fedscout"):
-        genetic.GridSearcher(task(space, budget=9))
+        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=9)
         assert caplog.messages == []
-        genetic.GridSearcher(task(space, budget=8))
-    (told,) = caplog.messages
-    assert "9" in told
-    assert "search.budget=8" in told
+        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=8)
+    (warning,) = caplog.messages
+    assert "9" in warning
+    assert "search.budget=8" in warning
 
 
-# -- A searcher that is given its first configurations obeys the laws of the searcher itself ---------------------------
+# What is given first, and the one answer, which is trained once.
 
 
-FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedianSpec()]
-
-
-class TestGeneticSearchGivenFirst(SearcherLaws):
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return genetic.GeneticSearcher(task(space, seed, FIRST))
-
-
-def test_they_come_first_in_their_order_and_count_for_the_generation() -> None:
-    searcher = genetic.GeneticSearcher(task(SPACE, first=FIRST))
-    assert searcher.ask(BATCH) == FIRST
+def test_what_is_given_comes_first_in_its_order_and_counts_for_the_generation() -> None:
+    searcher = kit.searcher_of(SPACE, first=FIRST)
+    assert searcher.ask(kit.BATCH) == FIRST
     searcher.tell([Trial(spec, fitness=fitness) for spec, fitness in zip(FIRST, (0.9, 0.8, 0.1), strict=True)])
-    assert len(searcher.ask(BATCH)) == BATCH - len(FIRST)
-    searcher.tell([Trial(spec, fitness=0.0) for spec in searcher.ask(BATCH)])
-    assert {spec.kind for spec in searcher.ask(BATCH)} <= {"fedadam", "fedprox"}  # children of the best two
+    assert len(searcher.ask(kit.BATCH)) == kit.BATCH - len(FIRST)
+    searcher.tell([Trial(spec, fitness=0.0) for spec in searcher.ask(kit.BATCH)])
+    assert {spec.kind for spec in searcher.ask(kit.BATCH)} <= {"fedadam", "fedprox"}  # children of the best two
 
 
 def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
     given = [FedAvgSpec(), FIRST[0], FedAdamSpec(eta=7.0), FIRST[0], KrumSpec(num_malicious_nodes=99), FIRST[1]]
-    assert genetic.GeneticSearcher(task(SPACE, first=given)).ask(BATCH) == FIRST[:2]
+    assert kit.searcher_of(SPACE, first=given).ask(kit.BATCH) == FIRST[:2]
 
 
 @pytest.mark.parametrize("kind", [*SEARCHERS, *ASKS_A_LANGUAGE_MODEL])
 def test_every_searcher_of_the_table_can_be_given_a_first_generation(kind: str) -> None:
-    space = space_of(COHORT, kinds=("fedadam",)) if kind == "cmaes" else SPACE
-    first = FIRST[:1] if kind == "cmaes" else FIRST
-    model = LanguageModel(PlayedChat(space), RecommenderConfig())
-    searcher = new_searcher(task(space, first=first, kind=kind), model=model)
-    size = getattr(searcher, "population", len(first))
-    assert searcher.ask(len(first)) == first[:size]
+    space, first = (kit.space_with("fedadam"), FIRST[:1]) if kind == "cmaes" else (SPACE, FIRST)
+    searcher = kit.searcher_of(space, first=first, kind=kind)
+    assert searcher.ask(len(first)) == first[: getattr(searcher, "population", len(first))]
 
 
-# -- The one answer is trained once; FedAvg, which is trained anyway, not again ----------------------------------------
-
-
-ANSWER = FedProxSpec(proximal_mu=0.5)
-ONE_SHOT = SearchConfig(kind="one_shot")
-
-
-def one_shot_task(*first: StrategySpec) -> SearchTask:
-    return SearchTask(SPACE, 0, ONE_SHOT, first=first)
-
-
-def test_the_answer_is_proposed_until_it_is_told_and_nothing_after_it() -> None:
-    searcher = new_searcher(one_shot_task(ANSWER, FedMedianSpec()))
-    assert searcher.ask(8) == searcher.ask(8) == [ANSWER]
-    searcher.tell([Trial(ANSWER, status="failed", error="no")])
+def test_the_one_answer_is_proposed_until_it_is_told_and_nothing_after_it() -> None:
+    """FedAvg, or what is the same, is trained anyway."""
+    searcher = kit.searcher_of(SPACE, first=[FIRST[1], MEDIAN], kind="one_shot")
+    assert searcher.ask(8) == searcher.ask(8) == [FIRST[1]]
+    searcher.tell([Trial(FIRST[1], status="failed", error="no")])
     assert searcher.ask(8) == []
-    assert searcher.archive.searched[0].spec == ANSWER
-
-
-@pytest.mark.parametrize("answer", [FedAvgSpec(), FedProxSpec(proximal_mu=0.0)])
-def test_what_is_the_same_as_fedavg_is_not_trained_again(answer: StrategySpec) -> None:
-    assert new_searcher(one_shot_task(answer)).ask(1) == []
-
-
-def test_without_an_answer_there_is_nothing_to_train() -> None:
+    assert searcher.archive.searched[0].spec == FIRST[1]
+    assert kit.searcher_of(SPACE, first=[FedProxSpec(proximal_mu=0.0)], kind="one_shot").ask(1) == []
     with refused(ConfigurationError, key="search.kind"):
-        new_searcher(one_shot_task())
+        kit.searcher_of(SPACE, kind="one_shot")
 
 
 def test_one_trial_is_planned_whatever_the_budget() -> None:
-    assert most_trials(SearchConfig(kind="one_shot", budget=50), num_rounds=30) == (1, 0)
-    assert (ONE_SHOT.trials_at_once, SearchConfig().trials_at_once) == (1, SearchConfig().generation_size)
-
-
-# -- Random search: the laws of every searcher, and that it does not learn ---------------------------------------------
-
-
-class TestRandomSearcher(GenerationalLaws):
-    def make(self, space: SearchSpace, seed: int) -> Searcher:
-        return genetic.RandomSearcher(task(space, seed))
-
-
-def test_results_do_not_matter() -> None:
-    space = space_of(COHORT)
-    indifferent = proposals(genetic.RandomSearcher(task(space, 1)), lambda spec: Trial(spec, fitness=0.5), budget=20)
-    assert proposals(genetic.RandomSearcher(task(space, 1)), budget=20) == indifferent
+    one_shot = SearchConfig(kind="one_shot", budget=50)
+    assert most_trials(one_shot, num_rounds=30) == (1, 0)
+    assert (one_shot.trials_at_once, SearchConfig().trials_at_once) == (1, SearchConfig().generation_size)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fedscout.detectors.report import CalibratedFinding
@@ -106,6 +105,7 @@ def test_distances_by_hand() -> None:
     present = with_values(clients=1.0, skew=0.3, rate=-0.7)
     others = [with_values(clients=1.0, skew=0.3, rate=None), with_values(clients=2.2, skew=0.4, rate=-0.7)]
     assert warm_start.distances(present, others) == pytest.approx([math.sqrt(1 / 3), math.sqrt((3**2 + 1 + 0) / 3)])
+    assert warm_start.distances(with_values(), [with_values()]) == [0.0]  # nothing is known
 
 
 def test_a_feature_that_varies_much_counts_less() -> None:
@@ -116,11 +116,6 @@ def test_a_feature_that_varies_much_counts_less() -> None:
     assert warm_start.distances(present, others[:1]) == pytest.approx([0.2 / max(0.1, 1.4826 * 0.1)])
     # Sorted: 0, 1, 2, 2.2, 3, 4; the median is 2.1; deviations .1, .1, .9, 1.1, 1.9, 2.1; their median is 1.0.
     assert warm_start.distances(present, others)[0] == pytest.approx(0.2 / (1.4826 * 1.0))
-
-
-def test_nothing_known_is_no_distance() -> None:
-    assert warm_start.distances(with_values(), [with_values()]) == [0.0]
-    assert warm_start.distances(with_values(), []) == []
 
 
 # Proposals.
@@ -336,6 +331,7 @@ def study(
     return priors.PriorStudy(name, name, clients, curvature, robust, gains)
 
 
+WORST_CLIENTS = Objective("worst_clients", 9).measure(ACCURACY)
 STUDIES = (
     study("a", (MOMENTUM, 0.2), (ADAM, 0.125)),
     study("b", (ADAM, 0.125), (MOMENTUM, -0.1)),
@@ -349,21 +345,21 @@ def portfolio(situation: RecommendationContext, count: int, studies: Iterable[pr
     return [] if evidence is None else [option.spec for option in evidence.portfolio(count)]
 
 
-def test_the_best_on_average_comes_first_then_what_adds_most_to_it() -> None:
-    assert portfolio(context(), 4, STUDIES) == [ADAM, MOMENTUM]
-    assert portfolio(context(), 1, STUDIES) == [ADAM]
-
-
-def test_where_client_settings_are_searched_studies_of_the_joint_space_count() -> None:
-    assert portfolio(context(joint=True), 4, STUDIES) == [FAST]
-
-
-def test_without_studies_at_the_client_settings_the_nearest_count() -> None:
-    assert portfolio(context(local_epochs=2), 4, STUDIES) == [FedMedianSpec()]  # 3 is nearer to 2 than 1
-
-
-def test_studies_of_the_same_data_set_are_left_out() -> None:
-    assert portfolio(context(dataset="b"), 4, STUDIES) == [MOMENTUM]
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [ADAM, MOMENTUM]),  # the best on average comes first, then what adds most to it
+        ({"joint": True}, [FAST]),
+        ({"local_epochs": 2}, [FedMedianSpec()]),  # of the settings that were measured 3 is nearer to 2 than 1
+        ({"dataset": "b"}, [MOMENTUM]),  # studies of the same data set are left out
+    ],
+)
+def test_a_portfolio_is_of_other_federations_with_the_most_similar_client_settings(
+    options: dict[str, Any], expected: list[StrategySpec]
+) -> None:
+    found = portfolio(context(**options), 4, STUDIES)
+    assert found == expected
+    assert portfolio(context(**options), 1, STUDIES) == expected[:1]
 
 
 def test_a_data_set_with_many_federations_counts_as_one() -> None:
@@ -394,20 +390,6 @@ def test_the_most_similar_federations_are_named_whatever_their_data_sets_weigh()
     (only,) = evidence.portfolio(1)
     assert "near 0" in only.explanation
     assert "far" not in only.explanation
-
-
-def test_raw_pixels_do_not_get_the_client_rate_of_standardised_columns() -> None:
-    slow = FedAvgSpec(client_learning_rate=0.05)
-    studies = (
-        *(study(f"t{i}", (FAST, 0.2), (slow, -0.1), clients=None, curvature=10.0) for i in range(5)),
-        study("pixels", (FAST, -0.3), (slow, 0.05), clients=None, curvature=110.0),
-    )
-    chosen = []
-    for curvature in (10.0, 110.0):
-        evidence = priors.Evidence.of(context(joint=True, curvature=curvature), False, (), studies)
-        best = evidence.best(lambda spec: not is_robust(spec))
-        chosen.append(None if best is None else best.spec)
-    assert chosen == [FAST, slow]
 
 
 def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_filled_by_the_mean() -> None:
@@ -455,16 +437,18 @@ def test_a_portfolio_is_greedy_and_near_the_best() -> None:
     assert [*priors.greedy_portfolio(np.array([[-0.1, 0.0]]), np.ones(1), 2)] == []
 
 
-@pytest.mark.parametrize(
-    "measure",
-    [
-        reward("reward", 500),
-        MEASURES["mae"],
-        MEASURES["auroc"],
-        Objective("worst_clients", 9).measure(MEASURES["accuracy"]),
-    ],
-    ids=lambda measure: measure.name,
+OTHER_MEASURES = (
+    reward("reward", 500),
+    MEASURES["mae"],
+    MEASURES["auroc"],
+    Objective("worst_clients", 9).measure(ACCURACY),
 )
+
+
+WORST = Objective("worst_clients", 9).measure(ACCURACY)
+
+
+@pytest.mark.parametrize("measure", [reward("reward", 500), MEASURES["mae"], MEASURES["auroc"], WORST_CLIENTS], ids=str)
 def test_gains_in_accuracy_say_nothing_of_another_measure_or_task(measure: Measure) -> None:
     assert portfolio(context(measure=measure), 4, STUDIES) == []
 
@@ -475,16 +459,6 @@ def test_studies_come_back_from_their_file(tmp_path: Path) -> None:
         assert replace(read, gains=()) == replace(written, gains=())
         assert [spec for spec, _ in read.gains] == [spec for spec, _ in written.gains]
         assert [gain for _, gain in read.gains] == pytest.approx([gain for _, gain in written.gains])
-
-
-def test_another_file_is_no_file_of_priors(tmp_path: Path) -> None:
-    path = tmp_path / "s.parquet"
-    path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="Parquet"):
-        priors.read_priors(path)
-    pd.DataFrame({"a": [1]}).to_parquet(path)
-    with pytest.raises(ValueError, match="priors"):
-        priors.read_priors(path)
 
 
 def test_the_projects_studies_are_of_more_than_fifty_data_sets() -> None:

@@ -1,4 +1,4 @@
-"""OpenAI's own client against a server on this machine: what it is sent, and what is made of whatever it answers."""
+"""OpenAI's own client against a server on this machine: what it is sent, what is made of answers, and their record."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from fedscout.engine.errors import ConfigurationError, RecommenderError, UnreachableModelError
+from fedscout.engine.errors import ConfigurationError, EngineError, LogError, RecommenderError, UnreachableModelError
 from fedscout.experiments.config import load_config
 from fedscout.search.config import EXCLUDED_FROM_IDENTITY, RecommenderConfig, redact
 from fedscout.search.language_model import (
@@ -22,6 +23,8 @@ from fedscout.search.language_model import (
     Exchange,
     Message,
     OpenAIChat,
+    RecordedChat,
+    Transcript,
     has_key,
     key_of,
 )
@@ -63,14 +66,14 @@ class Talk:
         assert (self.exchanges[-1].error, self.exchanges[-1].reply) == (line, None)
 
 
+TalkTo = Callable[..., Talk]
+
+
 @pytest.fixture
-def talk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Talk]]:
+def talk(monkeypatch: pytest.MonkeyPatch) -> Iterator[TalkTo]:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with ExitStack() as stack:
         yield lambda script, **settings: Talk(script, stack, **settings)
-
-
-TalkTo = Callable[..., Talk]
 
 
 def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens(talk: TalkTo) -> None:
@@ -80,65 +83,54 @@ def test_a_request_asks_for_the_schema_and_an_answer_comes_with_tokens(talk: Tal
     (asked,) = asking.asked
     assert asked.path == "/v1/chat/completions"
     assert asked.headers["authorization"] == f"Bearer {KEY}"
+    named = {"name": "strategy_choice", "schema": SCHEMA, "strict": True}
     assert asked.body == {
         "model": "gpt-4.1",
         "messages": [{"role": "system", "content": "choose"}, {"role": "user", "content": "{}"}],
         "temperature": 0.5,
         "seed": 3,
         "max_tokens": 77,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "strategy_choice", "schema": SCHEMA, "strict": True},
-        },
+        "response_format": {"type": "json_schema", "json_schema": named},
     }
     assert json.loads(reply.text)["strategy"] == {"kind": "fedavg"}
     assert (reply.model, reply.finish_reason, reply.refusal) == ("played", "stop", None)
     assert (reply.prompt_tokens, reply.completion_tokens) == (1000, 50)
     (exchange,) = asking.exchanges
     assert (exchange.reply, exchange.request, exchange.statuses) == (reply, REQUEST, (200,))
-    assert exchange.request_digest == REQUEST.digest()
-    assert exchange.server == asking.at.url
+    assert (exchange.request_digest, exchange.server) == (REQUEST.digest(), asking.at.url)
 
 
-@pytest.mark.parametrize(
-    "usage", [None, 7, {}, {"prompt_tokens": "many"}, {"prompt_tokens": -1}, {"prompt_tokens": True}]
-)
+@pytest.mark.parametrize("usage", [None, 7, {}, *({"prompt_tokens": count} for count in ("many", -1, True))])
 def test_a_count_that_is_none_is_not_known(talk: TalkTo, usage: Any) -> None:
-    reply = talk([says("{}", usage=usage)]).chat.complete(REQUEST)
-    assert reply.prompt_tokens is None
+    assert talk([says("{}", usage=usage)]).chat.complete(REQUEST).prompt_tokens is None
 
 
 # Servers that know less of the protocol.
 
 
-def test_a_server_without_schemas_is_asked_for_json_then_for_text(talk: TalkTo) -> None:
-    def plain(asked: Asked) -> Play:
-        return fails(400, "response_format is not supported") if "response_format" in asked.body else says("{}")
-
-    asking = talk(plain)
-    for _ in range(2):
-        assert asking.chat.complete(REQUEST).text == "{}"
-    kinds = [asked.body.get("response_format", {}).get("type") for asked in asking.asked]
-    assert kinds == ["json_schema", "json_object", None, None]  # what it has refused is not asked again
-    assert [exchange.response_format for exchange in asking.exchanges] == ["json_schema", "json_object", "text", "text"]
-    assert [exchange.statuses for exchange in asking.exchanges] == [(400,), (400,), (200,), (200,)]
-
-
 @pytest.mark.parametrize("status", [400, 422])
-def test_parameters_that_a_server_refuses_are_left_out_one_by_one(talk: TalkTo, status: int) -> None:
+def test_what_a_server_refuses_is_left_out_one_by_one_and_never_sent_again(talk: TalkTo, status: int) -> None:
+    """It has no schemas, JSON mode, temperature, seed and the usual name of the token limit."""
+
     def picky(asked: Asked) -> Play:
-        for name in ("temperature", "seed", "max_tokens"):
+        for name in ("temperature", "seed", "max_tokens", "response_format"):
             if name in asked.body:
                 return fails(status, f"Unsupported parameter: '{name}'")
         return says("{}")
 
     asking = talk(picky)
-    asking.chat.complete(REQUEST)
+    for _ in range(2):
+        assert asking.chat.complete(REQUEST).text == "{}"
     last = asking.asked[-1].body
+    assert set(last) == {"model", "messages", "max_completion_tokens"}
     assert last["max_completion_tokens"] == 77
-    assert not {"temperature", "seed", "max_tokens"} & set(last)
-    assert last["response_format"]["type"] == "json_schema"
+    formats = [exchange.response_format for exchange in asking.exchanges]
+    assert formats == [*["json_schema"] * 4, "json_object", "text", "text"]
+    assert [exchange.statuses for exchange in asking.exchanges] == [*[(status,)] * 5, (200,), (200,)]
     assert asking.exchanges[-1].left_out == ("temperature", "seed")
+    without_schema = talk([says("{}")])
+    without_schema.chat.complete(REQUEST.model_copy(update={"answer_schema": None}))
+    assert without_schema.asked[0].body["response_format"] == {"type": "json_object"}
 
 
 def test_a_server_that_refuses_the_length_of_a_string_is_asked_for_the_schema_without_it(talk: TalkTo) -> None:
@@ -219,25 +211,15 @@ def test_nobody_listens(talk: TalkTo) -> None:
     talk(gone).fails(UnreachableModelError, "Connection error")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"<html>It works!</html>",
-        b"null",
-        b"[]",
-        b'"text"',
-        b'{"choices": []}',
-        b'{"choices": [{"message": null}]}',
-        b'{"choices": {"0": {}}}',
-        b'{"error": {"message": "no"}}',
-        b"[" * 50_000,
-        b"\xff\xfe",
-    ],
+NO_COMPLETIONS = (
+    *(b"", b"<html>It works!</html>", b"null", b"[]", b'"text"', b"[" * 50_000, b"\xff\xfe"),
+    *(b'{"choices": []}', b'{"choices": [{"message": null}]}', b'{"choices": {"0": {}}}', b'{"error": {"message": 0}}'),
 )
-@pytest.mark.parametrize("content_type", ["application/json", "text/html"])
-def test_a_server_that_does_not_speak_the_protocol(talk: TalkTo, body: bytes, content_type: str) -> None:
-    talk([Play(body=body, headers={"content-type": content_type})]).fails(UnreachableModelError, "chat completion")
+
+
+@pytest.mark.parametrize("body", NO_COMPLETIONS)
+def test_a_server_that_does_not_speak_the_protocol(talk: TalkTo, body: bytes) -> None:
+    talk([Play(body=body, headers={"content-type": "text/html"})]).fails(UnreachableModelError, "chat completion")
 
 
 @pytest.mark.parametrize(
@@ -285,11 +267,14 @@ def test_a_key_of_any_length_is_neither_sent_nor_kept_nor_shown(
         assert not [written for written in (f"'{key}'", f" {key};", f" {key}.") if written in kept]
 
 
-def test_the_key_comes_from_the_variable_that_is_named(talk: TalkTo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_comes_from_the_variable_that_is_named_or_none_is_needed(
+    talk: TalkTo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", " sk-mine-0123456789 \n")
-    asking = talk([says("{}")], api_key_variable="MY_KEY")
-    asking.chat.complete(REQUEST)
-    assert asking.asked[0].headers["authorization"] == "Bearer sk-mine-0123456789"
+    mine, none = (talk([says("none of them")], api_key_variable=name) for name in ("MY_KEY", None))
+    assert [each.chat.complete(REQUEST).text for each in (mine, none)] == ["none of them"] * 2  # "none" is no secret
+    assert mine.asked[0].headers["authorization"] == "Bearer sk-mine-0123456789"
+    assert KEY not in str(none.asked[0].headers)
 
 
 @pytest.mark.parametrize("key", [None, "", "  \n"])
@@ -308,59 +293,155 @@ def test_a_key_that_can_not_be_sent_is_not_repeated(monkeypatch: pytest.MonkeyPa
     assert "schlüssel" not in str(caught.value)
 
 
-def test_openai_itself_is_the_server_if_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", [OPENAI_URL, "http://127.0.0.1:9/v1"])
+def test_openai_or_the_environment_s_is_the_server_if_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", "" if address == OPENAI_URL else address)
     with OpenAIChat(RecommenderConfig()) as chat:
-        assert chat.server == OPENAI_URL
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    with OpenAIChat(RecommenderConfig()) as chat:
-        assert chat.server == "http://127.0.0.1:9/v1"
+        assert chat.server == address
+
+
+# -- The record: nothing is asked twice, it answers alone, and it answers only what was asked --------------------------
+
+
+def request(text: str = "which?", **fields: Any) -> ChatRequest:
+    return REQUEST.model_copy(update={"messages": (Message(role="user", content=text),), **fields})
+
+
+def replayed(record: Path, base_url: str | None = None, **asked: Any) -> str:
+    """Return what a record alone answers to a request."""
+    with RecordedChat(RecommenderConfig(replay=record, base_url=base_url), None) as chat:
+        return chat.complete(request(**asked)).text
+
+
+ModelAt = Callable[..., Any]
+
+
+@pytest.fixture
+def record(model_at: ModelAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a record of one exchange, whose server has gone, and the key with it."""
+    with ModelServer([says("this")]) as gone:
+        model_at(gone).chat.complete(request())
+    monkeypatch.delenv("OPENAI_API_KEY")
+    return tmp_path / "llm.jsonl"
+
+
+def test_what_was_answered_is_not_asked_again(server: Server, model_at: ModelAt) -> None:
+    at = server([says("this"), says("that")])
+    for _ in range(3):
+        assert model_at(at).chat.complete(request()).text == "this"
+    assert len(at.asked) == 1
+    assert model_at(at).chat.complete(request("and now?")).text == "that"
+
+
+def test_what_failed_is_asked_again_but_a_record_alone_fails_again(
+    server: Server, model_at: ModelAt, tmp_path: Path
+) -> None:
+    at, path = server([fails(500), says("this")]), tmp_path / "llm.jsonl"
+    with pytest.raises(UnreachableModelError):
+        model_at(at).chat.complete(request())
+    with refused(RecommenderError, key="the recorded request"):
+        replayed(path)
+    assert model_at(at).chat.complete(request()).text == replayed(path) == "this"
+    assert [exchange.error is None for exchange in Transcript(path).exchanges] == [False, True]
+
+
+def test_a_record_answers_alone_and_is_not_changed(record: Path, tmp_path: Path) -> None:
+    before = record.read_bytes()
+    assert replayed(record) == "this"
+    copy = Transcript(tmp_path / "other" / "llm.jsonl")
+    with RecordedChat(RecommenderConfig(replay=record), copy) as chat:
+        for _ in range(2):
+            assert chat.complete(request()).text == "this"
+    assert record.read_bytes() == before
+    assert copy.path.read_bytes() == before  # and so it can be replayed in turn
+    assert KEY not in record.read_text()
+
+
+OTHER_REQUESTS = {"text": "?", "model": "gpt-5", "temperature": 1.0, "seed": 9, "max_answer_tokens": 50}
+
+
+@pytest.mark.parametrize("changed", [*OTHER_REQUESTS, "answer_schema"])
+def test_a_record_answers_only_the_request_that_was_made(record: Path, changed: str) -> None:
+    with refused(RecommenderError, key="recorded exchanges", names=str(record)):
+        replayed(record, **{changed: OTHER_REQUESTS.get(changed, {})})
+
+
+def test_what_one_server_answered_is_asked_of_another(server: Server, model_at: ModelAt, tmp_path: Path) -> None:
+    """Both know a model of the same name, and share a record; each answers for itself, and for no third one."""
+    one, other = server([says("this")]), server([says("that")])
+    for at, text in ((one, "this"), (other, "that"), (one, "this"), (other, "that")):
+        assert model_at(at).chat.complete(request()).text == text
+    assert (len(one.asked), len(other.asked)) == (1, 1)
+    for at, text in ((one, "this"), (other, "that")):
+        assert replayed(tmp_path / "llm.jsonl", at.url) == text
+    with refused(RecommenderError, key="recorded exchanges"):
+        replayed(tmp_path / "llm.jsonl", "http://127.0.0.1:1/v1")
+
+
+def test_a_line_that_was_cut_off_is_passed_over_and_unusual_line_breaks_are_kept(
+    server: Server, model_at: ModelAt, tmp_path: Path
+) -> None:
+    at, record, text = server([says("this"), says("a\u2028b\u0085c\nd")]), tmp_path / "llm.jsonl", "a\u2028b\u0085c\nd"
+    model_at(at).chat.complete(request())
+    whole = record.read_text()
+    record.write_text(whole + whole[: len(whole) // 2])
+    model = model_at(at)
+    assert model.chat.complete(request()).text == "this"
+    assert model.chat.complete(request(text)).text == text
+    assert [exchange.reply.text for exchange in Transcript(record).exchanges] == ["this", text]
+
+
+DAMAGED = (WHOLE := gzip.compress(b'{"version": 1}\n', mtime=0))[:12] + bytes([WHOLE[12] ^ 0xFF]) + WHOLE[13:]
+NO_RECORDS = [("llm.jsonl", content) for content in (None, b"", b"not json\n", b"\xff\xfe\x00", b'{"version": 2}\n')]
+NO_RECORDS += [("llm.jsonl.gz", content) for content in (b"not compressed", WHOLE[:-4], DAMAGED)]
+
+
+@pytest.mark.parametrize(("name", "content"), NO_RECORDS)
+def test_what_is_no_record_is_refused(tmp_path: Path, name: str, content: bytes | None) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    for wrong in (path, tmp_path):
+        with refused(LogError, key="recorded exchanges", names=str(wrong)):
+            Transcript(wrong, must_exist=True)
+
+
+def test_an_exchange_that_can_not_be_kept_stops_the_work(tmp_path: Path, model_at: ModelAt) -> None:
+    model = model_at([says("this")])
+    (tmp_path / "llm.jsonl").mkdir()
+    with pytest.raises(EngineError, match="jsonl"):
+        model.chat.complete(request())
 
 
 # -- What may be configured, and that nothing of it gives a secret away ------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org", "http://[::1]:11434/v1/"])
-def test_addresses_of_servers(url: str) -> None:
-    assert RecommenderConfig(base_url=url).base_url == url
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "example.org",
-        "ftp://example.org",
-        "file:///etc/passwd",
-        "http://",
-        "http://h:x/v1",
-        "http://a..b/v1",
-        "http://a b/",
-    ],
+NO_ADDRESSES = (
+    *("", "example.org", "ftp://example.org", "file:///etc/passwd"),
+    *("http://", "http://h:x/v1", "http://a..b/v1", "http://a b/"),
 )
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
 def test_what_is_no_address_is_refused(url: str) -> None:
+    for address in ("http://127.0.0.1:8000/v1", "https://example.org", "http://[::1]:11434/v1/"):
+        assert RecommenderConfig(base_url=address).base_url == address
     with refused(ConfigurationError, key="recommender.base_url"):
         load_config([f'recommender.base_url="{url}"'])
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://me:hidden@host/v1",
-        "http://hidden@host/v1",
-        "http://host/v1?key=hidden",
-        "http://h/#hidden",
-        "me:hidden@h/v1",
-    ],
-)
-def test_a_secret_in_an_address_is_refused_and_not_repeated(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+@pytest.mark.parametrize("secret", ["http://me:hidden@h", "http://hidden@h", "http://h?key=hidden", "http://h/#hidden"])
+def test_a_secret_in_an_address_is_refused_and_not_repeated(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_BASE_URL", secret)
     with refused(RecommenderError, key="OPENAI_BASE_URL") as unset:
         OpenAIChat(RecommenderConfig())
     assert "hidden" not in str(unset.value)
     with pytest.raises(ValidationError) as caught:
-        RecommenderConfig(base_url=url)
+        RecommenderConfig(base_url=secret)
     assert "hidden" not in caught.value.errors()[0]["msg"]
     assert caught.value.errors()[0]["type"] == "value_error"  # whose own text alone is shown
 
@@ -388,10 +469,3 @@ def test_what_is_no_part_of_the_identity_exists() -> None:
 )
 def test_secrets_are_taken_out_and_nothing_else(text: str, secrets: tuple[str, ...], expected: str) -> None:
     assert redact(text, secrets) == expected
-
-
-def test_a_server_that_needs_no_key(talk: TalkTo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    asking = talk([says("none of them")], api_key_variable=None)
-    assert asking.chat.complete(REQUEST).text == "none of them"  # what stands for the key is no secret
-    assert KEY not in str(asking.asked[0].headers)
