@@ -184,7 +184,9 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         default=None,
         description="strategies to choose from, also pairs; all means every one that fits; the usual ones by default",
     )
-    customs: tuple[dict[str, Any], ...] = Field(default=(), description="a user's own strategies with their ranges")
+    customs: tuple[dict[str, Any], ...] = Field(
+        default=(), description="a user's own strategies with their ranges; each is tried first with its values"
+    )
     client_ranges: ClientRanges = Field(default_factory=ClientRanges)
     selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one), AfterValidator(_distinct)] = Field(
         default=None,

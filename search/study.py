@@ -215,7 +215,8 @@ def run_study(
     space = study_space(config, facts)
     given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
     advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report, bool(given))
-    first = [*given, *(candidate.spec for candidate in informed)]
+    own = [] if recommendation or config.published else [s for s in space.members.values() if isinstance(s, CustomSpec)]
+    first = [*own, *given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
     with timed("training"):
         outcome = search_by(new_searcher(task, report, model), config, ledger)

@@ -14,6 +14,7 @@ import pytest
 from fedscout.engine.data.federation import Federation, split_client
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.search.config import SearchConfig
 from fedscout.search.study import StudyOutcome, planned_space, run_study
@@ -38,6 +39,7 @@ from tests.search.studies import (
 )
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, FACTS.session.training.learning_rate)
+DRIVES_ITSELF = "tests.strategies.flower_programs:DrivesItself"
 CHEAP = ("fedavg", "fedmedian", "fedadam", "krum", "fedtrimmedavg")
 
 
@@ -240,6 +242,19 @@ def test_searches_to_compare_with_are_not_informed(tmp_path: Path, kind: str) ->
     )
     assert informed.first_generation == ()
     assert [trial.spec for trial in informed.trials] == [trial.spec for trial in plain.trials]
+
+
+@pytest.mark.parametrize("kind", ["genetic", "random", "tpe"])
+def test_a_user_s_own_strategy_is_tried_first(tmp_path: Path, kind: str) -> None:
+    config = SearchConfig(kind=kind, customs=({"path": DRIVES_ITSELF},), budget=4, confirmation_seeds=0)
+    outcome = study(tmp_path / "study", ScriptedRunner(jittered), config)
+    assert outcome.trials[0].spec.label == DRIVES_ITSELF
+
+
+def test_the_published_search_begins_with_uniform_draws_also_with_a_user_s_own_strategy(tmp_path: Path) -> None:
+    config = SearchConfig(published=True, strategies=("fedadam",), customs=({"path": DRIVES_ITSELF},))
+    first = study(tmp_path, ScriptedRunner(jittered), config).trials[0].spec
+    assert first == planned_space(config, COHORT).random(stream(SEED, "genetic search", 0))
 
 
 def test_uninformed_it_is_the_published_search(tmp_path: Path) -> None:
