@@ -54,6 +54,7 @@ from fedscout.engine.nodes.wire import (
     ACTION,
     Greeting,
     Introduction,
+    Method,
     NodeAnswers,
     NodeCall,
     NodeCalls,
@@ -422,12 +423,8 @@ class ClientNode:
 
     def _plain_training(self, message: Message, context: Context) -> RecordDict:
         """Answer a train message of any Flower strategy."""
-        self._owner.check("train")
-        host, call, record = self._plain_call(message, context)
-        (client,) = call.clients
-        results = presentable(host.train(call), call)
-        if results.failures:
-            raise RefusedError(results.failures[client])
+        results, host, call, record = self._plain_results("train", message, context)
+        assert isinstance(results, TrainResults)
         assert results.vectors is not None
         layout, (vector,), (num_steps,) = host.facts().layout, results.vectors, results.num_steps
         arrays = {keys.FLAT_KEY: vector, **layout.split(vector, layout.integers_after(call.arrays, num_steps))}
@@ -438,19 +435,18 @@ class ClientNode:
 
     def _plain_scoring(self, message: Message, context: Context) -> RecordDict:
         """Answer an evaluate message of any Flower strategy."""
-        self._owner.check("evaluate")
-        host, call, _ = self._plain_call(message, context)
-        (client,) = call.clients
-        results = presentable(host.evaluate(call), call)
-        if results.failures:
-            raise RefusedError(results.failures[client])
-        score = results.own[client]
+        results, *_ = self._plain_results("evaluate", message, context)
+        assert isinstance(results, EvaluateResults)
+        (score,) = results.own.values()
         rows = score.num_examples
         shares = {"accuracy": score.num_correct / max(1, rows), "loss": score.loss_sum / max(1, rows)}
         return RecordDict({keys.METRICS_KEY: MetricRecord({keys.NUM_EXAMPLES_KEY: rows, **shares})})
 
-    def _plain_call(self, message: Message, context: Context) -> tuple[ClientHost, HostCall, ArrayRecord]:
-        """Return the host, the call that corresponds to a message, and the model's record."""
+    def _plain_results(
+        self, method: Method, message: Message, context: Context
+    ) -> tuple[TrainResults | EvaluateResults, ClientHost, HostCall, ArrayRecord]:
+        """Return the results of a message, the host, the call that corresponds to it, and the model's record."""
+        self._owner.check(method)
         client = _position(context) or 0
         host = self._host(client, "", context)
         records = [*message.content.array_records.values()]
@@ -472,7 +468,11 @@ class ClientNode:
         config[keys.REPLY_KEY] = "individual"
         form: Literal["flat", "named"] = "flat" if keys.FLAT_KEY in records[0] else "named"
         session = replace(self._session, needs=replace(self._session.needs, arrays=form))
-        return host, HostCall((client,), session, config, vector, integers), records[0]
+        call = HostCall((client,), session, config, vector, integers)
+        results: TrainResults | EvaluateResults = presentable(getattr(host, method)(call), call)
+        if results.failures:
+            raise RefusedError(results.failures[client])
+        return results, host, call, records[0]
 
 
 def _reason(error: Exception) -> str:

@@ -65,14 +65,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def remove_file(path: Path) -> None:
     """Remove a file, if it exists, also from its storage."""
     path.unlink(missing_ok=True)
-    remove_uploaded(path)
+    if (mount := _mount_of(path)) is not None:
+        mount[0].remove(mount[1])
 
 
 def move_file(path: Path, target: Path) -> None:
     """Rename a file, also in its storage."""
     path.rename(target)
     upload(target)
-    remove_uploaded(path)
+    remove_file(path)
 
 
 def json_text(content: Mapping[str, Any]) -> str:
@@ -386,25 +387,14 @@ def refresh(folder: Path) -> None:
 
 def storage_of(path: Path) -> Storage | None:
     """Return the storage of a folder in a mounted one; None if it is not mounted."""
-    mount = _mount_of(path)
-    if mount is None:
-        return None
-    storage, name = mount
-    return storage.below(name) if name else storage
+    storage, name = _mount_of(path) or (None, "")
+    return storage if storage is None or not name else storage.below(name)
 
 
 def upload(path: Path) -> None:
     """Write a file's content to its storage, if it has one."""
-    mount = _mount_of(path)
-    if mount is not None:
+    if (mount := _mount_of(path)) is not None:
         mount[0].write(mount[1], path.read_bytes())
-
-
-def remove_uploaded(path: Path) -> None:
-    """Remove a file from its storage, if it has one."""
-    mount = _mount_of(path)
-    if mount is not None:
-        mount[0].remove(mount[1])
 
 
 def with_addresses(text: str) -> str:
@@ -415,12 +405,9 @@ def with_addresses(text: str) -> str:
 
 
 def _mount_of(path: Path) -> tuple[Storage, str] | None:
-    if not _mounts:
-        return None
-    path = path.absolute()
     for folder, storage in _mounts.items():
-        if path.is_relative_to(folder):
-            name = path.relative_to(folder).as_posix()
+        if path.absolute().is_relative_to(folder):
+            name = path.absolute().relative_to(folder).as_posix()
             return storage, "" if name == "." else name
     return None
 

@@ -49,7 +49,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import ExitStack, chdir, contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +91,6 @@ def address_found() -> str | None:
 
     find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
     return canonicalize_bootstrap_address("auto")
-
-
-@contextmanager
-def started_with(**settings: Any) -> Iterator[None]:
-    """Make `ray.init` start a Ray with these settings inside the block, by patching its parameter class."""
-    from ray._private import parameter
-
-    original = parameter.RayParams
-    parameter.RayParams = lambda **given: original(**{**given, **settings})  # type: ignore[misc, assignment]
-    try:
-        yield
-    finally:
-        parameter.RayParams = original  # type: ignore[misc]
 
 
 class HeadNotes:
@@ -215,17 +202,31 @@ def free_ports(count: int) -> list[int]:
     raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
-def single_node_ray(log_monitor: bool) -> AbstractContextManager[None]:
-    """Make `ray.init` start a single-node Ray inside the block, optionally with workers' log messages."""
+@contextmanager
+def single_node_ray(log_monitor: bool, **settings: Any) -> Iterator[None]:
+    """Make `ray.init` start a single-node Ray inside the block, by patching its parameter class.
+
+    Args:
+        log_monitor: Whether workers' log messages are shown.
+        settings: Further parameters of the start.
+    """
+    from ray._private import parameter
+
     metrics, dashboard, runtime_env = free_ports(3)
-    return started_with(
-        node_ip_address=LOOPBACK,
-        metrics_agent_port=metrics,
-        dashboard_agent_listen_port=dashboard,
-        runtime_env_agent_port=runtime_env,
-        no_monitor=True,
-        include_log_monitor=log_monitor,
-    )
+    settings |= {
+        "node_ip_address": LOOPBACK,
+        "metrics_agent_port": metrics,
+        "dashboard_agent_listen_port": dashboard,
+        "runtime_env_agent_port": runtime_env,
+        "no_monitor": True,
+        "include_log_monitor": log_monitor,
+    }
+    original = parameter.RayParams
+    parameter.RayParams = lambda **given: original(**{**given, **settings})  # type: ignore[misc, assignment]
+    try:
+        yield
+    finally:
+        parameter.RayParams = original  # type: ignore[misc]
 
 
 @contextmanager
