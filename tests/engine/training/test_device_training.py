@@ -32,7 +32,7 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training import backends, gpu_lanes
 from fedscout.engine.training.backends import score_clients
 from fedscout.engine.training.gpu import SlabScores
-from fedscout.engine.training.gpu_lanes import ROW_STEP, ClientLanes, LanePlan, ResidentRows, lane_rows
+from fedscout.engine.training.gpu_lanes import ClientLanes, LanePlan, ResidentRows
 from fedscout.engine.training.loop import RowsWork, descend
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine.choices import FLOWER_CHOICES, spec_of
@@ -345,35 +345,29 @@ def test_lanes_are_as_many_as_the_model_leaves_room_for(monkeypatch: pytest.Monk
     assert told() == ALONE
 
 
-@given(num_rows=st.integers(1, 300), batch_size=st.integers(1, 64), epochs=st.integers(1, 3))
-def test_a_plan_has_every_row_of_each_epoch_once(num_rows: int, batch_size: int, epochs: int) -> None:
-    training = LocalTraining(batch_size=batch_size, local_epochs=epochs)
-    federation = uneven_federation(wide, sizes=(num_rows, 7))
-    works = [
-        RowsWork(client, np.random.default_rng(client), {}, federation.client_data(client).own) for client in (0, 1)
-    ]
-    height = max(lane_rows(len(work.data), training) for work in works)
-
-    plan = LanePlan.of(works, training, num_lanes=4, num_rows=height)
-
-    assert height % ROW_STEP == 0
-    for lane, position in enumerate(plan.order):
-        counted = plan.rows[:, lane][plan.shares[:, lane] > 0]
-        expected = np.repeat(np.sort(works[position].data.rows), epochs)
-        assert np.array_equal(np.sort(counted), expected)
-        np.testing.assert_allclose(plan.shares[:, lane].sum(axis=1), plan.sizes[:, lane] > 0, rtol=1e-5)
-    assert not plan.shares[:, 2:].any()
-    assert plan.num_active == sorted(plan.num_active, reverse=True)
+DATA = uneven_federation(wide).client_data(0).own
 
 
-def test_rows_that_do_not_fit_are_sent_with_their_block() -> None:
-    data = uneven_federation(wide).client_data(0).own
-    rows = data.rows[[[3, 5, 3], [1, 0, 5]]]
-    for room in (None, data.features.nbytes, data.features.nbytes - 1, 0):
-        found = ResidentRows(torch.device("cpu"), room).reach(data, rows)
-        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
-        assert np.array_equal(found.answers.numpy(), data.labels[rows])
-        assert (len(found.features) < len(data.features)) == (room is not None and room < data.features.nbytes)
+@pytest.mark.parametrize("room", [None, DATA.features.nbytes, DATA.features.nbytes - 1, 0, "none after all"])
+def test_rows_that_do_not_fit_are_sent_with_their_block(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, asked, send = DATA.rows[[[3, 5, 3], [1, 0, 5]]], [], gpu_lanes.sent
+
+    def scarce(tensor: Tensor, device: torch.device) -> Tensor:
+        if len(tensor) == len(DATA.features):
+            asked.append(tensor)
+            raise torch.OutOfMemoryError("no room")
+        return send(tensor, device)
+
+    fits = room is None or room == DATA.features.nbytes
+    if room == "none after all":
+        monkeypatch.setattr(gpu_lanes, "sent", scarce)
+    kept = ResidentRows(torch.device("cpu"), None if room == "none after all" else room)
+    for _ in range(2):
+        found = kept.reach(DATA, rows)
+        assert np.array_equal(found.features[found.places].numpy(), DATA.features[rows])
+        assert np.array_equal(found.answers.numpy(), DATA.labels[rows])
+        assert (len(found.features) == len(DATA.features)) == fits
+    assert len(asked) == (room == "none after all"), "tried once"
 
 
 def test_a_process_has_its_torch_back_as_it_was() -> None:
@@ -432,24 +426,6 @@ def test_clients_are_scored_alone_once_what_failed_is_let_go(monkeypatch: pytest
     assert gone
     assert all(gone)
     assert found.own.keys() == expected.own.keys()
-
-
-def test_a_source_that_did_not_fit_after_all_is_sent_with_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = uneven_federation(wide).client_data(0).own
-    rows, asked, send = data.rows[[[3, 5]]], [], gpu_lanes.sent
-
-    def scarce(tensor: Tensor, device: torch.device) -> Tensor:
-        if len(tensor) == len(data.features):
-            asked.append(tensor)
-            raise torch.OutOfMemoryError("no room")
-        return send(tensor, device)
-
-    monkeypatch.setattr(gpu_lanes, "sent", scarce)
-    kept = ResidentRows(torch.device("cpu"))
-    for _ in range(2):
-        found = kept.reach(data, rows)
-        assert np.array_equal(found.features[found.places].numpy(), data.features[rows])
-    assert len(asked) == 1
 
 
 # -- Layers in bfloat16: what they round and what they leave, in the loop and in lanes, and that nothing else changes

@@ -42,7 +42,6 @@ from fedscout.engine.training.backends import (
     score_clients,
 )
 from fedscout.engine.training.loop import RowsWork
-from fedscout.engine.training.vectorised import LayerDraws, seed_layers
 from fedscout.strategies.methods.averaging import pull_towards
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, dropping, learnable_rows, linear, normalised
 
@@ -273,21 +272,6 @@ def test_masks_are_new_with_each_seed_and_round(changed: dict[str, int]) -> None
     for net in (Net("relu", DROPOUT), Net("relu")):
         first, second = (in_block([3], TRAININGS["masked"], None, net, **asked)[0] for asked in ({}, changed))
         assert np.array_equal(first.vector, second.vector) == (not net.dropout)
-
-
-def test_masks_are_those_of_torch_s_layer() -> None:
-    """Zero or 1 / (1 − dropout), padding zero, in the order in which a loop would draw."""
-    net, every = Net("relu", DROPOUT), works()
-    asked = TrainRequest(new_model(net, 0).vector, TRAININGS["masked"], seed=9)
-    first, second = LayerDraws(stack_of(new_model(net, 0)), asked, every[:2]).masks(0, np.array([10, 1]), 16)
-    layer = nn.Dropout(DROPOUT)
-    with torch.random.fork_rng(devices=[]):
-        for place, size in enumerate([10, 1]):
-            seed_layers(asked, every[place].client, torch.device("cpu"))
-            for mask, width in ((first, 7), (second, 5)):
-                assert torch.equal(mask[place, :size], layer(torch.ones(size, width)))
-                assert not mask[place, size:].any()
-    assert first.unique().tolist() == pytest.approx([0, 1 / (1 - DROPOUT)])
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
