@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite, isnan
-from typing import Any, TypeVar
+from math import inf, isnan
+from sys import float_info
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +27,9 @@ from fedscout.engine.nodes.client import is_mark
 from fedscout.engine.nodes.wire import one_line
 from fedscout.engine.text import shown
 
+LARGEST = float_info.max
 LARGEST_ANSWER = 1e30
 """Largest magnitude in a query's answer; its fourth power is finite."""
-
-Answered = TypeVar("Answered", TrainResults, QueryResults)
 
 
 class AnswerError(ValueError):
@@ -81,7 +81,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         raise AnswerError(f"its answer is for the clients {shown(results.clients)}")
     algorithm, size = call.session.algorithm, len(call.vector)
     hides_counts = call.session.client_table is not None  # all count as one row and one step
-    rows = _count("rows", results.num_examples, 1, 1 if hides_counts else asked.num_rows)
+    rows = _rows(results.num_examples, 1, replace(asked, num_rows=1) if hides_counts else asked)
     initial_losses = [_number("loss", results.initial_losses)] if call.config.get(INITIAL_LOSS_KEY) else []
     observed = None if call.watched is None else call.watched.observed
     norms = {client: results.update_norms.get(client)} if observed is not None and observed.update_norms else {}
@@ -89,14 +89,14 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         common,
         clients=[client],
         num_examples=[rows],
-        num_steps=[_count("steps", results.num_steps, 1, 1 if hides_counts else None)],
+        num_steps=[int(_number("number of steps", results.num_steps, 1, 1 if hides_counts else LARGEST))],
         losses=[_number("loss", results.losses)],
         initial_losses=initial_losses,
         vectors=_only("model", results.vectors, size),
         auxiliary=_checked_auxiliary(results.auxiliary, {} if algorithm is None else algorithm.auxiliary, size),
         sums=_sums(results.sums, call, rows),
         update_norms={number: _number("norm", [norm]) for number, norm in norms.items()},
-        num_withheld=_count("withheld values", [results.num_withheld], 0, size),
+        num_withheld=int(_number("number of withheld values", [results.num_withheld], 0, size)),
     )
 
 
@@ -110,7 +110,7 @@ def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
         raise AnswerError("its answer is not a set of scores")
     client, metric = asked.client, asked.call.session.metric
     observed, clean, received = (
-        {client: _score(scores[client], metric, asked.num_rows)} if client in scores else {}
+        {client: _score(scores[client], asked)} if client in scores else {}
         for scores in (results.own, results.clean, results.received)
     )
     sums = (
@@ -142,59 +142,49 @@ def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or not (np.abs(array) <= LARGEST_ANSWER).all():
             raise AnswerError(f"its {shown(name)} are not finite numbers")
-    rows = _count("rows", results.num_examples, 1, asked.num_rows)
+    rows = _rows(results.num_examples, 1, asked)
     return QueryResults([client], [rows], [arrays], {}, _seconds(results.seconds))
 
 
-def like_most(results: Sequence[Answered]) -> list[Answered]:
+def like_most(results: Sequence[Any]) -> list[Any]:
     """Return the results of one call; those with other shapes or sums than the majority become failures."""
-    forms = [_form(one) for one in results]
+    forms = [_form(result) for result in results]
     frequencies = Counter(form for form in forms if form is not None)
-    if len(frequencies) < 2:
-        return list(results)
-    majority = frequencies.most_common(1)[0][0]
+    majority = max(frequencies, key=frequencies.__getitem__, default=None)
     reason = "its answer has a different form than those of most clients"
+    return [
+        result if form in (None, majority) else type(result)(failures=dict.fromkeys(result.clients, reason))
+        for result, form in zip(results, forms, strict=True)
+    ]
 
-    def left_out(one: Answered) -> Answered:
-        return type(one)(failures=dict.fromkeys(one.clients, reason))
 
-    return [one if form in (None, majority) else left_out(one) for one, form in zip(results, forms, strict=True)]
-
-
-def _form(result: TrainResults | QueryResults) -> Hashable:
+def _form(result: Any) -> Hashable:
     """Return the shapes or sums that results of one call have in common; None for a client without a result."""
-    if not result.clients:
-        return None
-    if isinstance(result, TrainResults):
+    if isinstance(result, TrainResults) and result.clients:
         return tuple(sorted(result.sums))
-    return tuple(sorted((name, array.shape) for name, array in result.arrays[0].items()))
+    if isinstance(result, QueryResults) and result.clients:
+        return tuple(sorted((name, array.shape) for name, array in result.arrays[0].items()))
+    return None
 
 
-def _count(what: str, values: Sequence[int], least: int, most: int | None) -> int:
+def _number(what: str, values: Sequence[float | None], least: float = -LARGEST, most: float = LARGEST) -> float:
+    """Return the only one of some values, which must be in a range; a whole number may have any number of digits."""
     (value,) = values if len(values) == 1 else (None,)
-    if value is None or value < least or (most is not None and value > most):
-        most_text = "" if most is None else f" and at most {most}"
-        raise AnswerError(f"its number of {what} must be at least {least}{most_text}, got {shown(value)}")
-    return int(value)
-
-
-def _number(what: str, values: Sequence[float | None]) -> float:
-    (value,) = values if len(values) == 1 else (None,)
-    if value is None or not isfinite(value):
-        raise AnswerError(f"its {what} must be a finite number, got {shown(value)}")
+    if value is None or not least <= value <= most:
+        raise AnswerError(f"its {what} must be a number from {least:g} to {most:g}, got {shown(value)}")
     return float(value)
+
+
+def _rows(values: Sequence[int], least: int, asked: ExpectedAnswer) -> int:
+    return int(_number("number of rows", values, least, asked.num_rows))
 
 
 def _only(what: str, vectors: Sequence[npt.NDArray[Any]] | None, size: int) -> list[npt.NDArray[np.float32]]:
     if vectors is None or len(vectors) != 1:
         raise AnswerError(f"it must send exactly one {what}")
     (vector,) = vectors
-    if vector.dtype != np.float32 or vector.ndim != 1:
-        raise AnswerError(f"its {what} must be a float32 vector")
-    if len(vector) != size:
-        raise AnswerError(f"its {what} must have {size} parameters, got {len(vector)}")
-    if not np.isfinite(vector).all():
-        raise AnswerError(f"its {what} must be finite")
+    if vector.dtype != np.float32 or vector.shape != (size,) or not np.isfinite(vector).all():
+        raise AnswerError(f"its {what} must be {size} finite float32 numbers, got {vector.dtype} {vector.shape}")
     return [vector]
 
 
@@ -212,9 +202,7 @@ def _sums(given: Mapping[str, Sequence[float]], call: HostCall, num_rows: int) -
     algorithm = call.session.algorithm
     auxiliary = {} if algorithm is None else algorithm.auxiliary
     for name in {call.session.needs.weighted_by, *auxiliary.values()} - {NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY}:
-        (weight,) = sums.get(name, (None,))
-        if weight is None or not 0 <= weight <= num_rows:
-            raise AnswerError(f"its {name} must be from 0 to {num_rows}, got {shown(weight)}")
+        _number(name, sums.get(name, []), 0, num_rows)
     if sums.get(FAR_KEY, [0.0])[0] not in (0.0, 1.0):
         raise AnswerError(f"its {FAR_KEY} must be 0 or 1, got {shown(sums[FAR_KEY])}")
     return sums
@@ -233,7 +221,7 @@ def _failures(failures: Mapping[int, str], client: int) -> dict[int, str]:
 
 
 def _seconds(seconds: float) -> float:
-    return float(seconds) if 0 <= seconds < float("inf") else 0.0
+    return float(seconds) if 0 <= seconds <= LARGEST else 0.0
 
 
 def _measured(
@@ -248,7 +236,7 @@ def _measured(
     for part, scores in losses_by_part.items():
         reported = losses.get(part, {}).get(client)
         if reported is not None:
-            rows = _count("rows", [reported.num_examples], 0, asked.num_rows)
+            rows = _rows([reported.num_examples], 0, asked)
             sums = reported.statistics if rows else None
             if rows and (sums is None or sums.shape != (4,) or not all(0 <= each < inf for each in sums.tolist())):
                 raise AnswerError(f"its losses of the received model must be finite and >= 0, got {shown(sums)}")
@@ -256,11 +244,11 @@ def _measured(
     return losses_by_part
 
 
-def _score(score: ClientScore, metric: Metric | None, num_rows: int) -> ClientScore:
-    rows = _count("rows", [score.num_examples], 0, num_rows)
-    if not (isnan(score.num_correct) or 0 <= score.num_correct <= rows):
-        raise AnswerError(f"its number of correct predictions must be from 0 to {rows}, got {shown(score.num_correct)}")
-    if score.loss_sum < 0:
+def _score(score: ClientScore, asked: ExpectedAnswer) -> ClientScore:
+    metric, rows = asked.call.session.metric, _rows([score.num_examples], 0, asked)
+    if not (isinstance(score.num_correct, float) and isnan(score.num_correct)):
+        _number("number of correct predictions", [score.num_correct], 0, rows)
+    if score.loss_sum < 0 or (isinstance(score.loss_sum, int) and score.loss_sum > LARGEST):
         raise AnswerError(f"its loss must be >= 0, got {shown(score.loss_sum)}")
     if (score.metric is None) != (metric is None):
         raise AnswerError("its scores do not match the requested metric")

@@ -466,11 +466,7 @@ class NodeGrid(HostGrid[PendingCall]):
 
     def _drop_deviating(self, results: list[Results]) -> list[Results]:
         """Return the results of one call, without those of another form than the majority."""
-        trained = [result for result in results if isinstance(result, TrainResults)]
-        queried = [result for result in results if isinstance(result, QueryResults)]
-        alike: list[Results] = [*like_most(trained), *like_most(queried)]
-        if not alike:
-            return results
+        alike: list[Results] = like_most(results)
         for before, after in zip(results, alike, strict=True):
             if before is not after and isinstance(after, TrainResults | QueryResults):
                 for client, reason in after.failures.items():

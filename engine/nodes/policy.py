@@ -98,10 +98,8 @@ def read_policy(path: Path) -> OwnerPolicy:
         policy = OwnerPolicy.model_validate(tomllib.loads(path.read_text()))
     except OSError as error:
         raise ConfigurationError.of("the owner's policy", "be a readable file", f"{path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError.of(f"the owner's policy {path}", f"be TOML: {error}") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise ConfigurationError.of(f"the owner's policy {path}", "be valid TOML text") from error
     except ValidationError as error:
         keys = [(".".join(map(str, problem["loc"])), problem) for problem in details(error)]
         faults = [fault_of(shown(key) if "." in key else key, problem) for key, problem in keys]

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
-from pydantic import ValidationError
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
@@ -231,8 +230,6 @@ class Wire:
                 raise ValueError(f"its document must be a text of at most {LONGEST_DOCUMENT} characters")
             arrays = [numbers_of(record[str(number)]) for number in range(len(record))]
             return ValueReader(self._forms, arrays).value(json.loads(text))
-        except ValidationError as error:
-            raise ValueError(f"it can't be read, {error.error_count()} of its values are out of range") from error
         except Exception as error:
             raise ValueError(f"it can't be read ({type(error).__name__}: {one_line(str(error))})") from error
 
