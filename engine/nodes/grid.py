@@ -35,24 +35,9 @@ from flwr.serverapp import Grid
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError, EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.calls import (
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    QueryResults,
-    ServeResults,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.values import NotPlainError
-from fedscout.engine.nodes.answers import (
-    AnswerError,
-    ExpectedAnswer,
-    checked_query,
-    checked_scores,
-    checked_training,
-    like_most,
-)
+from fedscout.engine.nodes import answers
 from fedscout.engine.nodes.wire import (
     ACTION,
     Greeting,
@@ -305,7 +290,7 @@ def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introducti
     return lambda item: (item[1].position or 0 if use_positions else 0, item[1].name, item[0])
 
 
-Results = TrainResults | EvaluateResults | QueryResults | ServeResults
+Results = calls.TrainResults | calls.EvaluateResults | calls.QueryResults | calls.ServeResults
 
 LATER_SECONDS = 3600.0
 """Time after a round's limit until Flower drops an undelivered message, so that no client trains in vain."""
@@ -347,7 +332,7 @@ class PendingCall:
 
     method: str
     client: int | None
-    call: HostCall
+    call: calls.HostCall
     batch: Batch | None = None
     place: int = 0
     sent: float = field(default_factory=time.monotonic)
@@ -372,7 +357,13 @@ class NodeGrid(HostGrid[PendingCall]):
     """
 
     def __init__(
-        self, roster: NodeRoster, server: ClientHost, wire: Wire, session: Session, trial: str = "", terms: str = ""
+        self,
+        roster: NodeRoster,
+        server: ClientHost,
+        wire: Wire,
+        session: calls.Session,
+        trial: str = "",
+        terms: str = "",
     ) -> None:
         self._roster, self._server, self._wire, self._trial, self._terms = roster, server, wire, trial, terms
         self._exchange = Exchange(roster.link)
@@ -412,7 +403,7 @@ class NodeGrid(HostGrid[PendingCall]):
             self._take_facts(new_facts, new_facts.num_clients)
         return [*super().get_node_ids()]
 
-    def _facts(self) -> FederationFacts:
+    def _facts(self) -> calls.FederationFacts:
         introductions = [member.introduction for member in self._roster.members]
         rows = np.array([introduction.num_rows for introduction in introductions], np.int64)
         grouped = bool(introductions) and all(introduction.grouped for introduction in introductions)
@@ -426,7 +417,7 @@ class NodeGrid(HostGrid[PendingCall]):
         common = replace(facts, least_training_rows=0)  # each owner says from how many rows its client takes part
         return replace(common, num_clients=len(introductions), client_rows=rows, grouped=grouped)
 
-    def _start(self, host: int, method: str, call: HostCall) -> PendingCall:
+    def _start(self, host: int, method: str, call: calls.HostCall) -> PendingCall:
         if method == "serve":
             return PendingCall(method, None, call)
         measured = () if call.watched is None else call.watched.measured
@@ -466,9 +457,9 @@ class NodeGrid(HostGrid[PendingCall]):
 
     def _drop_deviating(self, results: list[Results]) -> list[Results]:
         """Return the results of one call, without those of another form than the majority."""
-        alike: list[Results] = like_most(results)
+        alike: list[Results] = answers.like_most(results)
         for before, after in zip(results, alike, strict=True):
-            if before is not after and isinstance(after, TrainResults | QueryResults):
+            if before is not after and isinstance(after, calls.TrainResults | calls.QueryResults):
                 for client, reason in after.failures.items():
                     self._record_absence(client, reason)
         return alike
@@ -486,7 +477,7 @@ class NodeGrid(HostGrid[PendingCall]):
             reply = batch.request.reply
             is_late = reply is None
             batch.answers = None if reply is None else self._read(reply, len(batch.calls))
-        missing = AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
+        missing = answers.AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
         answer = missing if batch is None or batch.answers is None else batch.answers[flight.place]
         try:
             if isinstance(answer, ValueError):
@@ -497,32 +488,35 @@ class NodeGrid(HostGrid[PendingCall]):
 
     def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
-            return [AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
+            return [answers.AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
         try:
             content = self._wire.opened(reply.content)
         except ValueError as error:
             return [error] * num_calls
         if not isinstance(content, NodeAnswers) or len(content.answers) != num_calls:
-            return [AnswerError("its answer does not match the request")] * num_calls
-        return [AnswerError(one_line(each.reason)) if isinstance(each, Refusal) else each for each in content.answers]
+            return [answers.AnswerError("its answer does not match the request")] * num_calls
+        return [
+            answers.AnswerError(one_line(each.reason)) if isinstance(each, Refusal) else each
+            for each in content.answers
+        ]
 
     def _checked(self, flight: PendingCall, answer: Any) -> Results:
         client = flight.client
         assert client is not None
         num_rows = self._roster.members[client].introduction.num_rows or ROWS_IF_UNKNOWN
-        asked = ExpectedAnswer(client, flight.call, num_rows, self.facts.num_classes)
+        asked = answers.ExpectedAnswer(client, flight.call, num_rows, self.facts.num_classes)
         if flight.method == "query":
-            return checked_query(answer, asked)
+            return answers.checked_query(answer, asked)
         if flight.method == "evaluate":
-            return self._scored(client, checked_scores(answer, asked))
-        results = checked_training(answer, asked)
+            return self._scored(client, answers.checked_scores(answer, asked))
+        results = answers.checked_training(answer, asked)
         if results.evaluation is not None:
             results.evaluation = self._scored(client, results.evaluation)
         for reason in results.failures.values():
             self._record_absence(client, reason)
         return results
 
-    def _scored(self, client: int, scores: EvaluateResults) -> EvaluateResults:
+    def _scored(self, client: int, scores: calls.EvaluateResults) -> calls.EvaluateResults:
         """Return scores, with failures recorded; a round's scores are those of the remaining clients."""
         if scores.failures:
             self._record_absence(client, scores.failures[client])
@@ -533,10 +527,10 @@ class NodeGrid(HostGrid[PendingCall]):
         assert client is not None
         self._record_absence(client, reason)
         if flight.method == "query":
-            return QueryResults(failures={client: reason})
+            return calls.QueryResults(failures={client: reason})
         if flight.method == "evaluate":
-            return EvaluateResults()
-        return TrainResults(failures={client: reason} if client in call.clients else {})
+            return calls.EvaluateResults()
+        return calls.TrainResults(failures={client: reason} if client in call.clients else {})
 
     def _record_absence(self, client: int, reason: str) -> None:
         count, last_reason = self.away.get(client, (0, ""))

@@ -25,27 +25,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.client_table import METRICS, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.messages.calls import (
-    Assignment,
-    EngineNeeds,
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    QueryResults,
-    ReportRequest,
-    RoundSelection,
-    Session,
-    TrainResults,
-)
-from fedscout.engine.messages.values import (
-    Form,
-    NotPlainError,
-    ValueReader,
-    ValueWriter,
-    dataclasses_in,
-    form_of,
-    name_of,
-)
+from fedscout.engine.messages import calls, values
 from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.text import shown
 
@@ -53,11 +33,11 @@ NUMBERS = "biuf"
 """Kinds of NumPy types that may be sent."""
 
 
-COLLECTIONS: Mapping[str, Form] = {
-    name_of(list): Form(list, lambda *items: [*items]),
-    name_of(tuple): Form(list, lambda *items: items),
-    name_of(frozenset): Form(list, lambda *items: frozenset(items)),
-    name_of(dict): Form(dict.items, lambda *items: dict(items)),
+COLLECTIONS: Mapping[str, values.Form] = {
+    values.name_of(list): values.Form(list, lambda *items: [*items]),
+    values.name_of(tuple): values.Form(list, lambda *items: items),
+    values.name_of(frozenset): values.Form(list, lambda *items: frozenset(items)),
+    values.name_of(dict): values.Form(dict.items, lambda *items: dict(items)),
 }
 
 ACTION = "fedscout"
@@ -88,7 +68,7 @@ class NodeCall:
     """
 
     method: Method
-    call: HostCall
+    call: calls.HostCall
     trial: str = ""
     terms: str = ""
 
@@ -111,7 +91,7 @@ class Refusal:
 class NodeAnswers:
     """A client's results, in the order of its calls."""
 
-    answers: tuple[TrainResults | EvaluateResults | QueryResults | Refusal, ...]
+    answers: tuple[calls.TrainResults | calls.EvaluateResults | calls.QueryResults | Refusal, ...]
 
 
 @dataclass(frozen=True)
@@ -148,7 +128,7 @@ class Introduction:
     version: str
 
 
-def model_digest(facts: FederationFacts) -> str:
+def model_digest(facts: calls.FederationFacts) -> str:
     """Return the digest of what driver and clients must share: the model's tensors and the classes."""
     tensors = [(name, slot.shape) for name, slot in facts.layout.entries.items()]
     document = json.dumps([tensors, facts.num_classes, facts.classifies])
@@ -157,9 +137,9 @@ def model_digest(facts: FederationFacts) -> str:
 
 VALUES: tuple[type, ...] = (
     *(NodeCall, NodeCalls, NodeAnswers, Refusal, Greeting, Introduction),
-    *(HostCall, Session, LocalTraining, EngineNeeds, RoundSelection, ReportRequest, Assignment),
-    *(SettingsLookup, SettingsTable, SettingsCell),
-    *(TrainResults, EvaluateResults, QueryResults, ClientScore),
+    *(calls.HostCall, calls.Session, calls.EngineNeeds, calls.RoundSelection, calls.ReportRequest, calls.Assignment),
+    *(LocalTraining, SettingsLookup, SettingsTable, SettingsCell),
+    *(calls.TrainResults, calls.EvaluateResults, calls.QueryResults, ClientScore),
     *(type(make()) for make in OF_CLASSES.values()),
 )
 """Types that may be sent, in addition to the strategies' client algorithms."""
@@ -174,20 +154,20 @@ def algorithms_of(package: str) -> tuple[type, ...]:
             yield from below(each)
 
     algorithms = {kind for kind in below(ClientAlgorithm) if f"{kind.__module__}.".startswith(f"{package}.")}
-    return (ClientAlgorithm, *sorted(algorithms.union(*map(dataclasses_in, algorithms)), key=name_of))
+    return (ClientAlgorithm, *sorted(algorithms.union(*map(values.dataclasses_in, algorithms)), key=values.name_of))
 
 
 def _without_code(table: SettingsLookup) -> SettingsLookup:
     """Return a table of client settings unless it names code: its metric must be one that every client has."""
     if table.metric not in METRICS or table.folder:
-        raise NotPlainError(
+        raise values.NotPlainError(
             f"client_settings.metric must be one of {', '.join(METRICS)}, as no code is sent to clients"
         )
     return table
 
 
-_TABLE_FIELDS = form_of(SettingsLookup)
-TABLE_FORM = Form(
+_TABLE_FIELDS = values.form_of(SettingsLookup)
+TABLE_FORM = values.Form(
     lambda table: _TABLE_FIELDS.parts(_without_code(table)), lambda given: _without_code(_TABLE_FIELDS.make(given))
 )
 
@@ -200,8 +180,8 @@ class Wire:
     """
 
     def __init__(self, algorithms: Sequence[type] = ()) -> None:
-        own = {name_of(kind): form_of(kind) for kind in (*VALUES, *algorithms)}
-        self._forms = {**COLLECTIONS, **own, name_of(SettingsLookup): TABLE_FORM}
+        own = {values.name_of(kind): values.form_of(kind) for kind in (*VALUES, *algorithms)}
+        self._forms = {**COLLECTIONS, **own, values.name_of(SettingsLookup): TABLE_FORM}
         self._sent: deque[tuple[npt.NDArray[Any], Array]] = deque(maxlen=ARRAYS_KEPT)
 
     def packed(self, value: Any) -> RecordDict:
@@ -210,7 +190,7 @@ class Wire:
         Raises:
             NotPlainError: If something in it may not be sent.
         """
-        writer = ValueWriter(self._forms)
+        writer = values.ValueWriter(self._forms)
         document = json.dumps(writer.document(value))
         record = ArrayRecord()
         for number, array in enumerate(writer.arrays):
@@ -229,7 +209,7 @@ class Wire:
             if not isinstance(text, str) or len(text) > LONGEST_DOCUMENT:
                 raise ValueError(f"its document must be a text of at most {LONGEST_DOCUMENT} characters")
             arrays = [numbers_of(record[str(number)]) for number in range(len(record))]
-            return ValueReader(self._forms, arrays).value(json.loads(text))
+            return values.ValueReader(self._forms, arrays).value(json.loads(text))
         except Exception as error:
             raise ValueError(f"it can't be read ({type(error).__name__}: {one_line(str(error))})") from error
 
@@ -256,8 +236,8 @@ def numbers_of(array: Array) -> npt.NDArray[Any]:
     start = stream.tell()
     if dtype.kind not in NUMBERS or math.prod(shape) * dtype.itemsize != len(array.data) - start:
         raise ValueError(f"an array must hold numbers that match its header, got {dtype} {shape}")
-    values = np.frombuffer(array.data, dtype, offset=start).copy()
-    return values.reshape(shape, order="F" if in_columns else "C")
+    numbers = np.frombuffer(array.data, dtype, offset=start).copy()
+    return numbers.reshape(shape, order="F" if in_columns else "C")
 
 
 def one_line(text: str) -> str:

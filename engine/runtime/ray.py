@@ -55,13 +55,7 @@ from typing import Any
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, EngineError, Fault, first_line
-from fedscout.engine.runtime.processes import (
-    end_at_once,
-    end_children_with,
-    mark_children,
-    own_process_groups,
-    signals_held_back,
-)
+from fedscout.engine.runtime import processes
 
 
 def memory_in_use() -> tuple[int, int]:
@@ -154,7 +148,7 @@ def _watch(raylet_socket: str, over: socket.socket) -> None:
             stack.callback(os.close, file)
         ready, _, _ = select.select([over.fileno(), *watched], [], [])
         if over.fileno() not in ready:
-            end_at_once(1, DIED.format(name=watched[ready[0]]))
+            processes.end_at_once(1, DIED.format(name=watched[ready[0]]))
 
 
 def _required_processes(raylet_socket: str) -> dict[int, str]:
@@ -354,7 +348,7 @@ def ray_runtime(config: EngineConfig, verbose: bool = False) -> Iterator[Any]:
         ray.shutdown()
         forget_token()
 
-    with _ray_output_redirected(verbose), end_children_with(end):
+    with _ray_output_redirected(verbose), processes.end_children_with(end):
         _start(ray, config, options, verbose)
         with exit_with_raylet():
             yield ray
@@ -364,14 +358,14 @@ def _start(ray: Any, config: EngineConfig, options: Mapping[str, Any], verbose: 
     try:
         with ExitStack() as stack:
             stack.enter_context(chdir(PLACE))
-            stack.enter_context(signals_held_back())
-            stack.enter_context(own_process_groups())
+            stack.enter_context(processes.signals_held_back())
+            stack.enter_context(processes.own_process_groups())
             if not verbose:
                 stack.enter_context(_quiet_standard_error())
             if config.address is None:
                 stack.enter_context(own_token())
                 stack.enter_context(single_node_ray(log_monitor=verbose))
-            mark_children()
+            processes.mark_children()
             ray.init(**options)
     except (ConnectionError, ValueError) as error:
         reason = first_line(error)

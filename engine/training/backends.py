@@ -50,15 +50,7 @@ from fedscout.engine.metrics import Metric
 from fedscout.engine.models.dense import DenseStack, aligned
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.algorithm_runs import (
-    by_settings,
-    correct_alone,
-    known_of,
-    train_block,
-    train_client,
-    updates_by,
-    with_validation,
-)
+from fedscout.engine.training import algorithm_runs
 from fedscout.engine.training.loop import (
     Outcome,
     RowsWork,
@@ -249,12 +241,12 @@ class Trainer(ABC):
     def train(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[list[Outcome]]:
         """Yield each client's update, or the exception raised for it, a few clients at a time."""
         losses = self._initial_losses(asked, works) if asked.initial_loss else {}
-        groups, failed = by_settings(asked, works, self.has_labels, self._mixes(asked))
+        groups, failed = algorithm_runs.by_settings(asked, works, self.has_labels, self._mixes(asked))
         if failed:
             yield failed
         for alike, members in groups:
             for block in self._blocks(alike, members):
-                trained = with_validation(
+                trained = algorithm_runs.with_validation(
                     self.scores, alike, block, self._train_isolating_failures(alike, block), self.has_labels
                 )
                 updates = zip(block, trained, strict=True)
@@ -330,7 +322,7 @@ class LoopTrainer(Trainer):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
-        return [train_client(self._model, asked, work)]
+        return [algorithm_runs.train_client(self._model, asked, work)]
 
 
 class BlockTrainer(Trainer):
@@ -374,7 +366,7 @@ class BlockTrainer(Trainer):
             yield filled[start:stop]
 
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
-        return train_block(self._dense, self._model.layout, asked, works)
+        return algorithm_runs.train_block(self._dense, self._model.layout, asked, works)
 
 
 def num_own_steps(work: RowsWork) -> int:
@@ -421,7 +413,7 @@ class TaskRun(LocalRun):
         self.model.load(start.view(-1))
         work = replace(self.work, state={**self.work.state, **self.own_state})
         asked = replace(self.asked, training=steps.training)
-        result = self.task.train(self.model, asked, work, correct_alone(steps, self.model))
+        result = self.task.train(self.model, asked, work, algorithm_runs.correct_alone(steps, self.model))
         self.own_state.update(result.state)
         vectors = self.model.vector.clone()[None]
         return Descent(vectors, torch.tensor([result.num_steps]), torch.tensor([result.loss], dtype=torch.float64))
@@ -459,9 +451,9 @@ class TaskTrainer(Trainer):
     def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
-        common = known_of(asked, self._model.layout, [work])
+        common = algorithm_runs.known_of(asked, self._model.layout, [work])
         run = TaskRun(**common, model=self._model, task=self._task, asked=asked, work=work, own_state={})
-        (update,) = updates_by(asked.algorithm, run)
+        (update,) = algorithm_runs.updates_by(asked.algorithm, run)
         return [replace(update, state={**update.state, **run.own_state})]
 
     def _score(self, vector: Tensor, client: int, seed: int) -> ClientScore:

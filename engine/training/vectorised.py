@@ -30,15 +30,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientWork, Descent, Steps, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Samples, by_source
-from fedscout.engine.models.dense import (
-    ALIGNED,
-    BlockParameters,
-    DenseStack,
-    aligned,
-    loss_and_gradient,
-    representation,
-    says,
-)
+from fedscout.engine.models import dense
 from fedscout.engine.seeds import integer
 from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, epoch_orders, new_optimizer
 
@@ -93,7 +85,7 @@ class LayerDraws:
         works: The clients, in the order of the block.
     """
 
-    def __init__(self, stack: DenseStack, asked: TrainRequest, works: Sequence[ClientWork]) -> None:
+    def __init__(self, stack: dense.DenseStack, asked: TrainRequest, works: Sequence[ClientWork]) -> None:
         self._layers = [((layer.num_outputs,), stack.dropout) for layer in stack.layers[:-1]] if stack.dropout else []
         self._generators = layer_generators(asked, works if self._layers else ())
 
@@ -125,10 +117,10 @@ def padded_rows(num_rows: int, row_step: int) -> int:
         num_rows: Rows of the batch.
         row_step: The result is a multiple of it; a power of two.
     """
-    return aligned(num_rows, max(PADDING, row_step))
+    return dense.aligned(num_rows, max(PADDING, row_step))
 
 
-def aligned_row_step(stack: DenseStack) -> int:
+def aligned_row_step(stack: dense.DenseStack) -> int:
     """Return the smallest number of rows whose activations fill multiples of 64 bytes in every layer.
 
     Multiples of 128 bytes where a layer's activation has other bits in the remainder of torch's vector loop, which is
@@ -136,7 +128,8 @@ def aligned_row_step(stack: DenseStack) -> int:
     """
     widths = [stack.num_inputs, *(layer.num_outputs for layer in stack.layers)]
     looped = [each.num_outputs for each in stack.layers if each.activation is not None and not each.activation.exact]
-    return max(ALIGNED // math.gcd(ALIGNED, *widths), 2 * ALIGNED // math.gcd(2 * ALIGNED, *looped))
+    once, twice = dense.ALIGNED, 2 * dense.ALIGNED
+    return max(once // math.gcd(once, *widths), twice // math.gcd(twice, *looped))
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +224,7 @@ class _Batch(NamedTuple):
             yield _Batch(*(piece.view(*shape, -1) for piece in pieces))
 
 
-def _schedules(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
+def _schedules(stack: dense.DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
     row_step = aligned_row_step(stack)
     plans = [(len(work.data), work.training or training) for work in works]
     return [schedule(num_rows, settings.batch_size, settings.local_epochs, row_step) for num_rows, settings in plans]
@@ -243,7 +236,7 @@ def _rates(works: Sequence[RowsWork]) -> Tensor | None:
     return None if len({*rates}) < 2 else torch.tensor(rates, dtype=torch.float64)[:, None]
 
 
-def lockstep_order(stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[int]:
+def lockstep_order(stack: dense.DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[int]:
     """Return the positions of clients in a block, by decreasing number of steps.
 
     Raises:
@@ -268,7 +261,7 @@ class Block:
         schedules: The schedule of each.
     """
 
-    def __init__(self, stack: DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> None:
+    def __init__(self, stack: dense.DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> None:
         self._stack = stack
         self._one_hot = torch.eye(stack.layers[-1].num_outputs)
         self.works = works
@@ -394,7 +387,7 @@ def _runs(padded: IntArray, counted: IntArray) -> tuple[list[list[Run]], list[tu
 
 
 def descend_block(
-    stack: DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor, draws: LayerDraws
+    stack: dense.DenseStack, start: Tensor, works: Sequence[RowsWork], how: Steps, received: Tensor, draws: LayerDraws
 ) -> Descent:
     """Run all local steps of some clients in lockstep.
 
@@ -410,11 +403,11 @@ def descend_block(
     block = Block(stack, works, how.training)
     rates = _rates(works)
     optimizer = new_optimizer(works[0].training or how.training, rates)
-    parameters = BlockParameters(stack, start, len(works), block.together and rates is None)
+    parameters = dense.BlockParameters(stack, start, len(works), block.together and rates is None)
     auxiliary = [parameters.arranged(vectors) for vectors in how.beside]
 
-    def without_gradients(vectors: Tensor) -> BlockParameters:
-        return BlockParameters(stack, vectors, len(works), block.together)
+    def without_gradients(vectors: Tensor) -> dense.BlockParameters:
+        return dense.BlockParameters(stack, vectors, len(works), block.together)
 
     others = [] if how.compared is None else [without_gradients(vectors) for vectors in how.compared.others]
     teacher = without_gradients(received) if how.weighed.pseudo_label else None
@@ -423,10 +416,10 @@ def descend_block(
         for run, batch in runs:
             adjusted = None if how.adjusted is None else how.adjusted.of(slice(run.start, run.stop))
             layers = parameters.layers(run.start, run.stop)
-            pseudo_labels = None if teacher is None else says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
+            taught = None if teacher is None else dense.says(teacher.layers(run.start, run.stop), batch.rows, adjusted)
             beyond = _additional_loss(how, run, others)
             masks = draws.masks(run.start, run.sizes, batch.rows.shape[1])
-            means = loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, pseudo_labels, masks)
+            means = dense.loss_and_gradient(layers, *batch, adjusted, beyond, row_loss, taught, masks)
             sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
         regions = parameters.regions(num_active)
         if correct is not None:
@@ -440,11 +433,11 @@ def descend_block(
 
 
 def _additional_loss(
-    how: Steps, run: Run, others: Sequence[BlockParameters]
+    how: Steps, run: Run, others: Sequence[dense.BlockParameters]
 ) -> Callable[[Tensor, Tensor], Tensor] | None:
     """Return the additional loss of the clients of a run."""
     compared = how.compared
     if compared is None:
         return None
     layers = [other.layers(run.start, run.stop) for other in others]
-    return lambda own, rows: compared.measure(own, *(representation(each, rows) for each in layers))
+    return lambda own, rows: compared.measure(own, *(dense.representation(each, rows) for each in layers))
