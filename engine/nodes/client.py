@@ -49,20 +49,8 @@ from fedscout.engine.grid.replies import base_config
 from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, Session, TrainResults
 from fedscout.engine.messages.contents import flat_vector, integer_buffers, one_learning_rate
+from fedscout.engine.nodes import wire
 from fedscout.engine.nodes.policy import NO_SCORING, NO_TRAINING, OwnerPolicy, PrivacyLedger, RefusedError, alone_with
-from fedscout.engine.nodes.wire import (
-    ACTION,
-    Greeting,
-    Introduction,
-    Method,
-    NodeAnswers,
-    NodeCall,
-    NodeCalls,
-    Refusal,
-    Wire,
-    model_digest,
-    one_line,
-)
 from fedscout.engine.runtime.files import write_atomically
 from fedscout.engine.text import shown
 
@@ -241,7 +229,7 @@ class ClientNode:
         federation_of: FederationOf,
         queries: QueryTable,
         owner: OwnerPolicy,
-        wire: Wire,
+        wire: wire.Wire,
         session: Session | None = None,
     ) -> None:
         self._federation_of, self._queries = federation_of, queries
@@ -255,7 +243,7 @@ class ClientNode:
         app.train()(self._guarded(self._plain_training))
         app.evaluate()(self._guarded(self._plain_scoring))
         for category in (app.train, app.evaluate, app.query):
-            category(ACTION)(self._guarded(self._answer_driver))
+            category(wire.ACTION)(self._guarded(self._answer_driver))
         return app
 
     def _guarded(self, answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:
@@ -284,33 +272,35 @@ class ClientNode:
             request = self._wire.opened(message.content)
         except ValueError as error:
             raise RefusedError(f"can't read the message: {error}") from error
-        if isinstance(request, Greeting):
+        if isinstance(request, wire.Greeting):
             return self._wire.packed(self._introduction(request, context))
-        if not isinstance(request, NodeCalls):
+        if not isinstance(request, wire.NodeCalls):
             raise RefusedError(f"can't answer {shown(type(request).__name__)}")
-        return self._wire.packed(NodeAnswers(tuple(self._answered(call, context) for call in request.calls)))
+        return self._wire.packed(wire.NodeAnswers(tuple(self._answered(call, context) for call in request.calls)))
 
-    def _introduction(self, greeting: Greeting, context: Context) -> Introduction:
+    def _introduction(self, greeting: wire.Greeting, context: Context) -> wire.Introduction:
         facts = self._host(0, greeting.terms, context).facts()
         position, rows = _position(context), int(facts.client_rows[0])
         discloses_rows = greeting.asks_rows and rows >= self._owner.min_release
-        return Introduction(
+        return wire.Introduction(
             name=str(context.node_config.get("name", context.node_id if position is None else position)),
             position=position,
             num_rows=rows if discloses_rows else 0,
             grouped=facts.grouped,
-            model=model_digest(facts),
+            model=wire.model_digest(facts),
             version=version("fedscout"),
         )
 
-    def _answered(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults | Refusal:
+    def _answered(
+        self, asked: wire.NodeCall, context: Context
+    ) -> TrainResults | EvaluateResults | QueryResults | wire.Refusal:
         """Return the result of one call, or the reason why it was refused or failed."""
         try:
             return self._perform(asked, context)
         except Exception as error:
-            return Refusal(_reason(error))
+            return wire.Refusal(_reason(error))
 
-    def _perform(self, asked: NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
+    def _perform(self, asked: wire.NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
         """Return the result of one call."""
         call = asked.call
         measured = () if call.watched is None else call.watched.measured
@@ -344,7 +334,7 @@ class ClientNode:
             self._report_far(call, results, context)
         return presentable(results, call)
 
-    def _allowed(self, asked: NodeCall) -> tuple[HostCall, str]:
+    def _allowed(self, asked: wire.NodeCall) -> tuple[HostCall, str]:
         """Return the part of a call that the owner allows, and why training was removed from it.
 
         Raises:
@@ -401,7 +391,7 @@ class ClientNode:
                 ledger.note(name, terms, answers)
         return float(answers[name])
 
-    def _answer(self, asked: NodeCall, client: int, context: Context) -> QueryResults:
+    def _answer(self, asked: wire.NodeCall, client: int, context: Context) -> QueryResults:
         """Answer a query, within the owner's ε if there is one."""
         owner, call = self._owner, asked.call
         if owner.epsilon is None or owner.folder is None:
@@ -441,7 +431,7 @@ class ClientNode:
         return RecordDict({keys.METRICS_KEY: MetricRecord({keys.NUM_EXAMPLES_KEY: rows, **shares})})
 
     def _plain_results(
-        self, method: Method, message: Message, context: Context
+        self, method: wire.Method, message: Message, context: Context
     ) -> tuple[TrainResults | EvaluateResults, ClientHost, HostCall, ArrayRecord]:
         """Return the results of a message, the host, the call that corresponds to it, and the model's record."""
         self._owner.check(method)
@@ -454,7 +444,7 @@ class ClientNode:
             layout = host.facts().layout
             vector, integers = flat_vector(records[0], layout), integer_buffers(records[0], layout)
         except ValueError as error:
-            raise RefusedError(f"can't use the model that it received: {one_line(str(error))}") from error
+            raise RefusedError(f"can't use the model that it received: {wire.one_line(str(error))}") from error
         given = {key: value for record in message.content.config_records.values() for key, value in record.items()}
         server_round = given.get(keys.ROUND_KEY)
         config = {**base_config(self._session, server_round if isinstance(server_round, int) else 1), **given}

@@ -37,19 +37,7 @@ from fedscout.engine.errors import DataError, EngineError, TrialError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages import calls
 from fedscout.engine.messages.values import NotPlainError
-from fedscout.engine.nodes import answers
-from fedscout.engine.nodes.wire import (
-    ACTION,
-    Greeting,
-    Introduction,
-    Method,
-    NodeAnswers,
-    NodeCall,
-    NodeCalls,
-    Refusal,
-    Wire,
-    one_line,
-)
+from fedscout.engine.nodes import answers, wire
 from fedscout.engine.text import shown
 
 if TYPE_CHECKING:
@@ -146,7 +134,7 @@ class Member:
     """
 
     node: int | None
-    introduction: Introduction
+    introduction: wire.Introduction
 
 
 class NodeRoster:
@@ -164,7 +152,7 @@ class NodeRoster:
         strangers: Why other nodes can't take part, by id.
     """
 
-    def __init__(self, link: Grid, wire: Wire, model: str, greeting: Greeting, timeout: float) -> None:
+    def __init__(self, link: Grid, wire: wire.Wire, model: str, greeting: wire.Greeting, timeout: float) -> None:
         self.link = link
         self.members: list[Member] = []
         self.strangers: dict[int, str] = {}
@@ -219,7 +207,7 @@ class NodeRoster:
 
     def _admit_answered(self) -> None:
         """Add the nodes that replied to a greeting."""
-        introductions: dict[int, Introduction] = {}
+        introductions: dict[int, wire.Introduction] = {}
         for node, request in [*self._asked.items()]:
             if request.reply is not None:
                 del self._asked[node]
@@ -238,16 +226,16 @@ class NodeRoster:
         self.strangers[node] = reason
         logger.warning("node %d can't take part: %s", node, reason)
 
-    def _read(self, reply: Message) -> Introduction:
+    def _read(self, reply: Message) -> wire.Introduction:
         """Return a client's introduction.
 
         Raises:
             ValueError: If it can't take part.
         """
         if reply.has_error():
-            raise ValueError(one_line(reply.error.reason or "it gave no reason"))
+            raise ValueError(wire.one_line(reply.error.reason or "it gave no reason"))
         greeted = self._wire.opened(reply.content)
-        if not isinstance(greeted, Introduction):
+        if not isinstance(greeted, wire.Introduction):
             raise ValueError("it did not introduce itself")
         if greeted.version != (own_version := version("fedscout")):
             raise ValueError(f"it runs fedscout {shown(greeted.version)}, the server runs {own_version}")
@@ -259,7 +247,7 @@ class NodeRoster:
             raise ValueError(f"its number of rows must be from 0 to {MAX_ROWS}, got {shown(greeted.num_rows)}")
         return greeted
 
-    def _admit(self, node: int, introduction: Introduction) -> None:
+    def _admit(self, node: int, introduction: wire.Introduction) -> None:
         """Number a new client, or reconnect a known one: after a restart its node has another id."""
         for client, member in enumerate(self.members):
             if member.introduction.name == introduction.name:
@@ -280,10 +268,10 @@ class NodeRoster:
         return request.reply is not None and request.reply.metadata.src_node_id == node
 
     def _greeting_to(self, node: int) -> Message:
-        return Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{ACTION}")
+        return Message(self._wire.packed(self._greeting), node, f"{MessageType.QUERY}.{wire.ACTION}")
 
 
-def _order(found: Mapping[int, Introduction]) -> Callable[[tuple[int, Introduction]], tuple[int, str, int]]:
+def _order(found: Mapping[int, wire.Introduction]) -> Callable[[tuple[int, wire.Introduction]], tuple[int, str, int]]:
     """Return the sort key by which new clients are numbered."""
     positions = [introduction.position for introduction in found.values()]
     use_positions = None not in positions and len({*positions}) == len(positions)
@@ -312,7 +300,7 @@ class Batch:
         answers: A result for each call, or the error why it can't be used; None until the reply is read.
     """
 
-    calls: list[NodeCall] = field(default_factory=list)
+    calls: list[wire.NodeCall] = field(default_factory=list)
     request: Request | None = None
     answers: Sequence[Any] | None = None
 
@@ -360,7 +348,7 @@ class NodeGrid(HostGrid[PendingCall]):
         self,
         roster: NodeRoster,
         server: ClientHost,
-        wire: Wire,
+        wire: wire.Wire,
         session: calls.Session,
         trial: str = "",
         terms: str = "",
@@ -426,7 +414,7 @@ class NodeGrid(HostGrid[PendingCall]):
         if node is None:
             return PendingCall(method, client, call)
         batch = self._waiting.setdefault(node, Batch())
-        batch.calls.append(NodeCall(cast(Method, method), call, self._trial, self._terms))
+        batch.calls.append(wire.NodeCall(cast(wire.Method, method), call, self._trial, self._terms))
         return PendingCall(method, client, call, batch, len(batch.calls) - 1)
 
     def _send(self) -> None:
@@ -436,11 +424,11 @@ class NodeGrid(HostGrid[PendingCall]):
         for node, batch in waiting.items():
             kinds = {call.method for call in batch.calls}
             try:
-                content = self._wire.packed(NodeCalls(tuple(batch.calls)))
+                content = self._wire.packed(wire.NodeCalls(tuple(batch.calls)))
             except NotPlainError as error:
                 raise TrialError(f"its requests can't be sent to clients on other machines: {error}") from error
             kind = kinds.pop() if len(kinds) == 1 else MessageType.TRAIN
-            message = Message(content, node, f"{kind}.{ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
+            message = Message(content, node, f"{kind}.{wire.ACTION}", ttl=None if ttl is None else ttl + LATER_SECONDS)
             batch.request = self._exchange.send(message)
 
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
@@ -488,15 +476,15 @@ class NodeGrid(HostGrid[PendingCall]):
 
     def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
-            return [answers.AnswerError(one_line(reply.error.reason or "it gave no reason"))] * num_calls
+            return [answers.AnswerError(wire.one_line(reply.error.reason or "it gave no reason"))] * num_calls
         try:
             content = self._wire.opened(reply.content)
         except ValueError as error:
             return [error] * num_calls
-        if not isinstance(content, NodeAnswers) or len(content.answers) != num_calls:
+        if not isinstance(content, wire.NodeAnswers) or len(content.answers) != num_calls:
             return [answers.AnswerError("its answer does not match the request")] * num_calls
         return [
-            answers.AnswerError(one_line(each.reason)) if isinstance(each, Refusal) else each
+            answers.AnswerError(wire.one_line(each.reason)) if isinstance(each, wire.Refusal) else each
             for each in content.answers
         ]
 

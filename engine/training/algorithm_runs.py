@@ -42,16 +42,7 @@ from fedscout.engine.models.dense import DenseStack
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.models.layout import ParameterLayout
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.loop import (
-    NO_ROWS,
-    Outcome,
-    Representation,
-    RowsWork,
-    chunks,
-    descend,
-    mean_loss,
-    weighted_rows,
-)
+from fedscout.engine.training import loop
 from fedscout.engine.training.vectorised import LayerDraws, descend_block, lockstep_order
 
 
@@ -67,31 +58,33 @@ class LoopRun(LocalRun):
     """
 
     model: FlatModel
-    work: RowsWork
-    seen: Representation
+    work: loop.RowsWork
+    seen: loop.Representation
     integers: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, model: FlatModel, asked: TrainRequest, work: RowsWork) -> Self:
+    def of(cls, model: FlatModel, asked: TrainRequest, work: loop.RowsWork) -> Self:
         """Return the run of a client.
 
         Raises:
             ValueError: If it has no training rows.
         """
         if not len(work.data):
-            raise ValueError(NO_ROWS)
+            raise ValueError(loop.NO_ROWS)
         common = known_of(asked, model.layout, [work])
-        return cls(**common, model=model, work=work, seen=Representation(model), integers=asked.integers)
+        return cls(**common, model=model, work=work, seen=loop.Representation(model), integers=asked.integers)
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Run all local steps of the client."""
         data, generator = self.work.data, self.work.generator
-        weigh = weighted_rows(self.model, steps, self.received, chunks(self.model, data))
+        weigh = loop.weighted_rows(self.model, steps, self.received, loop.chunks(self.model, data))
         self.model.load(start.view(-1), self.integers)
         correct = correct_alone(steps, self.model)
         loss = loss_of(steps, self.seen, self.model.device)
         with nullcontext() if steps.compared is None else self.seen:
-            num_steps, mean = descend(self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh)
+            num_steps, mean = loop.descend(
+                self.model, data, steps.training, generator, correct, loss, steps.ahead, weigh
+            )
         vectors = self.model.vector.clone()[None].cpu()
         return Descent(vectors, torch.tensor([num_steps]), torch.tensor([mean], dtype=torch.float64))
 
@@ -108,7 +101,7 @@ class LockstepRun(LocalRun):
         works: Their parts of the round.
     """
 
-    works: Sequence[RowsWork]
+    works: Sequence[loop.RowsWork]
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Run all local steps of all clients."""
@@ -140,7 +133,9 @@ class BlockRun(LockstepRun):
     draws: LayerDraws
 
     @classmethod
-    def of(cls, stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
+    def of(
+        cls, stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[loop.RowsWork]
+    ) -> Self:
         """Return the run of clients that are in lockstep order."""
         common = known_of(asked, layout, works)
         return cls(**common, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
@@ -150,11 +145,11 @@ class BlockRun(LockstepRun):
         return descend_block(self.stack, start, self.works, steps, self.received, self.draws)
 
 
-def _label_counts(works: Sequence[RowsWork], num_classes: int) -> Tensor:
+def _label_counts(works: Sequence[loop.RowsWork], num_classes: int) -> Tensor:
     return torch.from_numpy(np.stack([work.data.label_counts(num_classes) for work in works])).float()
 
 
-def known_of(asked: TrainRequest, layout: ParameterLayout, works: Sequence[RowsWork]) -> dict[str, Any]:
+def known_of(asked: TrainRequest, layout: ParameterLayout, works: Sequence[loop.RowsWork]) -> dict[str, Any]:
     """Return the fields of a run that are common to all backends."""
     num_examples = torch.tensor([len(work.data) for work in works])
     return {
@@ -179,7 +174,7 @@ def correct_alone(steps: Steps, model: FlatModel) -> Correct | None:
     return lambda weights, gradient: correct(weights, gradient, *others)
 
 
-def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | None:
+def loss_of(steps: Steps, seen: loop.Representation, device: torch.device) -> Loss | None:
     """Return one client's loss; None for the plain one."""
     adjusted = None if steps.adjusted is None else steps.adjusted.to(device)
     compared = steps.compared
@@ -188,7 +183,7 @@ def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | 
     models = [] if compared is None else [vector.view(-1).to(device) for vector in compared.others]
 
     def loss(outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
-        mean = mean_loss(outputs if adjusted is None else adjusted(outputs[None])[0], labels)
+        mean = loop.mean_loss(outputs if adjusted is None else adjusted(outputs[None])[0], labels)
         if compared is None:
             return mean
         others = [seen.under(vector, features).flatten(1)[None] for vector in models]
@@ -197,7 +192,7 @@ def loss_of(steps: Steps, seen: Representation, device: torch.device) -> Loss | 
     return loss
 
 
-def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> ClientUpdate:
+def train_client(model: FlatModel, asked: TrainRequest, work: loop.RowsWork) -> ClientUpdate:
     """Train one client by the requested algorithm, or plainly; `model` is scratch and overwritten.
 
     Raises:
@@ -208,7 +203,7 @@ def train_client(model: FlatModel, asked: TrainRequest, work: RowsWork) -> Clien
 
 
 def train_block(
-    stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[RowsWork]
+    stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[loop.RowsWork]
 ) -> list[ClientUpdate]:
     """Train clients together by the requested algorithm, or plainly; return one update each, in the order of `works`.
 
@@ -270,12 +265,12 @@ def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientRes
 
 _MIXABLE_SETTINGS = {"learning_rate", "batch_size", "local_epochs"}
 
-SimilarTasks = list[tuple[TrainRequest, Sequence[RowsWork]]]
+SimilarTasks = list[tuple[TrainRequest, Sequence[loop.RowsWork]]]
 
 
 def by_settings(
-    asked: TrainRequest, works: Sequence[RowsWork], has_labels: bool, mixes: bool = False
-) -> tuple[SimilarTasks, list[Outcome]]:
+    asked: TrainRequest, works: Sequence[loop.RowsWork], has_labels: bool, mixes: bool = False
+) -> tuple[SimilarTasks, list[loop.Outcome]]:
     """Return the requests and clients grouped by training settings, and the clients whose settings failed.
 
     Args:
@@ -288,8 +283,8 @@ def by_settings(
     chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
     if not chooses and asked.table is None and all(work.epochs == 1 for work in works):
         return [(asked, works)], []
-    groups: dict[LocalTraining, list[RowsWork]] = {}
-    failed: list[Outcome] = []
+    groups: dict[LocalTraining, list[loop.RowsWork]] = {}
+    failed: list[loop.Outcome] = []
     for work in works:
         try:
             training_of_client = own_training(asked, work.client, work.data, work.epochs, has_labels)
@@ -338,13 +333,13 @@ def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) 
     return LocalFacts(asked.training, len(data), counts, asked.auxiliary, generator)
 
 
-def with_signals(asked: TrainRequest, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def with_signals(asked: TrainRequest, outcomes: Sequence[loop.Outcome]) -> Sequence[loop.Outcome]:
     """Return the outcomes with each client's report whether it is far from the table's cells, if requested."""
     table = asked.table
     if table is None or table.table.threshold is None:
         return outcomes
 
-    def told(work: RowsWork, update: ClientUpdate | Exception) -> Outcome:
+    def told(work: loop.RowsWork, update: ClientUpdate | Exception) -> loop.Outcome:
         if isinstance(update, Exception):
             return work, update
         is_far = table.reports_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
@@ -360,7 +355,7 @@ Scores = Callable[[Tensor, Mapping[int, Samples], int], Mapping[int, ClientScore
 def with_validation(
     scores: Scores,
     asked: TrainRequest,
-    block: Sequence[RowsWork],
+    block: Sequence[loop.RowsWork],
     updates: Sequence[ClientUpdate | Exception],
     has_labels: bool,
 ) -> Sequence[ClientUpdate | Exception]:

@@ -50,16 +50,7 @@ from fedscout.engine.metrics import Metric
 from fedscout.engine.models.dense import DenseStack, aligned
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.seeds import stream
-from fedscout.engine.training import algorithm_runs
-from fedscout.engine.training.loop import (
-    Outcome,
-    RowsWork,
-    mean_loss,
-    measured,
-    metric_statistics,
-    model_outputs,
-    score_client,
-)
+from fedscout.engine.training import algorithm_runs, loop
 from fedscout.engine.training.vectorised import aligned_row_step, padded_rows, seed_layers
 
 BLOCK_ROWS = 128
@@ -143,7 +134,7 @@ def _score_together(
         own = models.expand(len(slab), -1) if len(models) == 1 else models[torch.from_numpy(blocks.clients[slab])]
         logits = stack.activations(own[:, :size], features)[-1].flatten(0, 1)
         is_valid = np.arange(features.shape[1]) < blocks.sizes[slab, None]
-        row_losses = mean_loss(logits, answers, reduction="none").double().numpy()
+        row_losses = loop.mean_loss(logits, answers, reduction="none").double().numpy()
         losses[slab] = np.where(is_valid, row_losses.reshape(is_valid.shape), 0).sum(axis=1)
         if clients[0].scale is None:
             hits = (logits.argmax(dim=1) == answers).numpy().reshape(is_valid.shape)
@@ -156,13 +147,13 @@ def _score_together(
     num_correct = np.bincount(blocks.clients, correct, len(clients)).astype(int).tolist()
     bounds = pairwise([0, *np.cumsum([len(data) for data in clients])])
     statistics = [
-        metric_statistics(metric, data, torch.from_numpy(outputs[a:b]), torch.from_numpy(blocks.answers[a:b]))
+        loop.metric_statistics(metric, data, torch.from_numpy(outputs[a:b]), torch.from_numpy(blocks.answers[a:b]))
         if metric is not None and len(data)
         else None
         for data, (a, b) in zip(clients, bounds, strict=True)
     ]
     found = zip(clients, num_correct, loss_sums, statistics, strict=True)
-    return [measured(data, hits, loss, metric, sums) for data, hits, loss, sums in found]
+    return [loop.measured(data, hits, loss, metric, sums) for data, hits, loss, sums in found]
 
 
 def score_clients(
@@ -199,7 +190,7 @@ def score_clients(
         try:
             if len(vectors) > 1:
                 model.load(vector)
-            scores.append(score_client(model, data, metric))
+            scores.append(loop.score_client(model, data, metric))
         except Exception as error:  # a client's failure is an answer, not the host's end
             scores.append(error)
     return scores
@@ -238,7 +229,7 @@ class Trainer(ABC):
         """Return a note on the response to an exhausted device memory; empty if that did not happen."""
         return ""
 
-    def train(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[list[Outcome]]:
+    def train(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[list[loop.Outcome]]:
         """Yield each client's update, or the exception raised for it, a few clients at a time."""
         losses = self._initial_losses(asked, works) if asked.initial_loss else {}
         groups, failed = algorithm_runs.by_settings(asked, works, self.has_labels, self._mixes(asked))
@@ -269,22 +260,22 @@ class Trainer(ABC):
 
     def outputs(self, data: Samples, vector: FloatArray) -> Iterator[FloatArray]:
         """Yield the softmax outputs of a model on all of a client's rows, chunk by chunk, `(rows, num_classes)`."""
-        return model_outputs(self._model, data, vector)
+        return loop.model_outputs(self._model, data, vector)
 
     def _mixes(self, asked: TrainRequest) -> bool:
         """Return whether clients of different learning rates, batch sizes and epochs are trained together."""
         return False
 
-    def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
+    def _blocks(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield the clients that are trained together: each one alone."""
         yield from ([work] for work in works)
 
     @abstractmethod
-    def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         """Train the clients of one block."""
 
     def _train_isolating_failures(
-        self, asked: TrainRequest, block: Sequence[RowsWork]
+        self, asked: TrainRequest, block: Sequence[loop.RowsWork]
     ) -> Sequence[ClientUpdate | Exception]:
         """Train a block; if that raises, train each client alone, so that only the failing clients fail.
 
@@ -301,7 +292,7 @@ class Trainer(ABC):
             work.generator.bit_generator.state = state
         return [self._train_isolating_failures(asked, [work])[0] for work in block]
 
-    def _initial_losses(self, asked: TrainRequest, works: Sequence[RowsWork]) -> dict[int, float | Exception]:
+    def _initial_losses(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> dict[int, float | Exception]:
         scores = self.scores(asked.received, {work.client: work.data for work in works if len(work.data)}, asked.seed)
         return {
             client: score if isinstance(score, Exception) else score.loss_sum / score.num_examples
@@ -319,7 +310,7 @@ def _with_initial_loss(loss: float | Exception | None, update: ClientUpdate | Ex
 class LoopTrainer(Trainer):
     """Trains one client after the other."""
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
         return [algorithm_runs.train_client(self._model, asked, work)]
@@ -340,23 +331,23 @@ class BlockTrainer(Trainer):
         """Return whether clients train without an algorithm, or by one that supports mixed settings."""
         return asked.algorithm is None or asked.algorithm.mixes
 
-    def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
+    def _blocks(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield the clients that are trained together: those with equally padded batches; see `_cut`."""
         yield from ([work] for work in works if not len(work.data))
-        works_by_width: dict[int, list[RowsWork]] = {}
+        works_by_width: dict[int, list[loop.RowsWork]] = {}
         for work in works:
             if len(work.data):
                 works_by_width.setdefault(self._padded_batch(work), []).append(work)
         for same_width in works_by_width.values():
             yield from self._cut(asked, same_width)
 
-    def _padded_batch(self, work: RowsWork) -> int:
+    def _padded_batch(self, work: loop.RowsWork) -> int:
         """Return the padded batch size of a client with settings of its own; 0 without."""
         if work.training is None:
             return 0
         return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
 
-    def _cut(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
+    def _cut(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield blocks of nearly equal size, clients sorted by decreasing steps, then decreasing rows."""
         filled = sorted(works, key=lambda work: (-num_own_steps(work), -len(work.data)))
         max_clients = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
@@ -365,11 +356,11 @@ class BlockTrainer(Trainer):
         for start, stop in zip([0, *stops], stops, strict=False):
             yield filled[start:stop]
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         return algorithm_runs.train_block(self._dense, self._model.layout, asked, works)
 
 
-def num_own_steps(work: RowsWork) -> int:
+def num_own_steps(work: loop.RowsWork) -> int:
     """Return the steps of a client with settings of its own; 0 for others, which are ordered by their rows."""
     return 0 if work.training is None else int(work.training.num_steps(np.array([len(work.data)]))[0])
 
@@ -448,7 +439,7 @@ class TaskTrainer(Trainer):
                 scores[client] = error
         return scores
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
         seed_layers(asked, work.client, self._model.device)
         common = algorithm_runs.known_of(asked, self._model.layout, [work])

@@ -10,24 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from fedscout.engine import text
 from fedscout.engine.errors import DataError, Fault
-from fedscout.engine.text import (
-    CURVE_HEIGHT,
-    INTERVAL_WIDTH,
-    LONGEST_NAME,
-    Markup,
-    booleans_as_words,
-    curve,
-    details,
-    did_you_mean,
-    fault_of,
-    interval,
-    listed,
-    paragraph,
-    shaded_cell,
-    shown,
-    table,
-)
 
 
 @pytest.mark.parametrize("faults", ["one fault", ["first", Fault("a.key", "be 1", 2, "it is 1")]])
@@ -72,9 +56,9 @@ class Model(BaseModel):
 
 def faults(document: Any) -> list[Fault]:
     try:
-        Model.model_validate(booleans_as_words(document, Model))
+        Model.model_validate(text.booleans_as_words(document, Model))
     except ValidationError as error:
-        return [fault_of(".".join(str(part) for part in detail["loc"]), detail) for detail in details(error)]
+        return [text.fault_of(".".join(str(part) for part in detail["loc"]), detail) for detail in text.details(error)]
     return []
 
 
@@ -124,21 +108,24 @@ def test_a_truth_value_is_no_number(document: Any, refused: str) -> None:
 def test_a_truth_value_stays_where_one_is_wanted() -> None:
     document = {"switch": True, "either": False, "anything": True, "free": {"a": [True], "b": {"c": False}}}
     assert faults(document) == []
-    assert booleans_as_words(document, Model) == document
-    assert Model.model_validate(booleans_as_words(document, Model)).either is False
+    assert text.booleans_as_words(document, Model) == document
+    assert Model.model_validate(text.booleans_as_words(document, Model)).either is False
 
 
 def test_values_are_shown_in_brief() -> None:
-    assert shown("a") == "'a'"
-    assert shown("x" * 100_000) == f"'{'x' * 199}… (100002 characters)"
-    assert len(shown(list(range(10**5)))) < 250
-    assert shown(10**5000) == "a int that can't be displayed"
+    assert text.shown("a") == "'a'"
+    assert text.shown("x" * 100_000) == f"'{'x' * 199}… (100002 characters)"
+    assert len(text.shown(list(range(10**5)))) < 250
+    assert text.shown(10**5000) == "a int that can't be displayed"
 
 
 def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(["a", "b", "c"], most=2) == "a, b and 1 more"
-    assert listed(["x" * LONGEST_NAME, "y" * (LONGEST_NAME + 1)]) == f"{'x' * LONGEST_NAME}, {'y' * LONGEST_NAME}…"
+    assert text.listed(["a", "b"]) == "a, b"
+    assert text.listed(["a", "b", "c"], most=2) == "a, b and 1 more"
+    assert (
+        text.listed(["x" * text.LONGEST_NAME, "y" * (text.LONGEST_NAME + 1)])
+        == f"{'x' * text.LONGEST_NAME}, {'y' * text.LONGEST_NAME}…"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +144,10 @@ def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:
     ],
 )
 def test_what_may_have_been_meant(given: object, meant: str) -> None:
-    assert did_you_mean(given, ["cifar10", "cifar100", "fedprox", "fedavg", "genetic", "auto", "cpu", "cuda"]) == meant
+    assert (
+        text.did_you_mean(given, ["cifar10", "cifar100", "fedprox", "fedavg", "genetic", "auto", "cpu", "cuda"])
+        == meant
+    )
 
 
 # -- Tables and pictures for notebooks: escaped, well formed, and drawn where the numbers are --------------------------
@@ -166,16 +156,16 @@ def test_what_may_have_been_meant(given: object, meant: str) -> None:
 HOSTILE = "<script>alert('x')</script>\"&"
 
 
-def points(picture: Markup) -> list[tuple[float, float]]:
+def points(picture: text.Markup) -> list[tuple[float, float]]:
     (line,) = ElementTree.fromstring(picture).iter("polyline")
     return [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]  # type: ignore[misc]
 
 
 def test_nothing_of_others_becomes_markup() -> None:
     written = [
-        paragraph(HOSTILE),
-        table((HOSTILE,), [(HOSTILE,), (shaded_cell(0.5, HOSTILE),)]),
-        interval(0, 1, 2, HOSTILE),
+        text.paragraph(HOSTILE),
+        text.table((HOSTILE,), [(HOSTILE,), (text.shaded_cell(0.5, HOSTILE),)]),
+        text.interval(0, 1, 2, HOSTILE),
     ]
     for part in written:
         tree = ElementTree.fromstring(part)
@@ -185,22 +175,22 @@ def test_nothing_of_others_becomes_markup() -> None:
 
 
 def test_a_curve_rises_where_its_values_do() -> None:
-    heights = [height for _, height in points(curve([0.1, 0.5, 0.3]))]
+    heights = [height for _, height in points(text.curve([0.1, 0.5, 0.3]))]
     assert heights[1] < heights[2] < heights[0]  # down is large in a picture
     assert heights[1] == pytest.approx(2)
-    assert heights[0] == pytest.approx(CURVE_HEIGHT - 2)
+    assert heights[0] == pytest.approx(text.CURVE_HEIGHT - 2)
 
 
 def test_gaps_of_a_curve_are_passed_over() -> None:
-    assert [across for across, _ in points(curve([1.0, None, 3.0]))] == [
-        across for across, _ in points(curve([1.0, 3.0]))
+    assert [across for across, _ in points(text.curve([1.0, None, 3.0]))] == [
+        across for across, _ in points(text.curve([1.0, 3.0]))
     ]
-    assert {curve(values) for values in ([], [None], [float("nan"), None])} == {""}
+    assert {text.curve(values) for values in ([], [None], [float("nan"), None])} == {""}
 
 
 @pytest.mark.parametrize(("low", "high", "zero_inside"), [(-1, 2, True), (1, 2, False), (-2, -1, False)])
 def test_an_interval_shows_whether_it_holds_zero(low: float, high: float, zero_inside: bool) -> None:
-    zero, line = ElementTree.fromstring(interval(low, (low + high) / 2, high, "")).iter("line")
+    zero, line = ElementTree.fromstring(text.interval(low, (low + high) / 2, high, "")).iter("line")
     left, right, at_zero = (float(where) for where in (line.get("x1"), line.get("x2"), zero.get("x1")))  # type: ignore[arg-type]
-    assert 0 < left < right < INTERVAL_WIDTH
+    assert 0 < left < right < text.INTERVAL_WIDTH
     assert (left < at_zero < right) == zero_inside

@@ -13,22 +13,8 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from sklearn.metrics import balanced_accuracy_score, f1_score, mean_absolute_error, r2_score, roc_auc_score
 
+from fedscout.engine import metrics
 from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.metrics import (
-    LARGEST_ERROR,
-    NUM_BINS,
-    OF_CLASSES,
-    OF_QUANTITIES,
-    R2,
-    Auroc,
-    BalancedAccuracy,
-    MacroF1,
-    Mae,
-    Metric,
-    add,
-    bins_of,
-    narrowed,
-)
 
 
 def rows(num_rows: int, num_classes: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
@@ -40,19 +26,21 @@ def rows(num_rows: int, num_classes: int, seed: int = 0) -> tuple[FloatArray, In
     return outputs.astype(np.float32), labels.astype(np.int64)
 
 
-def value(metric: Metric, outputs: FloatArray, labels: IntArray) -> float:
+def value(metric: metrics.Metric, outputs: FloatArray, labels: IntArray) -> float:
     return metric.value(metric.statistics(outputs, labels))
 
 
-SKLEARN: dict[type[Metric], Callable[[IntArray, IntArray], float]] = {
-    BalancedAccuracy: balanced_accuracy_score,
-    MacroF1: lambda labels, predicted: f1_score(labels, predicted, average="macro"),
+SKLEARN: dict[type[metrics.Metric], Callable[[IntArray, IntArray], float]] = {
+    metrics.BalancedAccuracy: balanced_accuracy_score,
+    metrics.MacroF1: lambda labels, predicted: f1_score(labels, predicted, average="macro"),
 }
 
 
 @pytest.mark.parametrize("kind", SKLEARN)
 @given(seed=st.integers(0, 1000), num_classes=st.integers(2, 6), num_rows=st.integers(1, 60))
-def test_of_the_table_they_are_scikit_learns(kind: type[Metric], seed: int, num_classes: int, num_rows: int) -> None:
+def test_of_the_table_they_are_scikit_learns(
+    kind: type[metrics.Metric], seed: int, num_classes: int, num_rows: int
+) -> None:
     """Also where classes have no rows, or rows and no predictions."""
     outputs, labels = rows(num_rows, num_classes, seed)
     with warnings.catch_warnings():
@@ -73,7 +61,7 @@ def test_the_area_is_scikit_learns_within_its_bound(num_classes: int, shift: flo
     outputs, labels = rows(400, num_classes)
     outputs = (outputs * confidence).astype(np.float32)
     outputs[:, 0] += shift
-    metric = Auroc()
+    metric = metrics.Auroc()
     sums = metric.statistics(outputs, labels)
     odds = [
         outputs[:, c].astype(float) - logsumexp(np.delete(outputs.astype(float), c, axis=1), axis=1)
@@ -87,45 +75,53 @@ def test_the_area_is_scikit_learns_within_its_bound(num_classes: int, shift: flo
 
 
 def test_scores_beyond_the_bins_and_outputs_that_are_no_numbers_count() -> None:
-    sums = Auroc().statistics(
+    sums = metrics.Auroc().statistics(
         np.array([[0, 1e38], [1e38, 0], [np.nan, 0], [np.inf, 0]], np.float32), np.array([1, 0, 0, 1])
     )
-    assert sums.shape == (2, 2, NUM_BINS)
+    assert sums.shape == (2, 2, metrics.NUM_BINS)
     assert sums.sum() == 2 * 4  # each row once a class
-    assert sums[1, 1, NUM_BINS - 1] == 1  # log-odds of 1e38 lie beyond the bins
+    assert sums[1, 1, metrics.NUM_BINS - 1] == 1  # log-odds of 1e38 lie beyond the bins
 
 
 def test_bins_rise_with_the_score_and_are_symmetric() -> None:
     """By hand: 2.5 lies in the 40th of the bins above 0 (2.5 · 16), 32 in the 512th, 64 another 64 higher."""
     scores = np.sort(np.concatenate([np.geomspace(1e-6, 1e9, 2000), np.linspace(0, 40, 1000)]))
-    bins = bins_of(scores)
+    bins = metrics.bins_of(scores)
     assert (np.diff(bins) >= 0).all()
-    assert np.abs(bins_of(-scores) - (NUM_BINS - 1 - bins)).max() <= 1  # a bin holds its lower end
-    middle = NUM_BINS // 2
-    assert bins_of(np.array([2.5, 32.0, 64.0, 65535.0, 65536.0, np.inf, -np.inf])).tolist() == [
-        *(middle + 40, middle + 512, middle + 512 + 64, NUM_BINS - 1, NUM_BINS - 1, NUM_BINS - 1, 0)
+    assert np.abs(metrics.bins_of(-scores) - (metrics.NUM_BINS - 1 - bins)).max() <= 1  # a bin holds its lower end
+    middle = metrics.NUM_BINS // 2
+    assert metrics.bins_of(np.array([2.5, 32.0, 64.0, 65535.0, 65536.0, np.inf, -np.inf])).tolist() == [
+        *(
+            middle + 40,
+            middle + 512,
+            middle + 512 + 64,
+            metrics.NUM_BINS - 1,
+            metrics.NUM_BINS - 1,
+            metrics.NUM_BINS - 1,
+            0,
+        )
     ]
 
 
-@pytest.mark.parametrize("kind", [*OF_CLASSES, *OF_QUANTITIES])
+@pytest.mark.parametrize("kind", [*metrics.OF_CLASSES, *metrics.OF_QUANTITIES])
 @given(seed=st.integers(0, 100), cuts=st.lists(st.integers(0, 80), max_size=4), order=st.permutations(range(5)))
 def test_sums_of_clients_are_those_of_all_rows_in_any_order(
     kind: str, seed: int, cuts: list[int], order: list[int]
 ) -> None:
     """Bit for bit, as they are whole numbers or fractions; float sums would not be."""
-    metric = {**OF_CLASSES, **OF_QUANTITIES}[kind]()
-    outputs, labels = rows(80, 4, seed) if kind in OF_CLASSES else quantity_rows(80, seed)
+    metric = {**metrics.OF_CLASSES, **metrics.OF_QUANTITIES}[kind]()
+    outputs, labels = rows(80, 4, seed) if kind in metrics.OF_CLASSES else quantity_rows(80, seed)
     cuts = sorted([*cuts, *[80] * (4 - len(cuts))])
     parts = [metric.statistics(*part) for part in zip(np.split(outputs, cuts), np.split(labels, cuts), strict=True)]
-    one, other = add(map(narrowed, parts)), add(parts[place] for place in order)
+    one, other = metrics.add(map(metrics.narrowed, parts)), metrics.add(parts[place] for place in order)
     assert one.tolist() == other.tolist()
     assert metric.value(one) == metric.value(other) or np.isnan(metric.value(one))
-    if kind in OF_CLASSES:
+    if kind in metrics.OF_CLASSES:
         np.testing.assert_array_equal(one, metric.statistics(outputs, labels))
 
 
-@pytest.mark.parametrize("metric", [kind() for kind in OF_CLASSES.values()], ids=list(OF_CLASSES))
-def test_of_perfect_outputs_they_are_one_and_of_constant_ones_what_guessing_is(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", [kind() for kind in metrics.OF_CLASSES.values()], ids=list(metrics.OF_CLASSES))
+def test_of_perfect_outputs_they_are_one_and_of_constant_ones_what_guessing_is(metric: metrics.Metric) -> None:
     labels = np.array([0, 0, 0, 1, 2, 2])
     assert value(metric, (8 * np.eye(3)[labels]).astype(np.float32), labels) == 1
     constant = {"balanced_accuracy": 1 / 3, "macro_f1": 2 * 3 / (6 + 3) / 3, "auroc": 0.5}
@@ -148,34 +144,34 @@ def quantity_rows(num_rows: int = 60, seed: int = 0) -> tuple[Floats, Floats]:
 @given(seed=st.integers(0, 1000), num_rows=st.integers(2, 80))
 def test_r2_is_scikit_learns_and_mae_what_it_gains_on_saying_nothing_more(seed: int, num_rows: int) -> None:
     outputs, targets = quantity_rows(num_rows, seed)
-    assert value(R2(), outputs, targets) == pytest.approx(max(-1, r2_score(targets, outputs[:, 0])), abs=1e-9)
+    assert value(metrics.R2(), outputs, targets) == pytest.approx(max(-1, r2_score(targets, outputs[:, 0])), abs=1e-9)
     gained = mean_absolute_error(targets, np.zeros(num_rows)) - mean_absolute_error(targets, outputs[:, 0])
     worst = -np.abs(targets).mean()
-    assert value(Mae(), outputs, targets) == pytest.approx(max(gained, worst), rel=1e-9, abs=1e-9)
+    assert value(metrics.Mae(), outputs, targets) == pytest.approx(max(gained, worst), rel=1e-9, abs=1e-9)
 
 
 def test_a_constant_answer_is_worth_nothing_and_perfection_all() -> None:
     _, targets = quantity_rows()
     nothing, centred = np.zeros((len(targets), 1)), targets - targets.mean()
-    assert value(R2(), nothing, centred) == pytest.approx(0, abs=1e-12)
-    assert value(Mae(), nothing, targets) == 0
-    assert value(R2(), targets[:, None], targets) == 1
-    assert value(Mae(), targets[:, None], targets) == pytest.approx(np.abs(targets).mean())
-    assert np.isnan(value(R2(), nothing, np.full(len(targets), 7.0))), "equal targets have no variance"
+    assert value(metrics.R2(), nothing, centred) == pytest.approx(0, abs=1e-12)
+    assert value(metrics.Mae(), nothing, targets) == 0
+    assert value(metrics.R2(), targets[:, None], targets) == 1
+    assert value(metrics.Mae(), targets[:, None], targets) == pytest.approx(np.abs(targets).mean())
+    assert np.isnan(value(metrics.R2(), nothing, np.full(len(targets), 7.0))), "equal targets have no variance"
 
 
 @pytest.mark.parametrize("said", [1e35, np.inf, -np.inf, np.nan])
 def test_a_model_that_diverges_is_as_far_below_as_perfection_is_above(said: float) -> None:
     _, targets = quantity_rows()
     outputs = np.full((len(targets), 1), said)
-    assert value(R2(), outputs, targets) == -1
-    assert value(Mae(), outputs, targets) == pytest.approx(-np.abs(targets).mean())
-    assert R2().statistics(outputs, targets)[-1] <= len(targets) * LARGEST_ERROR * (1 + 1e-9)
+    assert value(metrics.R2(), outputs, targets) == -1
+    assert value(metrics.Mae(), outputs, targets) == pytest.approx(-np.abs(targets).mean())
+    assert metrics.R2().statistics(outputs, targets)[-1] <= len(targets) * metrics.LARGEST_ERROR * (1 + 1e-9)
 
 
 def test_a_client_is_measured_against_the_federations_constant() -> None:
     """Targets of 3 and 5 about a constant of 0: c² is 34 and not 2, so errors of 1 leave 32 of 34."""
     targets = np.array([3.0, 5.0])
-    sums = R2().statistics(np.array([[2.0], [6.0]]), targets)
-    assert R2().value_of_client(sums) == pytest.approx(1 - 2 / 34)
-    assert R2().value(sums) == pytest.approx(1 - 2 / 2)
+    sums = metrics.R2().statistics(np.array([[2.0], [6.0]]), targets)
+    assert metrics.R2().value_of_client(sums) == pytest.approx(1 - 2 / 34)
+    assert metrics.R2().value(sums) == pytest.approx(1 - 2 / 2)

@@ -33,17 +33,7 @@ from fedscout.engine.errors import DataError, EngineError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.replies import base_config
-from fedscout.engine.messages.calls import (
-    Cohort,
-    EngineNeeds,
-    EvaluateResults,
-    HostCall,
-    QueryResults,
-    ReportRequest,
-    RoundSelection,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.metrics import OF_CLASSES
 from fedscout.engine.nodes.answers import (
     AnswerError,
@@ -83,7 +73,7 @@ from tests.engine.trials.test_resume import Interruption, interrupt_in
 from tests.engine.trials.test_trial import Whole
 from tests.kits.refusals import refused
 
-SESSION = Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
+SESSION = calls.Session(seed=3, training=LocalTraining(local_epochs=2, batch_size=8), round_timeout_seconds=20.0)
 NORMALISED = uneven_federation(normalised, sizes=SIZES)
 FIVE = uneven_federation(sizes=(40, 17, 26, 31, 22))
 WITH_ROWS = with_server_rows(FIVE, labelled=True)
@@ -94,12 +84,12 @@ LIAR = node_of(BROKEN)
 
 
 def settings_of(
-    strategy: Any, federation: Federation = FEDERATION, session: Session = SESSION, **changes: Any
+    strategy: Any, federation: Federation = FEDERATION, session: calls.Session = SESSION, **changes: Any
 ) -> TrialSettings:
     """Return three rounds of a strategy with all clients."""
     num_clients = federation.num_clients
     num_rows = 0 if federation.server is None else federation.server.num_rows
-    cohort = Cohort(num_clients, num_clients, 0.2, server_rows=num_rows, server_labels=num_rows > 0)
+    cohort = calls.Cohort(num_clients, num_clients, 0.2, server_rows=num_rows, server_labels=num_rows > 0)
     spec = strategy if isinstance(strategy, Choice) else parse_strategy(strategy, cohort)
     common: dict[str, Any] = {"num_rounds": 3, "num_sampled": num_clients, "session": session, "keep_model": True}
     return TrialSettings(spec, **{**common, **changes})
@@ -108,7 +98,7 @@ def settings_of(
 def of_selection(kind: str, federation: Federation, num_rounds: int) -> TrialSettings:
     """Return rounds of two clients that a policy selects."""
     changes = {"dimension": 2, "warm_up": 3} if kind == "fedcor" else {}
-    selection = parse_selection({"kind": kind, **changes}, Cohort(federation.num_clients, 2, 0.2, chosen=True))
+    selection = parse_selection({"kind": kind, **changes}, calls.Cohort(federation.num_clients, 2, 0.2, chosen=True))
     return settings_of("fedavg", federation, selection=selection, num_sampled=2, num_rounds=num_rounds)
 
 
@@ -118,7 +108,7 @@ def model_of(trial: Trial) -> np.ndarray[Any, Any]:
     return trial.vector
 
 
-def clipping(wrapper: type, wants: EngineNeeds) -> TrialSettings:
+def clipping(wrapper: type, wants: calls.EngineNeeds) -> TrialSettings:
     """Return a trial whose clients clip their updates."""
 
     def build(**counts: Any) -> Any:
@@ -169,7 +159,7 @@ def test_what_clients_clip_leaves_them_clipped(name: str) -> None:
     over_nodes(CLIPPING[name], roster, FIVE)
     opened = [told for message in link.heard for told in told_in(message)]
     own = server_side(FIVE).initial_vector(3)
-    first = [each for each in opened if isinstance(each, TrainResults) and each.clients][:5]
+    first = [each for each in opened if isinstance(each, calls.TrainResults) and each.clients][:5]
     assert len(first) == 5
     assert all(np.linalg.norm(told.vectors[0] - own) < 0.05 * (1 + 1e-5) for told in first if told.vectors is not None)
 
@@ -248,7 +238,7 @@ def test_a_bad_introduction_is_left_out(claim: str, caplog: pytest.LogCaptureFix
         assert len(line) < 1000
 
 
-def train(link: NodeLink, roster: NodeRoster, session: Session = SESSION) -> Trial:
+def train(link: NodeLink, roster: NodeRoster, session: calls.Session = SESSION) -> Trial:
     """Train by FedAvg over the nodes that are connected."""
     trial = over_nodes(settings_of("fedavg", session=session, num_sampled=len(link.apps)), roster)
     assert trial.status == "completed", trial.error
@@ -458,8 +448,8 @@ class Sends(ClientAlgorithm):
     auxiliary = MappingProxyType({"variate": "num-clients"})
 
 
-WATCHED = RoundSelection(ReportRequest(training_losses=True, update_norms=True))
-CALL = HostCall(
+WATCHED = calls.RoundSelection(calls.ReportRequest(training_losses=True, update_norms=True))
+CALL = calls.HostCall(
     *((1,), replace(SESSION, algorithm=Sends()), base_config(SESSION, 1), np.zeros(3, np.float32)),
     evaluated=(1,),
     watched=WATCHED,
@@ -475,11 +465,11 @@ GOOD: dict[str, Any] = {
     "auxiliary": {"variate": [np.ones(3, np.float32)]},
     "received_losses": {"train": {1: MEANS}},
     "update_norms": {1: 0.5},
-    "evaluation": EvaluateResults({1: ClientScore(4, 2, 1.0)}),
+    "evaluation": calls.EvaluateResults({1: ClientScore(4, 2, 1.0)}),
 }
 
 
-def asked(call: HostCall = CALL) -> ExpectedAnswer:
+def asked(call: calls.HostCall = CALL) -> ExpectedAnswer:
     """Return what the second client, of 17 rows, was asked."""
     return ExpectedAnswer(1, call, 17, 3)
 
@@ -495,8 +485,8 @@ LIES: dict[str, dict[str, Any]] = {
     "a loss without end": {"losses": [float("inf")]},
     "a loss of many digits": {"losses": [10**400]},
     "steps of many digits": {"num_steps": [10**400]},
-    "as many right": {"evaluation": EvaluateResults({1: ClientScore(4, 10**400, 1.0)})},
-    "scores of as large a loss": {"evaluation": EvaluateResults({1: ClientScore(4, 2, 10**400)})},
+    "as many right": {"evaluation": calls.EvaluateResults({1: ClientScore(4, 10**400, 1.0)})},
+    "scores of as large a loss": {"evaluation": calls.EvaluateResults({1: ClientScore(4, 2, 10**400)})},
     "no model": {"vectors": None},
     "two models": {"vectors": [np.zeros(3, np.float32)] * 2},
     "a model in a model": {"vectors": [np.zeros((1, 3), np.float32)]},
@@ -515,11 +505,11 @@ LIES: dict[str, dict[str, Any]] = {
     "what others keep": {"states": {0: {}}},
     "a state and no mark": {"states": {1: {"x": np.zeros(10**6, np.float32)}}},
     "another round's mark": {"states": {1: mark(7)}},
-    "a score of more rows": {"evaluation": EvaluateResults({1: ClientScore(18, 1, 1.0)})},
-    "more right than rows": {"evaluation": EvaluateResults({1: ClientScore(4, 5, 1.0)})},
-    "fewer right than none": {"evaluation": EvaluateResults({1: ClientScore(4, -1, 1.0)})},
-    "a loss of scores below nothing": {"evaluation": EvaluateResults({1: ClientScore(4, 1, -1.0)})},
-    "a metric that nobody asked for": {"evaluation": EvaluateResults({1: ClientScore(4, 1, 1.0, metric=0.5)})},
+    "a score of more rows": {"evaluation": calls.EvaluateResults({1: ClientScore(18, 1, 1.0)})},
+    "more right than rows": {"evaluation": calls.EvaluateResults({1: ClientScore(4, 5, 1.0)})},
+    "fewer right than none": {"evaluation": calls.EvaluateResults({1: ClientScore(4, -1, 1.0)})},
+    "a loss of scores below nothing": {"evaluation": calls.EvaluateResults({1: ClientScore(4, 1, -1.0)})},
+    "a metric that nobody asked for": {"evaluation": calls.EvaluateResults({1: ClientScore(4, 1, 1.0, metric=0.5)})},
     "values withheld": {"num_withheld": 4},
     "far and farther": {"sums": {"far-from-table": [7.0]}},
 }
@@ -532,7 +522,7 @@ VALUES = [np.array([np.nan]), np.array([np.inf]), np.array([1e200]), np.array(["
 
 
 def test_an_honest_answer_passes() -> None:
-    found = checked_training(TrainResults(**GOOD), asked())
+    found = checked_training(calls.TrainResults(**GOOD), asked())
     assert (found.clients, found.num_examples, found.update_norms) == ([1], [17], {1: 0.5})
     assert (found.received_losses, found.auxiliary) == ({"train": {1: MEANS}}, GOOD["auxiliary"])
 
@@ -540,18 +530,21 @@ def test_an_honest_answer_passes() -> None:
 @pytest.mark.parametrize(
     ("check", "told", "call"),
     [
-        *(pytest.param(checked_training, TrainResults(**{**GOOD, **lie}), CALL, id=name) for name, lie in LIES.items()),
-        (checked_training, EvaluateResults(), CALL),
-        (checked_scores, TrainResults(), CALL),
-        (checked_query, TrainResults(), CALL),
         *(
-            (checked_scores, EvaluateResults({1: ClientScore(4, 1, 1.0, metric=0.5)}, sums=sums), WITH_METRIC)
+            pytest.param(checked_training, calls.TrainResults(**{**GOOD, **lie}), CALL, id=name)
+            for name, lie in LIES.items()
+        ),
+        (checked_training, calls.EvaluateResults(), CALL),
+        (checked_scores, calls.TrainResults(), CALL),
+        (checked_query, calls.TrainResults(), CALL),
+        *(
+            (checked_scores, calls.EvaluateResults({1: ClientScore(4, 1, 1.0, metric=0.5)}, sums=sums), WITH_METRIC)
             for sums in SUMS
         ),
-        *((checked_query, QueryResults([1], [17], [{"x": value}]), CALL) for value in VALUES),
+        *((checked_query, calls.QueryResults([1], [17], [{"x": value}]), CALL) for value in VALUES),
     ],
 )
-def test_an_answer_that_lies_is_not_used(check: Any, told: Any, call: HostCall) -> None:
+def test_an_answer_that_lies_is_not_used(check: Any, told: Any, call: calls.HostCall) -> None:
     with pytest.raises(AnswerError) as refusal:
         check(told, asked(call))
     assert str(refusal.value).isprintable()
@@ -560,17 +553,17 @@ def test_an_answer_that_lies_is_not_used(check: Any, told: Any, call: HostCall) 
 def test_what_nobody_asked_for_does_not_pass() -> None:
     call = replace(CALL, evaluated=(), watched=None)
     more = {"durations": {0: 1e9}, "large": [0], "total": np.zeros(3, np.int64), "diverged": [0]}
-    found = checked_training(TrainResults(**{**GOOD, **more, "failures": {0: "x"}, "seconds": -1.0}), asked(call))
+    found = checked_training(calls.TrainResults(**{**GOOD, **more, "failures": {0: "x"}, "seconds": -1.0}), asked(call))
     assert (found.evaluation, found.received_losses, found.update_norms) == (None, {}, {})
     assert (found.durations, found.large, found.total, found.diverged) == ({}, [], None, [])
     assert (found.failures, found.seconds) == ({}, 0.0)
 
 
 def test_whose_answers_have_another_form_than_most_is_left_out() -> None:
-    def told(client: int, *sums: str) -> TrainResults:
-        return TrainResults(clients=[client], sums={name: [1.0] for name in sums})
+    def told(client: int, *sums: str) -> calls.TrainResults:
+        return calls.TrainResults(clients=[client], sums={name: [1.0] for name in sums})
 
-    found = like_most([told(0, "a"), told(1, "b"), told(2, "a"), TrainResults(failures={3: "why"})])
+    found = like_most([told(0, "a"), told(1, "b"), told(2, "a"), calls.TrainResults(failures={3: "why"})])
     assert [one.clients for one in found] == [[0], [], [2], []]
     assert [[*one.failures] for one in found] == [[], [1], [], [3]]
 
@@ -676,7 +669,7 @@ def test_who_is_far_from_a_table_is_drawn_by_the_client_and_once() -> None:
     for _ in range(5):  # all alike once in a million
         link = over_a_table(SettingsLookup(CELLS, epsilon=0.01))
         opened = [told for message in link.heard for told in told_in(message)]
-        trained = [each for each in opened if isinstance(each, TrainResults) and each.clients]
+        trained = [each for each in opened if isinstance(each, calls.TrainResults) and each.clients]
         said = {client: {each.sums[FAR_KEY][0] for each in trained if each.clients == [client]} for client in range(5)}
         assert all(len(answers) == 1 for answers in said.values()), "the same in all rounds"
         seen.add(tuple(answer for answers in said.values() for answer in answers))

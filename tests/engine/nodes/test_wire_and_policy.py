@@ -26,31 +26,12 @@ from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup,
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.replies import base_config
-from fedscout.engine.messages.calls import (
-    Assignment,
-    EvaluateResults,
-    HostCall,
-    QueryResults,
-    ReportRequest,
-    RoundSelection,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.values import NotPlainError
 from fedscout.engine.metrics import OF_CLASSES
+from fedscout.engine.nodes import wire
 from fedscout.engine.nodes.client import TRIALS_KEPT, KeptStates, LostStateError, mark
 from fedscout.engine.nodes.policy import LEDGER, OwnerPolicy, read_policy
-from fedscout.engine.nodes.wire import (
-    ACTION,
-    DOCUMENT_KEY,
-    VALUES_KEY,
-    Greeting,
-    Introduction,
-    Method,
-    NodeCall,
-    NodeCalls,
-    Refusal,
-)
 from fedscout.strategies import parse_strategy
 from fedscout.strategies.table import STRATEGIES
 from tests.engine.federations import dense, uneven_federation
@@ -88,15 +69,17 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def call(session: Session | None = None, **changes: Any) -> NodeCall:
+def call(session: calls.Session | None = None, **changes: Any) -> wire.NodeCall:
     """Return a call of one client."""
     given: dict[str, Any] = {"config": {"seed": 3, "learning-rate": 0.1, "reply": "merged", "flag": True}, **changes}
-    return NodeCall("train", HostCall((3,), session or Session(), vector=VECTOR, **given), "a" * 64, '{"x": 1}')
+    return wire.NodeCall(
+        "train", calls.HostCall((3,), session or calls.Session(), vector=VECTOR, **given), "a" * 64, '{"x": 1}'
+    )
 
 
 VALUES: dict[str, Any] = {
-    "greeting": Greeting(asks_rows=False, terms="{}"),
-    "introduction": Introduction("Köln\n", None, 10, True, "ab", "1.0"),
+    "greeting": wire.Greeting(asks_rows=False, terms="{}"),
+    "introduction": wire.Introduction("Köln\n", None, 10, True, "ab", "1.0"),
     "auxiliary vectors, states, scoring": call(
         auxiliary={"control": VECTOR, "other": VECTOR[::2]},
         states={3: {"kept-after-round": np.array([4.0], np.float32)}, 4: {}},
@@ -104,32 +87,36 @@ VALUES: dict[str, Any] = {
         call_id="x",
     ),
     "counts of batches": call(arrays={"1.num_batches_tracked": np.array(7), "order": np.array([[2, 0, 1]])}),
-    "a query": NodeCall("query", HostCall((0,), Session(), {"function": "counts"}, arrays={"bins": np.eye(3)})),
-    "watched": call(
-        watched=RoundSelection(ReportRequest(True, True, True, True), (3,), {3: Assignment(epochs=2, withheld=0.25)})
+    "a query": wire.NodeCall(
+        "query", calls.HostCall((0,), calls.Session(), {"function": "counts"}, arrays={"bins": np.eye(3)})
     ),
-    "a table of settings": call(Session(client_table=TABLE)),
-    "a training": TrainResults(
+    "watched": call(
+        watched=calls.RoundSelection(
+            calls.ReportRequest(True, True, True, True), (3,), {3: calls.Assignment(epochs=2, withheld=0.25)}
+        )
+    ),
+    "a table of settings": call(calls.Session(client_table=TABLE)),
+    "a training": calls.TrainResults(
         *([3], [17], [9], [float("nan")], [float("inf")]),
         vectors=[VECTOR],
         auxiliary={"control-change": [VECTOR]},
         sums={"path": [2.5]},
         states={3: {}},
         failures={3: "why"},
-        evaluation=EvaluateResults({3: ClientScore(4, 0.5, float("nan"), (), 0.25)}, failures={3: "none"}),
+        evaluation=calls.EvaluateResults({3: ClientScore(4, 0.5, float("nan"), (), 0.25)}, failures={3: "none"}),
         received_losses={"train": {3: ClientScore(4, 1, 2.0, statistics=np.array([1.0, 2.0, np.nan, 0.5]))}},
         update_norms={3: 1.5},
     ),
-    "counts": EvaluateResults(sums={"own": np.arange(6, dtype=np.int32).reshape(3, 2)}, seconds=0.5),
-    "answers": QueryResults(
+    "counts": calls.EvaluateResults(sums={"own": np.arange(6, dtype=np.int32).reshape(3, 2)}, seconds=0.5),
+    "answers": calls.QueryResults(
         *([3], [17]), arrays=[{"sum": np.arange(4.0), "one": np.float64(2.5), "in columns": np.ones((2, 3)).T}]
     ),
 }
-VALUES |= {f"metric {name}": call(Session(metric=make())) for name, make in OF_CLASSES.items()}
+VALUES |= {f"metric {name}": call(calls.Session(metric=make())) for name, make in OF_CLASSES.items()}
 for kind in (*STRATEGIES, "krum+fedbn", "fedadam+fedprox", "rfa+fedsam"):
     if kind != "custom":
         spec = parse_strategy({"kind": kind, **({"noise_multiplier": 1.0} if kind == "dp_fedavg" else {})})
-        VALUES[kind] = call(Session(algorithm=spec.client_algorithm(), needs=spec.needs()))
+        VALUES[kind] = call(calls.Session(algorithm=spec.client_algorithm(), needs=spec.needs()))
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -145,13 +132,13 @@ class Own(ClientAlgorithm):
 @pytest.mark.parametrize(
     "session",
     [
-        Session(algorithm=Own()),
-        Session(client_table=SettingsLookup(TABLE.table, "os:abort")),
-        Session(client_table=SettingsLookup(TABLE.table, folder="/tmp")),
+        calls.Session(algorithm=Own()),
+        calls.Session(client_table=SettingsLookup(TABLE.table, "os:abort")),
+        calls.Session(client_table=SettingsLookup(TABLE.table, folder="/tmp")),
     ],
 )
-def test_what_is_code_is_not_sent(session: Session) -> None:
-    for sent in (call(session), NodeCalls((call(session),))):
+def test_what_is_code_is_not_sent(session: calls.Session) -> None:
+    for sent in (call(session), wire.NodeCalls((call(session),))):
         with pytest.raises(NotPlainError):
             WIRE.packed(sent)
 
@@ -159,12 +146,14 @@ def test_what_is_code_is_not_sent(session: Session) -> None:
 def content(document: Any, arrays: Mapping[str, Array] | None = None) -> RecordDict:
     """Return a message that somebody wrote by hand."""
     text = document if isinstance(document, str) else json.dumps(document)
-    return RecordDict({DOCUMENT_KEY: ConfigRecord({DOCUMENT_KEY: text}), VALUES_KEY: ArrayRecord(dict(arrays or {}))})
+    return RecordDict(
+        {wire.DOCUMENT_KEY: ConfigRecord({wire.DOCUMENT_KEY: text}), wire.VALUES_KEY: ArrayRecord(dict(arrays or {}))}
+    )
 
 
 def document_of(value: Any) -> Any:
     """Return the document of a value."""
-    return json.loads(str(WIRE.packed(value).config_records[DOCUMENT_KEY][DOCUMENT_KEY]))
+    return json.loads(str(WIRE.packed(value).config_records[wire.DOCUMENT_KEY][wire.DOCUMENT_KEY]))
 
 
 NAME = "fedscout.engine.contracts.algorithm.ClientScore"
@@ -219,10 +208,10 @@ def test_a_call_that_was_tampered_with_has_the_right_types_or_is_refused(place: 
         opened = WIRE.opened(content(document, {"0": Array(VECTOR)}))
     except ValueError:
         return
-    if isinstance(opened, NodeCall):
+    if isinstance(opened, wire.NodeCall):
         assert isinstance(opened.trial, str)
         assert all(type(client) is int for client in (*opened.call.clients, *opened.call.evaluated))
-        assert isinstance(opened.call.session, Session)
+        assert isinstance(opened.call.session, calls.Session)
         assert isinstance(opened.call.config, dict)
 
 
@@ -275,7 +264,7 @@ FORGED = {
 @pytest.mark.parametrize("name", FORGED)
 def test_a_message_can_name_no_class_but_those_of_the_table_and_have_no_module_imported(name: str) -> None:
     (old, new, refused), path = FORGED[name], [*sys.path]
-    text = json.dumps(document_of(NodeCalls((call(Session(client_table=TABLE)),))))
+    text = json.dumps(document_of(wire.NodeCalls((call(calls.Session(client_table=TABLE)),))))
     assert old in text
     with pytest.raises(ValueError, match=refused):
         WIRE.opened(content(text.replace(old, new), {"0": Array(VECTOR)}))
@@ -311,22 +300,28 @@ MARKED.features[MARKED.partition.client(0)[:20]] = MARKER
 
 
 def ask(
-    owner: OwnerPolicy, method: Method, session: Session = SESSION, config: Mapping[str, Any] = {}, **call: Any
+    owner: OwnerPolicy,
+    method: wire.Method,
+    session: calls.Session = SESSION,
+    config: Mapping[str, Any] = {},
+    **call: Any,
 ) -> Any:
     """Return what a new node with the first client's rows answers to a call, or why it does not."""
     link = NodeLink()
     link.connect(5, 0, MARKED, owner, CLIENT_QUERIES)
     given = {"clients": (0,), "vector": None if method == "query" else np.zeros(53, np.float32), **call}
-    asked = NodeCall(method, HostCall(session=session, config={**base_config(session, 1), **config}, **given))
-    (reply,) = link.send_and_receive([Message(WIRE.packed(NodeCalls((asked,))), 5, f"{method}.{ACTION}")])
+    asked = wire.NodeCall(
+        method, calls.HostCall(session=session, config={**base_config(session, 1), **config}, **given)
+    )
+    (reply,) = link.send_and_receive([Message(WIRE.packed(wire.NodeCalls((asked,))), 5, f"{method}.{wire.ACTION}")])
     if reply.has_error():
         return str(reply.error.reason)
     (told,) = told_in(reply)
-    return told.reason if isinstance(told, Refusal) else told
+    return told.reason if isinstance(told, wire.Refusal) else told
 
 
-MEASURED = RoundSelection(ReportRequest(training_losses=True), (0,))
-REFUSALS: dict[str, tuple[dict[str, Any], Method, dict[str, Any], str]] = {
+MEASURED = calls.RoundSelection(calls.ReportRequest(training_losses=True), (0,))
+REFUSALS: dict[str, tuple[dict[str, Any], wire.Method, dict[str, Any], str]] = {
     "training": ({"trains": False}, "train", {}, "training"),
     "scoring": ({"scores": False}, "evaluate", {}, "scoring"),
     "a loss of the received model": ({"scores": False}, "train", {"config": {"initial-loss": True}}, "scoring"),
@@ -356,7 +351,7 @@ def test_who_may_not_be_trained_on_may_be_scored_on_the_way() -> None:
 
 
 def test_losses_are_no_way_around_the_owner() -> None:
-    watched = RoundSelection(ReportRequest(training_losses=True, validation_losses=True, update_norms=True))
+    watched = calls.RoundSelection(calls.ReportRequest(training_losses=True, validation_losses=True, update_norms=True))
     told = ask(owner_of(scores=False), "train", watched=watched, evaluated=(0,))
     assert (told.clients, told.evaluation, told.received_losses) == ([0], None, {})
 
@@ -364,7 +359,7 @@ def test_losses_are_no_way_around_the_owner() -> None:
 def test_few_validation_rows_are_measured_by_nobody_who_abstains() -> None:
     """A validation part of one row, chosen by the driver, would tell that row's label."""
     session = replace(SESSION, validation_fraction=0.04)
-    watched = RoundSelection(ReportRequest(training_losses=True, validation_losses=True))
+    watched = calls.RoundSelection(calls.ReportRequest(training_losses=True, validation_losses=True))
     told = ask(owner_of(small_clients="abstain"), "train", session, watched=watched)
     assert told.received_losses["train"][0].num_examples > 5
     assert told.received_losses["validation"][0].num_examples == 0
@@ -372,7 +367,7 @@ def test_few_validation_rows_are_measured_by_nobody_who_abstains() -> None:
 
 def test_losses_of_a_table_s_client_tell_no_number_of_rows() -> None:
     """What a policy asks for would tell the cell."""
-    watched = RoundSelection(ReportRequest(training_losses=True))
+    watched = calls.RoundSelection(calls.ReportRequest(training_losses=True))
     plain, hidden = (
         ask(owner_of(), "train", replace(SESSION, client_table=table), watched=watched).received_losses["train"][0]
         for table in (None, TABLE)
@@ -393,12 +388,12 @@ def test_nothing_at_the_driver_holds_a_word_of_rows(caplog: pytest.LogCaptureFix
     link.heard += by_flower
     reasons = [message.error.reason for message in link.heard if message.has_error()]
     documents = [message for message in link.heard if message.has_content() and "document" in message.content]
-    told = [value for message in documents for value in told_in(message) if not isinstance(value, NodeCall)]
+    told = [value for message in documents for value in told_in(message) if not isinstance(value, wire.NodeCall)]
     at_driver = [record.getMessage() for record in caplog.records if record.module in ("grid", "trial")]
     assert any("ValueError" in reason for reason in trial.dropped_clients.values())
     assert str(MARKER) in caplog.text, "the client's own log says what went wrong"
     assert at_driver
-    assert any(isinstance(value, TrainResults) for value in told)
+    assert any(isinstance(value, calls.TrainResults) for value in told)
     assert str(MARKER) not in json.dumps([reasons, at_driver, trial.dropped_clients, list(map(repr, told))])
 
 
@@ -458,7 +453,7 @@ def budget(tmp_path: Path) -> Budget:
 
 def counts_of(told: Any) -> list[float]:
     """Return the numbers of an answer."""
-    assert isinstance(told, QueryResults), told
+    assert isinstance(told, calls.QueryResults), told
     (arrays,) = told.arrays
     values: list[float] = arrays["counts"].tolist()
     return values
@@ -489,7 +484,7 @@ def test_other_terms_cost_again_until_nothing_is_left(change: dict[str, Any], bu
 )
 def test_what_gives_away_more_is_refused(terms: dict[str, Any], budget: Budget) -> None:
     told = budget.ask({**COUNTS, **terms})
-    if isinstance(told, QueryResults):
+    if isinstance(told, calls.QueryResults):
         assert not told.arrays
         (told,) = told.failures.values()
     assert "\n" not in told
@@ -508,8 +503,8 @@ def test_a_damaged_ledger_refuses_and_stays_as_it_is(content: str, budget: Budge
 
 
 def test_models_and_scores_are_no_answers_and_cost_nothing(budget: Budget) -> None:
-    assert isinstance(ask(budget.owner, "train", replace(SESSION, training=LocalTraining())), TrainResults)
-    assert isinstance(ask(budget.owner, "evaluate"), EvaluateResults)
+    assert isinstance(ask(budget.owner, "train", replace(SESSION, training=LocalTraining())), calls.TrainResults)
+    assert isinstance(ask(budget.owner, "evaluate"), calls.EvaluateResults)
     assert not budget.ledger.exists()
 
 

@@ -18,17 +18,7 @@ import torch
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.files import (
-    FileStorage,
-    mounted,
-    move_file,
-    refresh,
-    remove_file,
-    storage_at,
-    storage_of,
-    with_addresses,
-    write_atomically,
-)
+from fedscout.engine.runtime import files
 from fedscout.engine.runtime.processes import (
     ENDING_SIGNALS,
     end_children_with,
@@ -46,14 +36,14 @@ def files_below(folder: Path) -> list[str]:
 
 def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
     target = tmp_path / "folder" / "file"
-    write_atomically(target, lambda path: path.write_bytes(b"old"))
+    files.write_atomically(target, lambda path: path.write_bytes(b"old"))
 
     def write(path: Path) -> None:
         path.write_bytes(b"new")
         assert target.read_bytes() == b"old"
         assert path.name.startswith(".")
 
-    write_atomically(target, write)
+    files.write_atomically(target, write)
 
     assert target.read_bytes() == b"new"
     assert files_below(tmp_path) == ["folder/file"]
@@ -66,7 +56,7 @@ def test_a_crash_changes_nothing(
 ) -> None:
     target = tmp_path / "folder" / "file"
     if existing is not None:
-        write_atomically(target, lambda path: path.write_bytes(existing))
+        files.write_atomically(target, lambda path: path.write_bytes(existing))
 
     def crash(_: int) -> None:
         raise OSError("disk full")
@@ -78,7 +68,7 @@ def test_a_crash_changes_nothing(
 
     monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(OSError, match="disk"):
-        write_atomically(target, write)
+        files.write_atomically(target, write)
 
     assert files_below(tmp_path) == ([] if existing is None else ["folder/file"])
     assert existing is None or target.read_bytes() == existing
@@ -103,63 +93,63 @@ def s3() -> Iterator[S3FileSystem]:
 
 
 @pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> FileStorage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> files.FileStorage:
     if request.param == "local":
-        return FileStorage(LocalFileSystem(), str(tmp_path / "kept"), "local://kept")
+        return files.FileStorage(LocalFileSystem(), str(tmp_path / "kept"), "local://kept")
     filesystem: S3FileSystem = request.getfixturevalue("s3")
     filesystem.create_dir(tmp_path.name)
-    return FileStorage(filesystem, f"{tmp_path.name}/kept", "s3://kept")
+    return files.FileStorage(filesystem, f"{tmp_path.name}/kept", "s3://kept")
 
 
 def write(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text))
+    files.write_atomically(path, lambda temporary: temporary.write_text(text))
 
 
-def contents(storage: FileStorage) -> dict[str, str]:
+def contents(storage: files.FileStorage) -> dict[str, str]:
     return {name: storage.read(name).decode() for name in storage.names()}
 
 
 @pytest.mark.slow
-def test_a_file_is_there_when_it_is_written_and_comes_back(storage: FileStorage) -> None:
-    with mounted(storage) as folder:
+def test_a_file_is_there_when_it_is_written_and_comes_back(storage: files.FileStorage) -> None:
+    with files.mounted(storage) as folder:
         assert contents(storage) == {}
         write(folder / "config.json", "{}")
         write(folder / "trials" / "0.parquet", "first")
         write(folder / "trials" / "1.parquet", "second")
         (folder / ".lock").write_text("this process")
         assert contents(storage) == {"config.json": "{}", "trials/0.parquet": "first", "trials/1.parquet": "second"}
-        remove_file(folder / "config.json")
+        files.remove_file(folder / "config.json")
         (folder / "quarantine").mkdir()
-        move_file(folder / "trials" / "1.parquet", folder / "quarantine" / "1.parquet")
+        files.move_file(folder / "trials" / "1.parquet", folder / "quarantine" / "1.parquet")
         expected = {"trials/0.parquet": "first", "quarantine/1.parquet": "second"}
         assert contents(storage) == expected
     assert not folder.exists()
-    with mounted(storage) as again:
+    with files.mounted(storage) as again:
         there = {path.relative_to(again).as_posix(): path.read_text() for path in again.rglob("*") if path.is_file()}
         assert there == expected
 
 
 @pytest.mark.slow
-def test_what_another_process_writes_below_is_read_when_asked_for(storage: FileStorage) -> None:
-    with mounted(storage) as folder:
-        below = storage_of(folder / "studies" / "one")
+def test_what_another_process_writes_below_is_read_when_asked_for(storage: files.FileStorage) -> None:
+    with files.mounted(storage) as folder:
+        below = files.storage_of(folder / "studies" / "one")
         assert below == storage.below("studies/one")
         below.write("result.json", b"{}")
-        refresh(folder / "studies" / "one")
+        files.refresh(folder / "studies" / "one")
         assert (folder / "studies" / "one" / "result.json").read_text() == "{}"
-        assert with_addresses(f"in {folder}/studies") == f"in {storage}/studies"
+        assert files.with_addresses(f"in {folder}/studies") == f"in {storage}/studies"
 
 
 def test_a_folder_of_this_machine_has_no_storage(tmp_path: Path) -> None:
-    assert storage_of(tmp_path) is None
-    refresh(tmp_path)
-    assert storage_at(f"file://{tmp_path}") == tmp_path
+    assert files.storage_of(tmp_path) is None
+    files.refresh(tmp_path)
+    assert files.storage_at(f"file://{tmp_path}") == tmp_path
 
 
 @pytest.mark.parametrize("uri", ["nonsense://bucket/name", "s3://"])
 def test_an_address_that_nothing_can_open_is_refused(uri: str) -> None:
     with pytest.raises(ConfigurationError):
-        storage_at(uri)
+        files.storage_at(uri)
 
 
 # -- Ctrl-C that waits, and children that end --------------------------------------------------------------------------

@@ -32,15 +32,7 @@ from fedscout.engine.metrics import OF_CLASSES, OF_QUANTITIES
 from fedscout.engine.models.dense import ACTIVATIONS, DenseStack, loss_and_gradient
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.engine.training.backends import (
-    BLOCK_ROWS,
-    MOST_CLIENTS,
-    BlockTrainer,
-    LoopTrainer,
-    Trainer,
-    fastest_trainer,
-    score_clients,
-)
+from fedscout.engine.training import backends
 from fedscout.engine.training.loop import RowsWork
 from fedscout.strategies.methods.averaging import pull_towards
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, dropping, learnable_rows, linear, normalised
@@ -116,7 +108,7 @@ class Twice(ClientAlgorithm):
 
 
 def updates(
-    trainer: Callable[[FlatModel], Trainer],
+    trainer: Callable[[FlatModel], backends.Trainer],
     chosen: Sequence[int],
     training: LocalTraining,
     algorithm: ClientAlgorithm | None = None,
@@ -131,7 +123,7 @@ def updates(
     return [found[client] for client in chosen]  # type: ignore[misc]
 
 
-in_block, in_loop = partial(updates, fastest_trainer), partial(updates, LoopTrainer)
+in_block, in_loop = partial(updates, backends.fastest_trainer), partial(updates, backends.LoopTrainer)
 
 
 CASES = {
@@ -144,7 +136,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_block_equals_loop(name: str) -> None:
     net, training, algorithm = CASES[name]
-    assert isinstance(fastest_trainer(new_model(net, 1)), BlockTrainer)
+    assert isinstance(backends.fastest_trainer(new_model(net, 1)), backends.BlockTrainer)
     blocks, loops = (
         made(range(len(SIZES)), training, algorithm, net, seed=4, server_round=3, initial_loss=True)
         for made in (in_block, in_loop)
@@ -221,7 +213,7 @@ def test_only_dense_stacks_are_recognised(module: nn.Module, recognised: bool) -
 
 
 def test_more_clients_than_a_block_holds() -> None:
-    sizes = tuple(5 + client % 40 for client in range(MOST_CLIENTS * 2 + 3))
+    sizes = tuple(5 + client % 40 for client in range(backends.MOST_CLIENTS * 2 + 3))
     *_, together = in_block(range(len(sizes)), TRAININGS["plain"], sizes=sizes)
     (alone,) = in_block([len(sizes) - 1], TRAININGS["plain"], sizes=sizes)
     assert np.array_equal(together.vector, alone.vector)
@@ -252,11 +244,11 @@ def test_a_score_does_not_depend_on_who_is_scored_with_it_and_leaves_nothing_out
     net, every = NETS[name], works()
     vector = new_model(net, 0).vector
     data = {work.client: work.data for work in every}
-    together = fastest_trainer(new_model(net, 1)).scores(vector, data, 0)
-    loops = LoopTrainer(new_model(net, 1)).scores(vector, data, 0)
-    undropped = fastest_trainer(new_model(Net(net.activation), 1)).scores(vector, data, 0)
+    together = backends.fastest_trainer(new_model(net, 1)).scores(vector, data, 0)
+    loops = backends.LoopTrainer(new_model(net, 1)).scores(vector, data, 0)
+    undropped = backends.fastest_trainer(new_model(Net(net.activation), 1)).scores(vector, data, 0)
     for work in every:
-        alone = fastest_trainer(new_model(net, 1)).scores(vector, {work.client: work.data}, 0)[work.client]
+        alone = backends.fastest_trainer(new_model(net, 1)).scores(vector, {work.client: work.data}, 0)[work.client]
         ours, loop = together[work.client], loops[work.client]
         assert alone == ours == undropped[work.client]
         assert ours.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
@@ -340,7 +332,7 @@ def model_and_stack(factory: ModelFactory) -> tuple[FlatModel, DenseStack]:
 
 def scored(model: FlatModel, stack: DenseStack | None, data: Sequence[Samples]) -> list[Any]:
     """Return the scores of clients that all have the model."""
-    return score_clients(model, stack, model.vector[None], data)
+    return backends.score_clients(model, stack, model.vector[None], data)
 
 
 @settings(deadline=None, max_examples=40)
@@ -366,15 +358,15 @@ def test_models_of_their_own_keep_the_bits_of_clients_scored_alone_and_are_those
     every, one = clients(), model.vector.clone()
     own = one + torch.randn(len(every), len(one), generator=torch.Generator().manual_seed(0)) / 10
 
-    together = score_clients(model, stack, own, every)
+    together = backends.score_clients(model, stack, own, every)
 
     pairs = [*zip(own, every, strict=True)]
-    assert together == [score_clients(model, stack, vector[None], [data])[0] for vector, data in pairs]
+    assert together == [backends.score_clients(model, stack, vector[None], [data])[0] for vector, data in pairs]
     assert len({score.loss_sum for score in together if isinstance(score, ClientScore)}) > 5
-    repeated = score_clients(model, stack, one.repeat(len(every), 1), every)
-    assert repeated == score_clients(model, stack, one[None], every)
-    loops = [score_clients(model, None, vector[None], [data])[0] for vector, data in pairs]
-    assert score_clients(model, None, own, every) == loops
+    repeated = backends.score_clients(model, stack, one.repeat(len(every), 1), every)
+    assert repeated == backends.score_clients(model, stack, one[None], every)
+    loops = [backends.score_clients(model, None, vector[None], [data])[0] for vector, data in pairs]
+    assert backends.score_clients(model, None, own, every) == loops
     for score, loop in zip(together, loops, strict=True):
         assert (score.num_examples, score.num_correct) == (loop.num_examples, loop.num_correct)
         assert score.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
@@ -384,15 +376,17 @@ def test_padding_counts_for_nothing() -> None:
     """Weights zero, biases (0, 0, 0, ln 3): a row of class 3 loses ln 2, any other ln 6; class 3 is always chosen."""
     model, stack = model_and_stack(shallow)
     model.load(torch.cat([torch.zeros(72), torch.tensor([0.0, 0.0, 0.0, np.log(3)])]))
-    features = np.ones((BLOCK_ROWS + 3, *SHAPE), np.float32)
-    labels = np.array([3] + [1] * (BLOCK_ROWS + 2))
+    features = np.ones((backends.BLOCK_ROWS + 3, *SHAPE), np.float32)
+    labels = np.array([3] + [1] * (backends.BLOCK_ROWS + 2))
 
-    short, long = scored(model, stack, [Samples(features, labels, np.arange(size)) for size in (2, BLOCK_ROWS + 3)])
+    short, long = scored(
+        model, stack, [Samples(features, labels, np.arange(size)) for size in (2, backends.BLOCK_ROWS + 3)]
+    )
 
     assert (short.num_examples, short.num_correct) == (2, 1)
-    assert (long.num_examples, long.num_correct) == (BLOCK_ROWS + 3, 1)
+    assert (long.num_examples, long.num_correct) == (backends.BLOCK_ROWS + 3, 1)
     assert short.loss_sum == pytest.approx(np.log(2) + np.log(6), rel=1e-6)
-    assert long.loss_sum == pytest.approx(np.log(2) + (BLOCK_ROWS + 2) * np.log(6), rel=1e-6)
+    assert long.loss_sum == pytest.approx(np.log(2) + (backends.BLOCK_ROWS + 2) * np.log(6), rel=1e-6)
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -426,7 +420,7 @@ def test_outputs_that_are_not_numbers_have_no_score(metric: str | None, bad: flo
         data = [replace(part, targets=targets, scale=TargetScale(0.0, 1.0)) for part in data]
     vectors = torch.stack([model.vector, torch.full_like(model.vector, bad)])
 
-    good, missing = score_clients(model, stack if together else None, vectors, data, measure)
+    good, missing = backends.score_clients(model, stack if together else None, vectors, data, measure)
 
     assert not good.is_missing
     assert missing.is_missing
