@@ -30,10 +30,9 @@ MOST_NAMES = 60
 MOST_MEANT = 2
 
 _CONDITIONS: Mapping[str, str] = {
-    "dict_type": "be a group of keys, such as {key: value}",
-    "mapping_type": "be a group of keys, such as {key: value}",
-    "model_type": "be a group of keys, such as {key: value}",
-    "model_attributes_type": "be a group of keys, such as {key: value}",
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"), "be a group of keys, such as {key: value}"
+    ),
     "tuple_type": "be a list, such as [first, second]",
     "missing": "be given",
 }

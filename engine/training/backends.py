@@ -24,10 +24,10 @@ any set of clients and any number of hosts. Other modules score one client after
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -185,15 +185,21 @@ def score_clients(
         return [score for vector, data in pairs for score in score_clients(model, stack, vector[None], [data], metric)]
     if len(vectors) == 1:
         model.load(vectors[0])
-    scores: list[ClientScore | Exception] = []
-    for vector, data in zip(vectors.expand(len(clients), -1), clients, strict=True):
-        try:
-            if len(vectors) > 1:
-                model.load(vector)
-            scores.append(loop.score_client(model, data, metric))
-        except Exception as error:  # a client's failure is an answer, not the host's end
-            scores.append(error)
-    return scores
+
+    def score(vector: Tensor, data: Samples) -> ClientScore:
+        if len(vectors) > 1:
+            model.load(vector)
+        return loop.score_client(model, data, metric)
+
+    return [_attempt(score, *pair) for pair in zip(vectors.expand(len(clients), -1), clients, strict=True)]
+
+
+def _attempt(score: Callable[..., ClientScore], *arguments: Any) -> ClientScore | Exception:
+    """Return a score, or what was raised: a client's failure is an answer, not the host's end."""
+    try:
+        return score(*arguments)
+    except Exception as error:
+        return error
 
 
 BLOCK_BYTES = 3 * 2**20
@@ -431,13 +437,8 @@ class TaskTrainer(Trainer):
 
         Every model of a trial is scored with the same random draws, in every round.
         """
-        scores: dict[int, ClientScore | Exception] = {}
-        for client, vector in zip(clients, vectors.expand(len(clients), -1), strict=True):
-            try:
-                scores[client] = self._score(vector, client, seed)
-            except Exception as error:  # a client's failure is an answer, not the host's end
-                scores[client] = error
-        return scores
+        pairs = zip(clients, vectors.expand(len(clients), -1), strict=True)
+        return {client: _attempt(self._score, vector, client, seed) for client, vector in pairs}
 
     def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works

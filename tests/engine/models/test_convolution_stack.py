@@ -8,14 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedscout.engine.models.convolution import (
-    ConvolutionStack,
-    HalvingPooling,
-    PairedConvolution,
-    Pooling,
-    pooling,
-    quick,
-)
+from fedscout.engine.models import convolution
 from fedscout.engine.models.dense import ACTIVATIONS, activation_of
 
 Factory = Callable[[], nn.Module]
@@ -77,7 +70,7 @@ def test_loss_and_gradient_are_those_of_autograd(factory: Factory, channels: int
     gradients = torch.autograd.grad(expected, list(module.parameters()))
     for parameter in module.parameters():
         parameter.grad = torch.full_like(parameter, 7)
-    stack, given = ConvolutionStack.of(module), rows.clone(memory_format=torch.preserve_format)
+    stack, given = convolution.ConvolutionStack.of(module), rows.clone(memory_format=torch.preserve_format)
 
     loss = stack.loss_and_gradient(given, labels)
 
@@ -97,11 +90,11 @@ def test_the_first_of_equal_maxima_gets_the_gradient(channels: int, size: tuple[
     expected = layer(rows)
     delta = images(*expected.shape)
     (gradient,) = torch.autograd.grad(expected, rows, delta)
-    own = pooling(layer)
+    own = convolution.pooling(layer)
 
     outputs, kept = own.forward(rows.detach())
 
-    assert isinstance(own, HalvingPooling)
+    assert isinstance(own, convolution.HalvingPooling)
     assert torch.equal(outputs, expected.detach())
     assert torch.equal(own.answer(rows.detach()), expected.detach())
     assert torch.equal(own.backward(delta.clone(memory_format=torch.preserve_format), kept, wanted=True), gradient)
@@ -112,9 +105,9 @@ def test_other_poolings_are_torch_s(settings: dict[str, object]) -> None:
     layer = nn.MaxPool2d(**{"kernel_size": 2, **settings})  # type: ignore[arg-type]
     rows = images(2, 3, 9, 9)
 
-    assert torch.equal(pooling(layer).answer(rows), layer(rows))
+    assert torch.equal(convolution.pooling(layer).answer(rows), layer(rows))
     if "ceil_mode" not in settings:
-        assert type(pooling(layer)) is Pooling
+        assert type(convolution.pooling(layer)) is convolution.Pooling
 
 
 def hooked() -> nn.Module:
@@ -163,7 +156,7 @@ NEITHER = (
     ],
 )
 def test_other_modules_are_no_stack(factory: Factory) -> None:
-    assert ConvolutionStack.of(factory()) is None
+    assert convolution.ConvolutionStack.of(factory()) is None
 
 
 # -- Quicker layers are the same network -------------------------------------------------------------------------------
@@ -177,18 +170,18 @@ def gradients(module: nn.Module, parameters: list[nn.Parameter], rows: Tensor) -
 
 
 def test_pairs_are_formed_where_they_fill_a_register() -> None:
-    forms = isinstance(next(quick(lenet()).children()), PairedConvolution)
+    forms = isinstance(next(convolution.quick(lenet()).children()), convolution.PairedConvolution)
     assert forms == (torch.backends.cpu.get_cpu_capability() == "AVX512")
 
 
 def test_pooling_before_relu_changes_no_bit() -> None:
     """Whole numbers, so that many maxima are shared: the gradient still goes to the same element."""
     module = built(lambda: nn.Sequential(nn.Conv2d(2, 20, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()))
-    convolution = module.get_submodule("0")
+    layer = module.get_submodule("0")
     with torch.no_grad():
-        for parameter in convolution.parameters():
+        for parameter in layer.parameters():
             parameter.copy_((parameter * 8).round())
-    rows, faster = images(6, 2, 8, 8).round(), quick(module)
+    rows, faster = images(6, 2, 8, 8).round(), convolution.quick(module)
     parameters = list(module.parameters())
 
     assert faster is not module
@@ -202,21 +195,21 @@ def test_pooling_before_relu_changes_no_bit() -> None:
 def test_pairs_of_pixels_are_the_convolution(
     kernel: int | tuple[int, int], padding: int | tuple[int, int], bias: bool, width: int
 ) -> None:
-    convolution = built(lambda: nn.Conv2d(3, 4, kernel, padding=padding, bias=bias)).double()
-    rows, parameters = images(2, 3, 7, width).double(), list(convolution.parameters())
-    paired = PairedConvolution(convolution)
+    layer = built(lambda: nn.Conv2d(3, 4, kernel, padding=padding, bias=bias)).double()
+    rows, parameters = images(2, 3, 7, width).double(), list(layer.parameters())
+    paired = convolution.PairedConvolution(layer)
 
-    assert paired(rows).stride() == convolution(rows).stride()
-    torch.testing.assert_close(paired(rows), convolution(rows), rtol=1e-12, atol=1e-12)
+    assert paired(rows).stride() == layer(rows).stride()
+    torch.testing.assert_close(paired(rows), layer(rows), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
-        gradients(paired, parameters, rows), gradients(convolution, parameters, rows), rtol=1e-12, atol=1e-12
+        gradients(paired, parameters, rows), gradients(layer, parameters, rows), rtol=1e-12, atol=1e-12
     )
 
 
 def test_layers_are_shared() -> None:
     """A changed parameter, and the mode, count for both."""
     module = built(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)))
-    faster, rows = quick(module), images(4, 1, 6, 6)
+    faster, rows = convolution.quick(module), images(4, 1, 6, 6)
     module.eval()
     with torch.no_grad():
         before = faster(rows)
@@ -232,7 +225,7 @@ def test_layers_are_shared() -> None:
 def test_other_modules_stay_as_they_are(factory: Factory) -> None:
     module = factory()
 
-    assert quick(module) is module
+    assert convolution.quick(module) is module
 
 
 # -- Activations; `test_vectorised` holds functions and gradients to those of torch's layers ---------------------------
