@@ -21,15 +21,7 @@ from fedscout.engine.training.algorithm_runs import LoopRun
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.strategies import FedAvgSpec, parse_strategy
-from tests.engine.federations import (
-    QUERIES,
-    counting,
-    dense,
-    guessing_federation,
-    learnable_rows,
-    normalised,
-    uneven_federation,
-)
+from tests.engine import federations
 from tests.engine.results import local_result
 from tests.strategies.by_hand import SIZES, TRAINING, Hand, host_of, models, result_of, spec_of, weights_of
 
@@ -98,7 +90,9 @@ class Indexing(nn.Module):
         return result
 
 
-@pytest.mark.parametrize("factory", [dense, normalised, counting, convolving, Viewing, Tied, Indexing])
+@pytest.mark.parametrize(
+    "factory", [federations.dense, federations.normalised, federations.counting, convolving, Viewing, Tied, Indexing]
+)
 def test_named_arrays_are_flowers_record_of_the_state_dict(factory: ModelFactory) -> None:
     """Names, order, shapes, types and values; a tensor of two names is there twice."""
     module = factory()
@@ -152,7 +146,7 @@ def test_integer_buffers_are_loaded_as_load_state_dict_does() -> None:
     assert model.module.get_buffer("normalisation.num_batches_tracked") == 0
 
 
-@pytest.mark.parametrize("factory", [dense, normalised])
+@pytest.mark.parametrize("factory", [federations.dense, federations.normalised])
 def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> None:
     model = FlatModel(factory())
     rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
@@ -185,7 +179,7 @@ def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> No
             lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), (3, 8, 8), torch.contiguous_format, id="none"
         ),
         pytest.param(convolving, (5, 8, 8), torch.contiguous_format, id="images that do not fit"),
-        pytest.param(dense, (6,), torch.contiguous_format, id="no images"),
+        pytest.param(federations.dense, (6,), torch.contiguous_format, id="no images"),
     ],
 )
 def test_channels_come_last_where_the_module_convolves(
@@ -288,7 +282,7 @@ def test_a_sure_row_stays_finite() -> None:
 @pytest.mark.parametrize("backend", ["auto", "loop"])
 def test_rounds_by_hand(backend: str) -> None:
     """Local training in float64, the pseudo-labels those of the model that came, whatever epoch it is."""
-    host, hand = host_of(), Hand(uneven_federation(sizes=SIZES))
+    host, hand = host_of(), Hand(federations.uneven_federation(sizes=SIZES))
     spec = spec_of(FedAvgSpec(), training=ROBUST, backend=backend)
     vector: Any = host.initial_vector(spec.session.seed).astype(np.float64)
     for server_round, (clients, found) in enumerate(models(host, spec), start=1):
@@ -330,8 +324,8 @@ def test_many_at_once_equal_the_loop_under_any_strategy(kind: Any) -> None:
 
 def test_the_gradient_that_an_algorithm_asks_for_is_of_the_whole_loss() -> None:
     """Of one client that is about to make one step on all its rows."""
-    model = new_model(dense, 3)
-    data = Samples(*learnable_rows(50), np.arange(50))
+    model = new_model(federations.dense, 3)
+    data = Samples(*federations.learnable_rows(50), np.arange(50))
     plain, weighed = (
         LoopRun.of(
             model,
@@ -346,7 +340,7 @@ def test_the_gradient_that_an_algorithm_asks_for_is_of_the_whole_loss() -> None:
 
 
 def test_clients_with_a_task_refuse() -> None:
-    host = ClientHost(guessing_federation(), QUERIES)
+    host = ClientHost(federations.guessing_federation(), federations.QUERIES)
     settings = TrialSettings(
         FedAvgSpec(), session=spec_of(FedAvgSpec(), training=ROBUST).session, num_rounds=1, num_sampled=2
     )

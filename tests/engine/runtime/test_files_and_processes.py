@@ -18,16 +18,7 @@ import torch
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime import files
-from fedscout.engine.runtime.processes import (
-    ENDING_SIGNALS,
-    end_children_with,
-    ended_by_signals,
-    keep_freed_memory,
-    own_process_groups,
-    signal_exit,
-    signals_held_back,
-)
+from fedscout.engine.runtime import files, processes
 
 
 def files_below(folder: Path) -> list[str]:
@@ -169,7 +160,7 @@ def test_an_interruption_takes_effect_after_the_block_and_in_place_of_its_error(
     steps = []
 
     def work() -> None:
-        with signals_held_back():
+        with processes.signals_held_back():
             os.kill(os.getpid(), signal.SIGINT)
             steps.append("whole block")
             if fails:
@@ -183,7 +174,7 @@ def test_an_interruption_takes_effect_after_the_block_and_in_place_of_its_error(
 
 def test_other_threads_may_use_it() -> None:
     def work() -> bool:
-        with signals_held_back():
+        with processes.signals_held_back():
             return True
 
     with ThreadPoolExecutor(1) as pool:
@@ -196,7 +187,7 @@ def test_other_threads_may_use_it() -> None:
 def test_children_and_theirs_end_however_the_block_does(error: type[BaseException] | None) -> None:
     calls = []
     with subprocess.Popen(SLEEPER) as elder:
-        with suppress(ValueError, KeyboardInterrupt), end_children_with(lambda: calls.append("asked")):
+        with suppress(ValueError, KeyboardInterrupt), processes.end_children_with(lambda: calls.append("asked")):
             child = subprocess.Popen(PARENT_OF_SLEEPER, stdout=subprocess.PIPE, text=True)
             grandchild = int(child.stdout.readline())
             if error is not None:
@@ -225,14 +216,14 @@ def runs(pid: int) -> bool:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Put the handlers of ending signals back."""
-    kept = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+    kept = {number: signal.getsignal(number) for number in processes.ENDING_SIGNALS}
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("first", ENDING_SIGNALS)
+@pytest.mark.parametrize("first", processes.ENDING_SIGNALS)
 def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedscout.engine.runtime.processes.GRACE_SECONDS", 3600.0)
     cleaned = []
@@ -241,20 +232,20 @@ def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeyp
         try:
             signal.raise_signal(first)
         finally:
-            for number in ENDING_SIGNALS:
+            for number in processes.ENDING_SIGNALS:
                 signal.raise_signal(number)
             cleaned.append(True)
 
     try:
-        with pytest.raises(KeyboardInterrupt), ended_by_signals() as received:
+        with pytest.raises(KeyboardInterrupt), processes.ended_by_signals() as received:
             work()
     finally:
         for watch in threading.enumerate():
             if isinstance(watch, threading.Timer):
                 watch.cancel()
     assert cleaned == [True]
-    assert signal_exit(first)[0] == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}[first]
-    assert received == [first, *ENDING_SIGNALS]
+    assert processes.signal_exit(first)[0] == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}[first]
+    assert received == [first, *processes.ENDING_SIGNALS]
     signal.raise_signal(first)  # on the way to the exit, too
 
 
@@ -262,7 +253,7 @@ def test_the_first_signal_interrupts_and_no_other(first: signal.Signals, monkeyp
 def test_a_block_that_is_held_back_sets_no_handlers_for_ending_signals() -> None:
     mine = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     before = signal.getsignal(signal.SIGTERM)
-    with signals_held_back():
+    with processes.signals_held_back():
         assert signal.signal(signal.SIGTERM, lambda *_: None) is before
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -271,7 +262,7 @@ def test_a_block_that_is_held_back_sets_no_handlers_for_ending_signals() -> None
 
 @pytest.mark.parametrize("apart", [True, False])
 def test_children_are_in_a_group_of_their_own_if_asked(apart: bool) -> None:
-    with own_process_groups() if apart else nullcontext():
+    with processes.own_process_groups() if apart else nullcontext():
         child = subprocess.Popen(SLEEPER, preexec_fn=lambda: None)  # noqa: PLW1509 - as Ray's
     try:
         assert (os.getpgid(child.pid) == child.pid) == apart
@@ -326,12 +317,12 @@ def test_a_command_that_was_told_to_end_says_so_whatever_died_or_hangs(script: s
 @pytest.mark.usefixtures("handlers")
 def test_without_a_signal_the_handlers_are_put_back_and_what_is_off_stays_off() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
-    with ended_by_signals() as received:
+    before = {number: signal.getsignal(number) for number in processes.ENDING_SIGNALS}
+    with processes.ended_by_signals() as received:
         signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
     assert received == []
-    assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == before
+    assert {number: signal.getsignal(number) for number in processes.ENDING_SIGNALS} == before
 
 
 # -- Memory that is freed and asked for again comes without the system's help ------------------------------------------
@@ -348,7 +339,7 @@ def page_faults_of_a_step() -> int:
 
 
 def test_freed_blocks_stay() -> None:
-    if not keep_freed_memory():
+    if not processes.keep_freed_memory():
         pytest.skip("another C library than glibc")
     page_faults_of_a_step()
 
