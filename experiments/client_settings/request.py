@@ -25,18 +25,7 @@ from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, Setti
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Cohort
-from fedscout.experiments.client_settings.proxies import (
-    QUANTITIES,
-    CellPosition,
-    ProxyData,
-    classes_of,
-    finer_grid,
-    grid_of,
-    place_faults,
-    proxy_data,
-    scaled,
-    synthetic_rows,
-)
+from fedscout.experiments.client_settings import proxies
 from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
@@ -249,15 +238,15 @@ def make_table(
             "federation.dataset", "have classes for a table of client settings", config.federation.dataset
         )
     if request.synthetic is not None:
-        federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
+        federation = replace(federation, server=proxies.synthetic_rows(federation, config, request.synthetic))
     if request.metric not in METRICS:
         folder_of_metric(request.metric, federation.num_classes)
-    proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
+    proxy = proxies.proxy_data(federation, config.seed, config.federation.server_dataset is not None)
     tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience, request.metric)
     results = {} if request.coarse is None else tuned_cells(request.coarse, tuning)
-    grid = finer_grid([*results], proxy, request.metric) if results else _grid(request, proxy)
+    grid = proxies.finer_grid([*results], proxy, request.metric) if results else _grid(request, proxy)
     new = [place for place in grid if place not in results]
-    if faults := [fault for place in new for fault in place_faults(place, proxy)]:
+    if faults := [fault for place in new for fault in proxies.place_faults(place, proxy)]:
         raise ConfigurationError(faults[0])
     document = provenance(request, federation, tuning)
     check_output_file(out, document)
@@ -269,14 +258,16 @@ def make_table(
     return TunedTable(out, table, {**document, "cells": cells})
 
 
-def _grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
+def _grid(request: TableRequest, proxy: proxies.ProxyData) -> tuple[proxies.CellPosition, ...]:
     quantities = request.quantities
     if quantities is None and request.metric == HETEROGENEITY:
-        held = [classes_of(level, proxy.num_classes) for level in request.rows]
-        quantities = tuple(max(*held, quantity) for quantity in scaled(QUANTITIES, proxy.usual_rows(min(held))))
+        held = [proxies.classes_of(level, proxy.num_classes) for level in request.rows]
+        quantities = tuple(
+            max(*held, quantity) for quantity in proxies.scaled(proxies.QUANTITIES, proxy.usual_rows(min(held)))
+        )
     elif quantities is None:  # so that most classes have enough rows
-        quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
-    return grid_of(request.rows, quantities, proxy.num_classes, request.metric)
+        quantities = proxies.scaled(proxies.QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
+    return proxies.grid_of(request.rows, quantities, proxy.num_classes, request.metric)
 
 
 def refinement_of(
@@ -315,7 +306,7 @@ def refinement_of(
         raise ConfigurationError.of("--refine", must, path) from error
 
 
-def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[CellPosition, CellResult]:
+def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[proxies.CellPosition, CellResult]:
     """Return the cells of a table by their position.
 
     Raises:
@@ -327,7 +318,7 @@ def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[CellPosition, C
     results = {}
     for result in coarse.results:
         level, quantity = [result.cell.heterogeneity], [result.cell.quantity]
-        (place,) = grid_of(level, quantity, tuning.proxy.num_classes, tuning.metric)
+        (place,) = proxies.grid_of(level, quantity, tuning.proxy.num_classes, tuning.metric)
         results[place] = result
     return results
 

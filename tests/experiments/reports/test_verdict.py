@@ -16,18 +16,8 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.experiments.reports import study_console as console
 from fedscout.experiments.reports.console import PlainConsole, bytes_text, paragraph
-from fedscout.experiments.reports.study_console import (
-    StudyScreen,
-    bar,
-    certainty,
-    diagnosis_lines,
-    few_clients,
-    headline,
-    informative_columns,
-    reason,
-    trial_values,
-)
 from fedscout.experiments.text import visible
 from fedscout.search.config import SearchConfig
 from fedscout.search.recommenders.rules import DRAWN
@@ -59,9 +49,9 @@ def by_kind(**means: float) -> Callable[[TrialSettings], Measured]:
 
 def test_what_is_better_is_told_with_its_gain(tmp_path: Path) -> None:
     outcome = found(tmp_path, by_kind(fedmedian=0.75))
-    assert headline(outcome) == "Use fedmedian."
+    assert console.headline(outcome) == "Use fedmedian."
     assert outcome.confirmation is not None
-    assert "+25.0 points" in certainty(outcome.confirmation)
+    assert "+25.0 points" in console.certainty(outcome.confirmation)
 
 
 def test_where_fedavg_at_another_rate_is_as_good_that_is_to_be_used(tmp_path: Path) -> None:
@@ -74,8 +64,8 @@ def test_where_fedavg_at_another_rate_is_as_good_that_is_to_be_used(tmp_path: Pa
 
     tuned = found(tmp_path, outcome, tuned_baseline=True)
     assert tuned.confirmation is not None
-    assert headline(tuned).startswith("Use FedAvg ")
-    assert all("rate 0.8" in line for line in (headline(tuned), certainty(tuned.confirmation)))
+    assert console.headline(tuned).startswith("Use FedAvg ")
+    assert all("rate 0.8" in line for line in (console.headline(tuned), console.certainty(tuned.confirmation)))
 
 
 def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_search(tmp_path: Path) -> None:
@@ -90,9 +80,9 @@ def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_sear
     study = found(tmp_path, outcome, SKEWED, **settings)
     assert study.best is not None
     assert study.best.spec.kind == "fedadam"
-    (advised,) = [one for one in study.first_generation if headline(study) == f"Use {one.spec}."]
+    (advised,) = [one for one in study.first_generation if console.headline(study) == f"Use {one.spec}."]
     assert advised.spec.kind == "fedyogi"
-    assert reason(study).endswith(f". {advised.explanation}")
+    assert console.reason(study).endswith(f". {advised.explanation}")
 
 
 # Why a study tried what it advises: who proposed it, and what the rules say.
@@ -111,7 +101,7 @@ def advice(outcome: StudyOutcome) -> tuple[StrategySpec, str]:
 
 def tells(outcome: StudyOutcome, *names: str) -> None:
     """Hold that the reason names these, in their order, and ends with the last."""
-    said = reason(outcome)
+    said = console.reason(outcome)
     assert re.search(".*".join(map(re.escape, names)) + "$", said), said
 
 
@@ -135,7 +125,7 @@ def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
 
 def test_without_a_diagnosis_no_rule_is_named(tmp_path: Path) -> None:
     for name, outcome in (("found", by_kind(fedmedian=0.75)), ("no other", by_kind())):
-        said = reason(study(tmp_path / name, outcome, None))
+        said = console.reason(study(tmp_path / name, outcome, None))
         assert said.startswith(name)
         assert "rules" not in said
 
@@ -160,8 +150,12 @@ COMMAND = " \\\n  ".join(["fedscout train " + "x" * 50, *["strategy." + "y" * 50
 STEPS = (("Train", COMMAND), ("Export", "fedscout app"), ("Report", "fedscout report"), ("More", "-v"))
 
 
-def screen(outcome: StudyOutcome, report: HeterogeneityReport | None = None, dependence: Any = ()) -> StudyScreen:
-    return StudyScreen(outcome, report, LONG, "Cost: 9 trainings, 12 s.", next_steps=STEPS, dependence=dependence)
+def screen(
+    outcome: StudyOutcome, report: HeterogeneityReport | None = None, dependence: Any = ()
+) -> console.StudyScreen:
+    return console.StudyScreen(
+        outcome, report, LONG, "Cost: 9 trainings, 12 s.", next_steps=STEPS, dependence=dependence
+    )
 
 
 def lines_of(outcome: StudyOutcome, report: HeterogeneityReport | None = None) -> list[str]:
@@ -243,12 +237,12 @@ def test_a_paragraph_holds_the_whole_text_in_lines_that_fit(text: str) -> None:
     [(-0.2, ""), (0.03, "▎"), (0.25, "██▌"), (0.765, "███████▋"), (0.999, "█" * 10), (1.8, "█" * 10)],
 )
 def test_a_bar_is_as_long_as_what_it_shows_to_an_eighth(strength: float, drawn: str) -> None:
-    assert bar(strength) == drawn
+    assert console.bar(strength) == drawn
 
 
 def shown(calibrated: CalibratedFinding, names: Names = UNNAMED) -> list[Text]:
     report = report_of(divergence=0.5, outliers=(1,), calibrated=(calibrated,))
-    return [*diagnosis_lines(report.model_copy(update={"names": names}), 80)]
+    return [*console.diagnosis_lines(report.model_copy(update={"names": names}), 80)]
 
 
 def outlier_finding(detected: bool) -> CalibratedFinding:
@@ -265,11 +259,11 @@ def test_the_calibrated_answer_alone_is_told_where_there_is_one() -> None:
     assert outlier.split()[:3] == ["Outlier", "clients", "no"]
     assert "client 1" not in outlier
     *_, outlier = (line.plain for line in shown(outlier_finding(True), Names(clients=("a", "b", "c", "d"))))
-    assert outlier.split()[2:] == ["yes", bar(0.25), "25%", "of", "labels", "client", "c"]
+    assert outlier.split()[2:] == ["yes", console.bar(0.25), "25%", "of", "labels", "client", "c"]
 
 
 def test_what_was_not_measured_is_no_no() -> None:
-    line = next(diagnosis_lines(report_of(divergence=None), 80)).plain
+    line = next(console.diagnosis_lines(report_of(divergence=None), 80)).plain
     assert line.split()[2:] == ["?", "not", "measured"]
 
 
@@ -279,7 +273,7 @@ def test_what_rows_that_belong_together_leave_open_is_told_in_a_line(measured: b
     note = f"{ROWS_BELONG_TOGETHER}, as they have near copies at the same client."
     report = report_of(divergence=0.5 if measured else None)
     report = report.model_copy(update={"notes": ("Another note.", note) if together else ("Another note.",)})
-    lines = [line.plain for line in diagnosis_lines(report, 80)]
+    lines = [line.plain for line in console.diagnosis_lines(report, 80)]
     assert len(lines) == 3 + (together and not measured)
     assert all("federation.group_column" in line and len(line) <= 80 for line in lines[3:])
 
@@ -292,7 +286,7 @@ def test_names_that_steer_a_terminal_are_shown_and_cut() -> None:
 
 @pytest.mark.parametrize("width", range(8, 90))
 def test_a_list_of_clients_fits_and_counts_them_all(width: int) -> None:
-    line = few_clients(UNNAMED, (3, 5, 8, *range(10, 22)), width)
+    line = console.few_clients(UNNAMED, (3, 5, 8, *range(10, 22)), width)
     named, _, rest = line.removeprefix("clients ").partition(" and ")
     others = int(rest.split()[0]) if rest else 0
     assert len(named.split(", ")) + others == 15
@@ -308,15 +302,15 @@ def test_columns_that_carry_information() -> None:
     ditto = {**fedavg, "own": 0.75, "global model": 0.5}
     scaffold = {"own": 0.625, "down per round": 1900.0, "up per round": 2000.0}
     failed_trial = {"own": None, "down per round": None, "up per round": None}
-    assert informative_columns([fedavg, fedavg, failed_trial]) == {}
-    assert informative_columns([failed_trial]) == informative_columns([]) == {}
-    assert informative_columns([fedavg, ditto, failed_trial]) == {"global model": ["0.5000", "0.5000", ""]}
-    assert informative_columns([{**fedavg, "new client": 0.25}] * 2) == {"new client": ["0.2500", "0.2500"]}
+    assert console.informative_columns([fedavg, fedavg, failed_trial]) == {}
+    assert console.informative_columns([failed_trial]) == console.informative_columns([]) == {}
+    assert console.informative_columns([fedavg, ditto, failed_trial]) == {"global model": ["0.5000", "0.5000", ""]}
+    assert console.informative_columns([{**fedavg, "new client": 0.25}] * 2) == {"new client": ["0.2500", "0.2500"]}
     differing = {"down per round": ["1 kB", "1.9 kB"], "up per round": ["1 kB", "2 kB"]}
-    assert informative_columns([fedavg, scaffold]) == differing
-    assert informative_columns([scaffold]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
+    assert console.informative_columns([fedavg, scaffold]) == differing
+    assert console.informative_columns([scaffold]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
     trial = Trial(rounds={"accuracy": (0.4, 0.5, 0.6, 0.7, 0.8), "seconds": (30.0,) * 5})
-    assert informative_columns([trial_values(trial)])["simulated time"] == ["2.5 min"]
+    assert console.informative_columns([console.trial_values(trial)])["simulated time"] == ["2.5 min"]
 
 
 @pytest.mark.parametrize(
