@@ -218,7 +218,7 @@ LEFT_OUT = [
     "runs/old/trials/0.parquet",
     "engine/__pycache__/trial.pyc",
     "src/fedscout/engine/__pycache__/trial.pyc",
-    "tests/test_help_time.py",
+    "tests/test_layers.py",
 ]
 
 
@@ -242,17 +242,14 @@ def submit(cluster: RunningCluster, checkout: Path, *command: str, **settings: s
     return cluster.run(*job, cwd=checkout, **settings)
 
 
-def test_a_job_without_the_token_is_refused(cluster: RunningCluster, checkout: Path, tmp_path: Path) -> None:
-    done = submit(cluster, checkout, "touch", f"{tmp_path}/ran")
-
-    assert done.returncode != 0
-    assert "authentication token" in done.stderr
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_job_runs_the_uploaded_program_to_a_laptop_s_result(
     cluster: RunningCluster, checkout: Path, tmp_path: Path
 ) -> None:
+    """Without the token it is refused."""
+    refused = submit(cluster, checkout, "touch", f"{tmp_path}/ran")
+    assert refused.returncode != 0
+    assert "authentication token" in refused.stderr
+    assert not (tmp_path / "ran").exists()
     study = ("fedscout", "run", *STUDY, "engine.address=auto", "--out", "~/job")  # of the head's shell
 
     done = submit(cluster, checkout, "python", "probe.py", "~/seen", "&&", *study, RAY_AUTH_MODE="token")

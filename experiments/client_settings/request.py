@@ -53,12 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
         },
     },
 }
-EXCLUDED_FROM_FILE: dict[str, Any] = {
-    "engine": True,
-    "recommender": True,
-    "client_settings": True,
-    "federation": {"folder"},
-}
+NOT_IN_FILE: dict[str, Any] = {"engine": True, "recommender": True, "client_settings": True, "federation": {"folder"}}
 """Parts of a configuration that do not affect a table and may describe a machine."""
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
@@ -149,8 +144,7 @@ def read_config(
         ConfigurationError: With every fault that was found.
     """
     given = merged_over(given_settings(arguments, file), DEFAULTS)
-    proxy_settings = {} if proxy is None else {"server_dataset": proxy}
-    federation = {**dict(given.get("federation") or {}), **proxy_settings}
+    federation = dict(given.get("federation") or {}) | ({} if proxy is None else {"server_dataset": proxy})
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
     if synthetic and has_rows:
         raise ConfigurationError.of("--synthetic", "be left out if the server has its own rows for a table")
@@ -315,12 +309,11 @@ def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[proxies.CellPos
     if changes := differences(coarse.tuned, tuning.identity()):
         must, hint = f"be used with the settings and the data of {coarse.path}", "; ".join(changes[:4])
         raise ConfigurationError.of("--refine", must, hint=f"what differs: {hint}")
-    results = {}
-    for result in coarse.results:
-        level, quantity = [result.cell.heterogeneity], [result.cell.quantity]
-        (place,) = proxies.grid_of(level, quantity, tuning.proxy.num_classes, tuning.metric)
-        results[place] = result
-    return results
+    positions = (
+        proxies.grid_of([result.cell.heterogeneity], [result.cell.quantity], tuning.proxy.num_classes, tuning.metric)[0]
+        for result in coarse.results
+    )
+    return dict(zip(positions, coarse.results, strict=True))
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
@@ -345,7 +338,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
             "num_left_out": proxy.num_left_out,
         },
         "tuned": tuning.identity(),
-        "config": config.model_dump(mode="json", exclude=EXCLUDED_FROM_FILE),
+        "config": config.model_dump(mode="json", exclude=NOT_IN_FILE),
         "versions": versions(),
         **({} if request.coarse is None else {"refined": str(request.coarse.path)}),
     }

@@ -15,6 +15,7 @@ from fedscout.engine.contracts.client_table import ENTROPY, heterogeneity_index,
 from fedscout.engine.data.federation import Federation, ServerData
 from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.client_settings import proxies
+from fedscout.experiments.client_settings.proxies import CellPosition, grid_of
 from fedscout.experiments.client_settings.request import HETEROGENEITIES
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
@@ -28,12 +29,10 @@ def test_ten_classes_give_the_published_rows() -> None:
 
 @given(st.integers(2, 200), st.floats(0, 1))
 def test_the_index_that_there_is_is_the_nearest(num_classes: int, wanted: float) -> None:
-    distances = [
-        abs(proxies.CellPosition(held, 1).heterogeneity(num_classes) - wanted) for held in range(1, num_classes + 1)
-    ]
+    distances = [abs(CellPosition(held, 1).heterogeneity(num_classes) - wanted) for held in range(1, num_classes + 1)]
     held = proxies.classes_of(wanted, num_classes)
     assert distances[held - 1] == pytest.approx(min(distances), abs=1e-12)
-    assert proxies.classes_of(proxies.CellPosition(held, 1).heterogeneity(num_classes), num_classes) == held
+    assert proxies.classes_of(CellPosition(held, 1).heterogeneity(num_classes), num_classes) == held
 
 
 def test_quantities_keep_their_proportions() -> None:
@@ -42,20 +41,20 @@ def test_quantities_keep_their_proportions() -> None:
 
 
 def test_a_cell_begins_with_neighbours_before_it_and_never_in_a_circle() -> None:
-    grid = proxies.grid_of(HETEROGENEITIES, proxies.QUANTITIES, 10)
+    grid = grid_of(HETEROGENEITIES, proxies.QUANTITIES, 10)
     first = proxies.warm_started_by(grid)
-    assert first[proxies.CellPosition(8, 100)] == ()
-    assert set(first[proxies.CellPosition(6, 200)]) == {proxies.CellPosition(8, 200), proxies.CellPosition(6, 100)}
+    assert first[CellPosition(8, 100)] == ()
+    assert set(first[CellPosition(6, 200)]) == {CellPosition(8, 200), CellPosition(6, 100)}
     position = {place: number for number, place in enumerate(grid)}
     assert all(position[near] < position[place] for place in grid for near in first[place])
 
 
 def test_what_is_known_comes_before_all_that_is_new() -> None:
-    known = proxies.grid_of([0.2, 0.8], [100, 300], 10)
-    new = [place for place in proxies.grid_of([0.2, 0.6, 0.8], [100, 200, 300], 10) if place not in known]
+    known = grid_of([0.2, 0.8], [100, 300], 10)
+    new = [place for place in grid_of([0.2, 0.6, 0.8], [100, 200, 300], 10) if place not in known]
     first = proxies.warm_started_by(new, known)
-    assert set(first[proxies.CellPosition(8, 200)]) == {proxies.CellPosition(8, 100), proxies.CellPosition(8, 300)}
-    assert set(first[proxies.CellPosition(5, 200)]) == {proxies.CellPosition(8, 200), proxies.CellPosition(5, 100)}
+    assert set(first[CellPosition(8, 200)]) == {CellPosition(8, 100), CellPosition(8, 300)}
+    assert set(first[CellPosition(5, 200)]) == {CellPosition(8, 200), CellPosition(5, 100)}
 
 
 def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:
@@ -63,19 +62,10 @@ def test_a_refined_grid_has_what_lies_between_and_beyond() -> None:
     assert proxies.refined_quantities([100]) == (50, 100, 150)
     assert proxies.refined_levels([0, 0.5, 1]) == (0, 0.25, 0.5, 0.75, 1)
     assert proxies.refined_levels([0.25, 0.5]) == (0.125, 0.25, 0.375, 0.5, 0.625)
-    assert proxies.refined_levels([0.125, 0.875], ENTROPY) == (
-        0,
-        0.125,
-        0.5,
-        0.875,
-        1,
-    )  # no value is below 0 or above 1
+    assert proxies.refined_levels([0.125, 0.875], ENTROPY) == (0, 0.125, 0.5, 0.875, 1)  # in [0, 1]
     assert proxies.refined_levels([1.0, 2.0], OWN) == (0.5, 1.0, 1.5, 2.0, 2.5)
     assert proxies.refined_levels([3.0], OWN) == (3.0,)
-    assert proxies.grid_of(proxies.refined_levels([0, 1]), [9], 2) == (
-        proxies.CellPosition(2, 9),
-        proxies.CellPosition(1, 9),
-    )
+    assert grid_of(proxies.refined_levels([0, 1]), [9], 2) == (CellPosition(2, 9), CellPosition(1, 9))
 
 
 # Proxy rows and clients: nobody else's rows, exactly the cell's heterogeneity and quantity, one shared test part.
@@ -106,31 +96,31 @@ def test_clients_have_exactly_the_index_and_the_quantity_of_their_cell(counts: l
     there = sum(count > 0 for count in counts)
     assume(there)
     held = data.draw(st.integers(1, there))
-    place = proxies.CellPosition(held, data.draw(st.integers(held, proxy.most_rows(held))))
+    place = CellPosition(held, data.draw(st.integers(held, proxy.most_rows(held))))
     clients = proxies.draw_proxy_clients(place, proxy, 5, seed=data.draw(st.integers(0, 99)))
-    assert clients.rows.shape == (5, place.quantity)
-    for rows in clients.rows:
+    assert clients.shape == (5, place.quantity)
+    for rows in clients:
         found = np.bincount(proxy.labels[rows], minlength=len(counts))
         assert heterogeneity_index(found) == pytest.approx(place.heterogeneity(len(counts)))
         assert len(np.unique(rows)) == place.quantity  # no client holds a row twice
-    assert clients.num_repeated == clients.rows.size - len(np.unique(clients.rows))
 
 
-def test_rows_repeat_between_clients_only_where_there_are_not_enough() -> None:
-    assert proxies.draw_proxy_clients(proxies.CellPosition(4, 20), rows_of([25] * 4), 5, seed=0).num_repeated == 0
-    assert proxies.draw_proxy_clients(proxies.CellPosition(4, 24), rows_of([25] * 4), 5, seed=0).num_repeated == 20
+@pytest.mark.parametrize(("quantity", "num_repeated"), [(20, 0), (24, 20)])
+def test_rows_repeat_between_clients_only_where_there_are_not_enough(quantity: int, num_repeated: int) -> None:
+    rows = proxies.draw_proxy_clients(CellPosition(4, quantity), rows_of([25] * 4), 5, seed=0)
+    assert rows.size - len(np.unique(rows)) == num_repeated
 
 
 def test_shares_of_classes_are_near_equal() -> None:
     proxy = rows_of([30] * 6)
-    for rows in proxies.draw_proxy_clients(proxies.CellPosition(4, 30), proxy, 5, seed=3).rows:
+    for rows in proxies.draw_proxy_clients(CellPosition(4, 30), proxy, 5, seed=3):
         counts = np.bincount(proxy.labels[rows])
         assert set(counts[counts > 0]) == {7, 8}
 
 
 def test_the_ends_of_a_finer_grid_reach_as_far_as_the_rows(caplog: pytest.LogCaptureFixture) -> None:
     plenty, scarce = rows_of([1000] * 9), rows_of([40] * 9)
-    places = proxies.grid_of([0.25, 0.75], [20, 100], 9)
+    places = grid_of([0.25, 0.75], [20, 100], 9)
     assert {place.num_classes for place in proxies.finer_grid(places, plenty)} == {1, 3, 5, 7, 9}
     assert {place.quantity for place in proxies.finer_grid(places, plenty)} == {10, 20, 60, 100, 140}
     assert not caplog.records
@@ -140,7 +130,7 @@ def test_the_ends_of_a_finer_grid_reach_as_far_as_the_rows(caplog: pytest.LogCap
     assert "quantity 140, heterogeneity 1," in caplog.text
     assert {*places} <= {*found}
     assert found == tuple(sorted(found, key=lambda place: (-place.num_classes, place.quantity)))
-    assert proxies.CellPosition(9, 20) in found
+    assert CellPosition(9, 20) in found
     assert np.all([place.quantity >= place.num_classes for place in found])
 
 
@@ -161,12 +151,12 @@ def test_clients_of_a_metric_find_their_cell(
 ) -> None:
     """Whatever classes they hold; a cell's clients differ."""
     proxy, num_classes = rows_of(class_rows), len(class_rows)
-    for place in proxies.grid_of(values, quantities, num_classes, metric):
+    for place in grid_of(values, quantities, num_classes, metric):
         if place.heterogeneity(num_classes) * place.quantity > 60 and metric == OWN:  # 60 rows are of a class at most
             assert proxies.place_faults(place, proxy)
             continue
         held = set()
-        for rows in proxies.draw_proxy_clients(place, proxy, 5, seed=1).rows:
+        for rows in proxies.draw_proxy_clients(place, proxy, 5, seed=1):
             counts = np.bincount(proxy.labels[rows], minlength=num_classes)
             assert counts.sum() == place.quantity == len(np.unique(rows))
             value = metric_named(metric)(counts, place.quantity)
@@ -176,7 +166,7 @@ def test_clients_of_a_metric_find_their_cell(
 
 
 def test_neighbours_and_refinement_of_a_metric_go_by_the_value() -> None:
-    grid = proxies.grid_of([0.8, 0.2, 0.4], [20, 40], 9, ENTROPY)
+    grid = grid_of([0.8, 0.2, 0.4], [20, 40], 9, ENTROPY)
     assert [place.heterogeneity(9) for place in grid[::2]] == [0.2, 0.4, 0.8]
     assert proxies.warm_started_by(grid)[grid[3]] == (grid[1], grid[2])
     found = proxies.finer_grid(grid, rows_of([100] * 9), ENTROPY)
@@ -184,32 +174,27 @@ def test_neighbours_and_refinement_of_a_metric_go_by_the_value() -> None:
     assert {place.quantity for place in found} == {10, 20, 30, 40, 50}
 
 
-@pytest.mark.parametrize(
-    ("place", "cell", "given"),
-    [
-        (proxies.CellPosition(2, 61), "heterogeneity 0.75 and quantity 61", "4 classes with at most 60 such rows"),
-        (proxies.CellPosition(4, 3), "heterogeneity 0.25 and quantity 3", "4 classes with at most 120 such rows"),
-        (proxies.CellPosition(5, 20), "heterogeneity 0 and quantity 20", "4 classes with at most 120 such rows"),
-    ],
-)
-def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused(place: proxies.CellPosition, cell: str, given: str) -> None:
+@pytest.mark.parametrize("place", [CellPosition(2, 61), CellPosition(4, 3), CellPosition(5, 20)], ids=str)
+def test_a_cell_that_the_proxy_rows_do_not_reach_is_refused(place: CellPosition) -> None:
+    """Two of four classes hold 60 rows; each class needs a row; there is no fifth class."""
     proxy = rows_of([30, 30, 30, 30, 0])
-    assert proxies.place_faults(place, proxy)
-    with refused(ConfigurationError, key=f"the cell of {cell}", names=f"proxy data of {given}"):
+    with refused(ConfigurationError, key=proxies.place_faults(place, proxy)[0].key):
         proxies.draw_proxy_clients(place, proxy, 5, seed=0)
+    assert proxies.place_faults(CellPosition(2, 60), proxy) == proxies.place_faults(CellPosition(4, 4), proxy) == []
 
 
 def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part() -> None:
     federation, proxy = of_digits()
-    place = proxies.CellPosition(5, 50)
+    place = CellPosition(5, 50)
     clients = proxies.draw_proxy_clients(place, proxy, 5, seed=0)
-    cell, _ = proxies.cell_federation(place, proxy, 5, 0, federation.model)
+    cell, num_repeated = proxies.cell_federation(place, proxy, 5, 0, federation.model)
+    assert num_repeated == clients.size - len(np.unique(clients))
     scored = np.arange(proxy.num_trained, len(proxy.labels))
     assert len({*np.bincount(proxy.labels[scored], minlength=10)}) == 1
     for client in range(5):
         rows = cell.partition.client(client)
         split = cell.split_rows(client, cell.labels[rows], 0, proxy.scored_share(50), 0.0)
-        assert np.array_equal(np.sort(rows[split.train]), clients.rows[client])
+        assert np.array_equal(np.sort(rows[split.train]), clients[client])
         assert np.array_equal(rows[split.test], scored)
         assert len(split.validation) == 0
 

@@ -18,6 +18,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model
 from fedscout.experiments.q_learning import Transitions, targets
+from fedscout.experiments.reinforcement import MEMORY_KEY, CartPoleTask, Physics, PhysicsConfig, play
 from tests.kits.refusals import refused
 
 TRAINING = LocalTraining(**reinforcement.CARTPOLE_TRAINING)
@@ -50,16 +51,16 @@ def work(client: int = 0, state: ClientState | None = None) -> ClientWork:
 
 def test_pushing_after_the_pole_balances_and_pushing_against_it_falls() -> None:
     """Angle plus angular velocity is a well-known linear controller of the published cart."""
-    _, good = reinforcement.play(policy([0, 0, 1, 1]), reinforcement.Physics(), 5, 0.0, np.random.default_rng(0))
-    _, bad = reinforcement.play(policy([0, 0, -1, -1]), reinforcement.Physics(), 5, 0.0, np.random.default_rng(0))
+    _, good = play(policy([0, 0, 1, 1]), Physics(), 5, 0.0, np.random.default_rng(0))
+    _, bad = play(policy([0, 0, -1, -1]), Physics(), 5, 0.0, np.random.default_rng(0))
     assert good.min() > 150
     assert bad.max() < 15
 
 
 def test_transitions_follow_the_published_equations_of_motion() -> None:
     """Euler's method over 0.02 s with the accelerations of Barto, Sutton and Anderson (without friction)."""
-    physics = reinforcement.Physics(gravity=20.0, pole_length=0.1, force=7.0)
-    rows, _ = reinforcement.play(policy([0, 0, 1, 1]), physics, 3, 0.3, np.random.default_rng(1))
+    physics = Physics(gravity=20.0, pole_length=0.1, force=7.0)
+    rows, _ = play(policy([0, 0, 1, 1]), physics, 3, 0.3, np.random.default_rng(1))
     steps = Transitions.of(rows)
     before, after = steps.observations.astype(np.float64), steps.next_observations.astype(np.float64)
     force = np.where(steps.actions == 1, 7.0, -7.0)
@@ -77,9 +78,7 @@ def test_transitions_follow_the_published_equations_of_motion() -> None:
 
 def test_an_episode_cut_at_500_steps_has_not_ended() -> None:
     """Under next to no gravity, without a force to speak of, some poles stay up for all 500 steps."""
-    rows, lengths = reinforcement.play(
-        policy([0, 0, 1, 1]), reinforcement.Physics(gravity=1e-6, force=1e-3), 5, 0.0, np.random.default_rng(0)
-    )
+    rows, lengths = play(policy([0, 0, 1, 1]), Physics(gravity=1e-6, force=1e-3), 5, 0.0, np.random.default_rng(0))
     assert (lengths == 500).any()
     assert len(rows) == lengths.sum()
     assert Transitions.of(rows).ended.sum() == (lengths < 500).sum()
@@ -97,27 +96,22 @@ def test_targets_by_hand() -> None:
 
 def test_the_memory_and_the_number_of_steps_carry_on() -> None:
     trained = model()
-    task = reinforcement.CartPoleTask((reinforcement.Physics(),))
+    task = CartPoleTask((Physics(),))
     first = task.train(trained, asked_of(trained), work(), None)
-    assert (
-        len(first.state[reinforcement.MEMORY_KEY]) >= 5 * 8
-    )  # five episodes of at least eight steps: no pole falls faster
+    assert len(first.state[MEMORY_KEY]) >= 5 * 8  # five episodes of at least eight steps: no pole falls faster
     again = task.train(trained, asked_of(trained), work(state=first.state), None)
-    assert len(again.state[reinforcement.MEMORY_KEY]) > len(first.state[reinforcement.MEMORY_KEY])
-    np.testing.assert_array_equal(
-        again.state[reinforcement.MEMORY_KEY][: len(first.state[reinforcement.MEMORY_KEY])],
-        first.state[reinforcement.MEMORY_KEY],
-    )
+    assert len(again.state[MEMORY_KEY]) > len(first.state[MEMORY_KEY])
+    np.testing.assert_array_equal(again.state[MEMORY_KEY][: len(first.state[MEMORY_KEY])], first.state[MEMORY_KEY])
     assert again.state[reinforcement.STEPS_KEY][0] > first.state[reinforcement.STEPS_KEY][0]
-    full = {**first.state, reinforcement.MEMORY_KEY: np.zeros((reinforcement.MEMORY_STEPS, 11), np.float32)}
-    kept = task.train(trained, asked_of(trained), work(state=full), None).state[reinforcement.MEMORY_KEY]
+    full = {**first.state, MEMORY_KEY: np.zeros((reinforcement.MEMORY_STEPS, 11), np.float32)}
+    kept = task.train(trained, asked_of(trained), work(state=full), None).state[MEMORY_KEY]
     assert kept.shape == (reinforcement.MEMORY_STEPS, 11)
     assert kept[-1].any()
 
 
 def test_training_depends_on_what_it_is_given_alone() -> None:
     trained = model()
-    task = reinforcement.CartPoleTask((reinforcement.Physics(), reinforcement.Physics(gravity=20.0, pole_length=0.1)))
+    task = CartPoleTask((Physics(), Physics(gravity=20.0, pole_length=0.1)))
     asked, received = asked_of(trained), trained.vector.clone()
 
     def vector_of(client: int) -> torch.Tensor:
@@ -134,19 +128,15 @@ def test_training_depends_on_what_it_is_given_alone() -> None:
 def test_playing_draws_from_what_it_is_given_alone() -> None:
     """gymnasium seeds a generator of its own from the system's entropy, by which a strategy would look unseeded."""
     with unseeded_generators() as unseeded:
-        reinforcement.play(policy([0.0, 0.0, 1.0, 0.5]), reinforcement.Physics(), 2, 0.5, stream(0, "play"))
+        play(policy([0.0, 0.0, 1.0, 0.5]), Physics(), 2, 0.5, stream(0, "play"))
     assert unseeded == []
 
 
 def test_physics_of_named_clients_stack() -> None:
     task = reinforcement.cartpole(
-        3,
-        (
-            reinforcement.PhysicsConfig(gravity=5.0),
-            reinforcement.PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1),
-        ),
+        3, (PhysicsConfig(gravity=5.0), PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1))
     )
-    assert task.physics == (reinforcement.Physics(5.0), reinforcement.Physics(5.0), reinforcement.Physics(20.0, 0.1))
+    assert task.physics == (Physics(5.0), Physics(5.0), Physics(20.0, 0.1))
     assert task.affected_clients == (0, 1, 2)
     carts = task.physics[2].environment(1)
     assert (carts.gravity, carts.length) == (20.0, 0.05)
@@ -185,7 +175,7 @@ def test_settings_of_other_federations_are_refused(dataset: str, argument: str, 
 def test_federated_training_learns_to_balance() -> None:
     """From about 10 to 60 steps of an untrained model to more than 150, for two initial models."""
     for seed in (0, 1):
-        trained, task = model(), reinforcement.CartPoleTask((reinforcement.Physics(),) * 2)
+        trained, task = model(), CartPoleTask((Physics(),) * 2)
         vector, states = trained.vector.clone(), [{}, {}]
         for server_round in range(1, 13):
             asked, vectors = TrainRequest(vector, TRAINING, server_round=server_round), []

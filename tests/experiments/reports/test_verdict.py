@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding
+from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding, HeterogeneityReport
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.reports import study_console as console

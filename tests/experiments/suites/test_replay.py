@@ -304,6 +304,7 @@ def test_the_published_table_is_of_the_battery() -> None:
     table = replay.read_table(replay.PUBLISHED)
     halves = {name: half for half, names in BATTERY.groups.items() for name in names}
     assert {each.about.name: each.about.half for each in table} == halves
+    assert {*halves} == {*BATTERY.federations}
     for each in table:
         assert len(each.trials) == len(each.specs) * len(each.seeds)
         assert each.seeds == (0, 1, 2, 3)
@@ -312,9 +313,6 @@ def test_the_published_table_is_of_the_battery() -> None:
 
 
 # Regrets and archives by hand, and searchers of the user's own.
-
-
-ADAM = FedAdamSpec(eta=0.3)
 
 
 def test_a_record_of_answers_is_as_good_as_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,31 +96,25 @@ def times(*round_seconds: float) -> engine.RoundTimes:
     return engine.RoundTimes(round_seconds=round_seconds, accuracy=0.75)
 
 
-class Turns:
-    """Stands in for what takes time, and notes its order."""
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stand in for what takes time, and note its order and the peers' tasks."""
+    noted = SimpleNamespace(order=[], tasks=[])
+    results = {"bare-loop": [times(3.0, 4.0), times(5.0), FAILED], "flower": [FAILED]}
 
-    def __init__(self, results: dict[str, list[engine.RoundTimes | str]]) -> None:
-        self.order: list[str] = []
-        self.tasks: list[work.Task] = []
-        self._results = results
-
-    def ours(self, *arguments: Any) -> tuple[int, dict[str, engine.RoundTimes]]:
-        self.order.append("ours")
+    def ours(*arguments: Any) -> tuple[int, dict[str, engine.RoundTimes]]:
+        noted.order.append("ours")
         seconds = {"fedavg": (1.0, 2.0, 6.0), "fedmedian": (2.0, 5.0, 11.0)}
         return 2, {f"fedscout, {spec.kind}": times(*seconds[spec.kind]) for spec in arguments[1]}
 
-    def peer(self, one: str, task: work.Task) -> engine.RoundTimes | str:
-        self.order.append(one)
-        self.tasks.append(task)
-        return self._results[one].pop(0)
+    def peer(name: str, task: work.Task) -> engine.RoundTimes | str:
+        noted.order.append(name)
+        noted.tasks.append(task)
+        return results[name].pop(0)
 
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    stand_in = Turns({"bare-loop": [times(3.0, 4.0), times(5.0), FAILED], "flower": [FAILED]})
-    monkeypatch.setattr(engine, "time_engine", stand_in.ours)
-    monkeypatch.setattr(engine, "run_peer", stand_in.peer)
-    return stand_in
+    monkeypatch.setattr(engine, "time_engine", ours)
+    monkeypatch.setattr(engine, "run_peer", peer)
+    return noted
 
 
 def measured(*kinds: str, repeats: int, peers: tuple[str, ...] = engine.PEERS) -> engine.EngineReport:
@@ -130,7 +124,7 @@ def measured(*kinds: str, repeats: int, peers: tuple[str, ...] = engine.PEERS) -
     )
 
 
-def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(turns: Turns) -> None:
+def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(turns: SimpleNamespace) -> None:
     report = measured("fedavg", repeats=3)
     assert turns.order == ["ours", "bare-loop", "flower", "ours", "bare-loop", "ours", "bare-loop"]
     assert set(turns.tasks) == {work.Task("dense", 4, 8, 1, workers=2)}
@@ -140,7 +134,7 @@ def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(turns: 
     assert report.processor.endswith(f", {torch.backends.cpu.get_cpu_capability()}")
 
 
-def test_all_are_compared_by_medians_with_our_fedavg_or_else_the_first(turns: Turns) -> None:
+def test_all_are_compared_by_medians_with_our_fedavg_or_else_the_first(turns: SimpleNamespace) -> None:
     report = measured("fedmedian", "fedavg", repeats=2)
     assert report.programs["bare-loop"].round_seconds == (3.0, 4.0, 5.0)
     assert report.reference == "fedscout, fedavg"
