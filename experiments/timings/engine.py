@@ -567,17 +567,20 @@ def measure_scaling(
             least = np.min(passes, axis=0)
             measured += zip([work.size(num_nodes) for work in tasks], least, strict=True)
             note(f"{num_nodes} nodes: {', '.join(f'{1000 * wall:.1f}' for wall in least[:, 0])} ms per round")
-    sizes = [size for size, _ in measured]
-    rounds = [
+    rows: list[Row] = [
         {"nodes": size.hosts, "clients": size.clients, "parameters": size.parameters}
         | dict(zip(QUANTITIES, 1000 * seconds, strict=True))
         for size, seconds in measured
     ]
-    if len({size.hosts for size in sizes}) < 2:
-        return {"rounds": rounds, "costs": []}
+    measured_sizes = [size for size, _ in measured]
+    if len({size.hosts for size in measured_sizes}) < 2:
+        return {"rounds": rows, "costs": []}
     times = zip(QUANTITIES, zip(*(seconds for _, seconds in measured), strict=True), strict=True)
-    costs = [{"cost": name, **dict(zip(TERMS, (1000 * fit(sizes, own)).tolist(), strict=True))} for name, own in times]
-    return {"rounds": rounds, "costs": costs}
+    costs: list[Row] = [
+        {"cost": name, **dict(zip(TERMS, (1000 * fit(measured_sizes, own)).tolist(), strict=True))}
+        for name, own in times
+    ]
+    return {"rounds": rows, "costs": costs}
 
 
 @contextmanager
