@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
@@ -24,7 +23,7 @@ def prepared(config: Config) -> Config:
     """Fill in Ray's defaults and validate, in the order in which `ray up` does both."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    filled = prepare_config(copy.deepcopy(config))
+    filled = prepare_config(config)
     validate_config(filled)
     return filled
 
@@ -34,24 +33,17 @@ def start_command(config: Config, kind: str) -> str:
     return command
 
 
-@pytest.mark.slow
-def test_ray_validates_the_file() -> None:
-    config = prepared(load())
-
-    assert config["cluster_name"] == "fedscout"
-    assert "constraints.txt" in " ".join(config["head_setup_commands"])
-    assert config["head_setup_commands"] == config["worker_setup_commands"]
-
-
-@pytest.mark.parametrize("num_nodes", [1, 2, 20, 100])
+@pytest.mark.parametrize("num_nodes", [1, 2, 100])
 def test_ray_validates_one_to_a_hundred_nodes_and_keeps_them_all(num_nodes: int) -> None:
     config = load()
     config["provider"]["worker_ips"] = [f"192.0.2.{100 + node}" for node in range(num_nodes - 1)]
     config["max_workers"] = num_nodes - 1
-
-    (node_type,) = prepared(config)["available_node_types"].values()
-
+    filled = prepared(config)
+    (node_type,) = filled["available_node_types"].values()
     assert node_type["min_workers"] == node_type["max_workers"] == num_nodes - 1
+    assert filled["cluster_name"] == "fedscout"
+    assert "constraints.txt" in " ".join(filled["head_setup_commands"])
+    assert filled["head_setup_commands"] == filled["worker_setup_commands"]
 
 
 def test_the_cloud_example_in_the_comments_validates() -> None:
@@ -59,11 +51,8 @@ def test_the_cloud_example_in_the_comments_validates() -> None:
     example = "\n".join(
         line.removeprefix("#   ") for line in lines if re.match(r"#   (provider|head_node|avail|  )", line)
     )
-    config = {**load(), **yaml.safe_load(example.partition("provider:")[1] + example.partition("provider:")[2])}
-    config["max_workers"] = 99
-
-    filled = prepared(config)
-
+    cloud = yaml.safe_load(example.partition("provider:")[1] + example.partition("provider:")[2])
+    filled = prepared({**load(), **cloud, "max_workers": 99})
     assert filled["provider"]["type"] == "aws"
     assert filled["available_node_types"]["worker"]["max_workers"] == 99
 
@@ -75,19 +64,13 @@ def test_a_broken_file_is_refused() -> None:
         prepared({**load(), "head_start_ray_command": ["ray start"]})
 
 
-def test_the_dashboard_listens_on_loopback_only() -> None:
-    config = prepared(load())
-
-    assert re.findall(r"--dashboard-host[= ](\S+)", start_command(config, "head")) == [LOOPBACK]
-    assert "--dashboard-host" not in start_command(config, "worker")
-
-
-@pytest.mark.parametrize("kind", ["head", "worker"])
-def test_a_node_starts_where_the_packages_are_demands_the_token_and_reports_nothing(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "dashboards"), [("head", [LOOPBACK]), ("worker", [])])
+def test_a_node_starts_where_the_packages_are_demands_the_token_and_reports_nothing(
+    kind: str, dashboards: list[str]
+) -> None:
+    """The head's dashboard listens on loopback only."""
     command = start_command(prepared(load()), kind)
-
     assert command.startswith("cd ~/fedscout && ")
-    assert "RAY_AUTH_MODE=token" in command
-    assert 'PATH="$PWD/.venv/bin:$PATH"' in command
-    assert "RAY_USAGE_STATS_ENABLED=0" in command
-    assert "--object-store-memory=" in command
+    parts = 'PATH="$PWD/.venv/bin:$PATH"', "RAY_AUTH_MODE=token", "RAY_USAGE_STATS_ENABLED=0", "--object-store-memory="
+    assert all(part in command for part in parts)
+    assert re.findall(r"--dashboard-host[= ](\S+)", command) == dashboards

@@ -6,12 +6,12 @@ imported from the file that defines it. A module directly in a package counts as
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("detectors", "engine", "experiments", "search", "strategies")
+from tests.code_size import PACKAGES, REPOSITORY
+from tests.test_layers import imported
 
 
 def source_files(root: Path) -> dict[str, Path]:
@@ -26,21 +26,12 @@ def source_files(root: Path) -> dict[str, Path]:
 
 def imports(module: str, files: Mapping[str, Path]) -> Iterator[tuple[str, str | None]]:
     """Yield each import of a file from the packages: module, and name if it is no module itself."""
-    path = files[module]
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names if alias.name in files)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                inside = package.split(".")
-                base = ".".join([*inside[: len(inside) - node.level + 1], *filter(None, [node.module])])
-            for alias in node.names:
-                if f"{base}.{alias.name}" in files:
-                    yield f"{base}.{alias.name}", None
-                elif base in files:
-                    yield base, alias.name
+    package = module if files[module].name == "__init__.py" else module.rpartition(".")[0]
+    for _, base, name in imported(files[module].read_text(), package):
+        if f"{base}.{name}" in files:
+            yield f"{base}.{name}", None
+        elif base in files:
+            yield base, name
 
 
 def arrows(root: Path) -> dict[str, set[str]]:
@@ -81,23 +72,10 @@ def folders(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 def circle(graph: Mapping[str, set[str]]) -> list[str]:
     """Return the modules of a circle; none if there is none."""
-    done: set[str] = set()
-    for start in graph:
-        path: list[str] = []
-        waiting = [(start, iter(sorted(graph[start])))] if start not in done else []
-        while waiting:
-            module, rest = waiting[-1]
-            if len(path) < len(waiting):
-                path.append(module)
-            following = next(rest, None)
-            if following is None:
-                done.add(module)
-                waiting.pop()
-                path.pop()
-            elif following in path:
-                return path[path.index(following) :]
-            elif following in graph and following not in done:
-                waiting.append((following, iter(sorted(graph[following]))))
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [*error.args[1][:-1]]
     return []
 
 

@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 
+from tests.code_size import PACKAGES, REPOSITORY
 from tests.commands import environment_without, ran
 from tests.experiments.cli.conftest import SMALL, without_progress
 from tests.experiments.cli.processes import Command, lasting_result
 from tests.experiments.deployment.superlink import free_port
 from tests.marked_processes import MarkedProcesses, short_folder
-from tests.test_cluster_yaml import LOOPBACK, REPOSITORY, load, prepared, start_command
+from tests.test_cluster_yaml import LOOPBACK, load, prepared, start_command
 
 START_SECONDS = 90
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -90,9 +90,7 @@ class RunningCluster:
 def wait_for_text(file: Path, text: str, starter: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while text not in file.read_text(errors="replace"):
-        ended = starter.poll() is not None
-        if ended or time.monotonic() > deadline:
-            pytest.fail(f"ray start {'ended early' if ended else 'took too long'}:\n{file.read_text(errors='replace')}")
+        assert starter.poll() is None and time.monotonic() < deadline, file.read_text(errors="replace")  # noqa: PT018
         time.sleep(0.2)
 
 
@@ -115,20 +113,16 @@ def processes() -> Iterator[MarkedProcesses]:
 
 @pytest.fixture(scope="module")
 def cluster(processes: MarkedProcesses) -> Iterator[RunningCluster]:
-    config = load()
-    config["provider"].update(head_ip=LOOPBACK, worker_ips=[])  # the head's autoscaler has nobody to call by ssh
-    config["max_workers"] = 0
-    config["file_mounts"] = {}
-    filled = prepared(config)
+    nobody = {"type": "local", "head_ip": LOOPBACK, "worker_ips": []}  # whom the head's autoscaler would call by ssh
+    filled = prepared({**load(), "provider": nobody, "max_workers": 0, "file_mounts": {}})
     token, ports = uuid.uuid4().hex, {"6379": free_port(), "8265": free_port()}
     with short_folder() as home:
         prepared_home(home, token)
         (home / "ray_bootstrap_config.yaml").write_text(yaml.safe_dump(filled))
         running = RunningCluster(home, f"{LOOPBACK}:{ports['6379']}", f"http://{LOOPBACK}:{ports['8265']}", token)
-        for number, kind in enumerate(["head", "worker"]):
-            first = 20002 + 400 * number
-            folder = home / kind / "ray"
-            command = on_this_machine(start_command(filled, kind), folder, dict(ports), (first, first + 300))
+        for first, kind in ((20002, "head"), (20402, "worker")):
+            node = start_command(filled, kind)
+            command = on_this_machine(node, home / kind / "ray", dict(ports), (first, first + 300))
             environment = running.environment(RAY_HEAD_IP=LOOPBACK)
             del environment["RAY_NUM_REDIS_GET_RETRIES"], environment["RAY_TMPDIR"]
             log = home / f"{kind}.log"
@@ -190,21 +184,10 @@ def test_a_node_without_the_token_is_refused(cluster: RunningCluster) -> None:
     assert "Ray runtime started." not in done.stdout + done.stderr
 
 
-def answer_of(url: str, headers: dict[str, str]) -> int:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
 def test_the_dashboard_answers_to_the_token_only(cluster: RunningCluster) -> None:
-    url = f"{cluster.dashboard}/api/version"
-
-    assert answer_of(url, {}) == 401
-    assert answer_of(url, {"Authorization": f"Bearer {'0' * 32}"}) == 403
-    assert answer_of(url, {"Authorization": f"Bearer {cluster.token}"}) == 200
+    for token, status in (None, 401), ("0" * 32, 403), (cluster.token, 200):
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        assert requests.get(f"{cluster.dashboard}/api/version", headers=headers, timeout=30).status_code == status
 
 
 STUDY = (*SMALL[1:], "training.num_rounds=3", "search.budget=2", "search.confirmation_seeds=0")
@@ -235,17 +218,15 @@ LEFT_OUT = [
     "runs/old/trials/0.parquet",
     "engine/__pycache__/trial.pyc",
     "src/fedscout/engine/__pycache__/trial.pyc",
-    "tests/test_help_time.py",
+    "tests/test_layers.py",
 ]
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with all that one collects, and a probe."""
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    for part in ("src", "engine", "detectors", "strategies", "search", "experiments"):
-        ignored = shutil.ignore_patterns("__pycache__")
+    folder, ignored = tmp_path / "checkout", shutil.ignore_patterns("__pycache__")
+    for part in ("src", *PACKAGES):
         shutil.copytree(REPOSITORY / part, folder / part, symlinks=True, ignore=ignored)
     for file in ("pyproject.toml", ".gitignore"):
         shutil.copy(REPOSITORY / file, folder / file)
@@ -261,17 +242,14 @@ def submit(cluster: RunningCluster, checkout: Path, *command: str, **settings: s
     return cluster.run(*job, cwd=checkout, **settings)
 
 
-def test_a_job_without_the_token_is_refused(cluster: RunningCluster, checkout: Path, tmp_path: Path) -> None:
-    done = submit(cluster, checkout, "touch", f"{tmp_path}/ran")
-
-    assert done.returncode != 0
-    assert "authentication token" in done.stderr
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_job_runs_the_uploaded_program_to_a_laptop_s_result(
     cluster: RunningCluster, checkout: Path, tmp_path: Path
 ) -> None:
+    """Without the token it is refused."""
+    refused = submit(cluster, checkout, "touch", f"{tmp_path}/ran")
+    assert refused.returncode != 0
+    assert "authentication token" in refused.stderr
+    assert not (tmp_path / "ran").exists()
     study = ("fedscout", "run", *STUDY, "engine.address=auto", "--out", "~/job")  # of the head's shell
 
     done = submit(cluster, checkout, "python", "probe.py", "~/seen", "&&", *study, RAY_AUTH_MODE="token")

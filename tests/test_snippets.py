@@ -1,17 +1,17 @@
 """Every command and snippet of README and docs: parsed by the real command line, its settings read, its names found.
 
-Nothing is trained here but what takes a second. What runs in full: `tests/test_docs.py`, `tests/test_notebooks.py`, the
-walk-through of real clients, the page on Python, the models' page.
+Nothing is trained here but what takes a second. What runs in full: `tests/test_docs.py`, the walk-through of real
+clients, the page on Python, the models' page.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -25,6 +25,7 @@ from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.conftest import REPOSITORY
 from tests.experiments.cli.conftest import exit_code
 from tests.snippets import INLINE, PAGES, Block, arguments, blocks, commands, missing_files
+from tests.test_layers import imported
 
 NOT_AS_WRITTEN = {
     ("recommend.md", "recommend --source rules | llm | auto"): "a choice of words, not a command",
@@ -52,14 +53,6 @@ def parsed(command: str) -> tuple[str, click.Context]:
     return str(name), group.make_context(name, rest, parent=context)
 
 
-def read(name: str, settings: list[str]) -> None:
-    """Read a command's settings as it would."""
-    if name == "sweep":
-        read_sweep(settings)
-    else:
-        load_config(settings)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory with the modules that the pages have one write."""
@@ -80,7 +73,8 @@ def test_a_command_is_one_and_its_settings_are_read(page: str, command: str, fol
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("seed: 1\n")
     name, context = parsed(command)
-    read(name, context.params.get("settings") or [])
+    settings = context.params.get("settings") or []
+    read_sweep(settings) if name == "sweep" else load_config(settings)
 
 
 def test_what_is_not_as_written_is_still_there() -> None:
@@ -95,12 +89,8 @@ def test_commands_are_found_wherever_a_shell_would_run_them() -> None:
 
 
 def test_commands_in_sentences_exist() -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
-    known = set(group.commands)
-    bench = group.commands["bench"]
-    assert isinstance(bench, click.Group)
-    known |= {f"bench {name}" for name in bench.commands}
+    groups: Any = typer.main.get_command(app)
+    known = {*groups.commands, *(f"bench {name}" for name in groups.commands["bench"].commands)}
     for page in PAGES:
         for named in INLINE.findall(page.read_text()):
             assert named.removeprefix("fedscout ") in known, (page.name, named)
@@ -109,7 +99,8 @@ def test_commands_in_sentences_exist() -> None:
 @pytest.mark.parametrize("command", sorted({command for _, command in PARSED if command.split()[0] in QUICK}))
 def test_a_quick_command_runs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*arguments(command)) == 0
-    assert capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert all(f"`{key}`" in shown for key in known_keys()) if command == "keys" else shown
 
 
 @pytest.mark.parametrize("block", [one for one in blocks() if one.language == "yaml"], ids=lambda block: block.page)
@@ -124,29 +115,17 @@ def test_yaml_is_a_configuration(block: Block, folder: Path) -> None:
         pytest.fail(f"{block.page} shows YAML that is no configuration: {[*document]}")
 
 
-PYTHON = [one for one in blocks() if one.language == "python"]
-
-
-def imported(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "fedscout":
-            yield "fedscout", node.attr
-
-
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.page)
+@pytest.mark.parametrize("block", [one for one in blocks() if one.language == "python"], ids=lambda block: block.page)
 def test_python_compiles_and_its_names_exist(block: Block) -> None:
-    for module, name in imported(ast.parse(block.text)):
+    named = [(module, name) for _, module, name in imported(block.text, "")]
+    for module, name in (*named, *(("fedscout", name) for name in re.findall(r"\bfedscout\.(\w+)", block.text))):
         found = importlib.import_module(module)
         assert name is None or hasattr(found, name) or importlib.import_module(f"{module}.{name}")
 
 
 @pytest.mark.slow
 def test_the_first_snippet_runs(folder: Path) -> None:
-    (block,) = [one for one in PYTHON if one.page == "index.md"]
+    (block,) = [one for one in blocks() if (one.page, one.language) == ("index.md", "python")]
     scope: dict[str, object] = {}
     exec(compile(block.text, "index.md", "exec"), scope)
     assert getattr(scope["study"], "confirmation").sentence  # noqa: B009

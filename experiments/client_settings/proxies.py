@@ -382,19 +382,6 @@ def _midpoints(values: Sequence[float], lowest: float, highest: float) -> list[f
     return [max(lowest, values[0] - first / 2), *between, min(highest, values[-1] + last / 2)]
 
 
-@dataclass(frozen=True)
-class ProxyClients:
-    """The clients of one cell.
-
-    Attributes:
-        rows: Each client's training rows, as indices of proxy rows; shape `(clients, quantity)`.
-        num_repeated: How many of them an earlier client holds as well.
-    """
-
-    rows: IntArray
-    num_repeated: int
-
-
 def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     """Return why the proxy clients of a cell can't be drawn; empty if they can."""
     axis = HETEROGENEITY if place.row is None else place.row.metric
@@ -410,8 +397,8 @@ def place_faults(place: CellPosition, proxy: ProxyData) -> list[str]:
     return [Fault(cell, must, given, "change --quantity or increase federation.server_rows")]
 
 
-def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, seed: int) -> ProxyClients:
-    """Draw the clients of a cell.
+def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, seed: int) -> IntArray:
+    """Draw the clients of a cell, and return their training rows as indices of proxy rows, `(clients, quantity)`.
 
     Raises:
         ConfigurationError: If there are too few proxy rows.
@@ -433,8 +420,7 @@ def draw_proxy_clients(place: CellPosition, proxy: ProxyData, num_clients: int, 
         ]
         clients.append(np.sort(np.concatenate(client_rows)))
         assigned += shares
-    rows = np.array(clients, np.int64)
-    return ProxyClients(rows, rows.size - len(np.unique(rows)))
+    return np.array(clients, np.int64)
 
 
 def cell_federation(
@@ -454,11 +440,11 @@ def cell_federation(
         features=proxy.features,
         labels=proxy.labels,
         num_classes=proxy.num_classes,
-        partition=Partition.from_lists([np.concatenate([rows, scored]) for rows in clients.rows]),
+        partition=Partition.from_lists([np.concatenate([rows, scored]) for rows in clients]),
         model=model,
         split="last",
     )
-    return federation, clients.num_repeated
+    return federation, clients.size - len(np.unique(clients))
 
 
 def _shares(place: CellPosition, class_rows: IntArray, generator: np.random.Generator) -> IntArray:

@@ -25,18 +25,7 @@ from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, Setti
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.messages.calls import Cohort
-from fedscout.experiments.client_settings.proxies import (
-    QUANTITIES,
-    CellPosition,
-    ProxyData,
-    classes_of,
-    finer_grid,
-    grid_of,
-    place_faults,
-    proxy_data,
-    scaled,
-    synthetic_rows,
-)
+from fedscout.experiments.client_settings import proxies
 from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable, config_of, given_settings, merged_over
 from fedscout.experiments.federation import build_federation
@@ -64,12 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
         },
     },
 }
-EXCLUDED_FROM_FILE: dict[str, Any] = {
-    "engine": True,
-    "recommender": True,
-    "client_settings": True,
-    "federation": {"folder"},
-}
+NOT_IN_FILE: dict[str, Any] = {"engine": True, "recommender": True, "client_settings": True, "federation": {"folder"}}
 """Parts of a configuration that do not affect a table and may describe a machine."""
 
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
@@ -160,8 +144,7 @@ def read_config(
         ConfigurationError: With every fault that was found.
     """
     given = merged_over(given_settings(arguments, file), DEFAULTS)
-    proxy_settings = {} if proxy is None else {"server_dataset": proxy}
-    federation = {**dict(given.get("federation") or {}), **proxy_settings}
+    federation = dict(given.get("federation") or {}) | ({} if proxy is None else {"server_dataset": proxy})
     has_rows = federation.get("server_rows") is not None or federation.get("server_dataset") is not None
     if synthetic and has_rows:
         raise ConfigurationError.of("--synthetic", "be left out if the server has its own rows for a table")
@@ -249,15 +232,15 @@ def make_table(
             "federation.dataset", "have classes for a table of client settings", config.federation.dataset
         )
     if request.synthetic is not None:
-        federation = replace(federation, server=synthetic_rows(federation, config, request.synthetic))
+        federation = replace(federation, server=proxies.synthetic_rows(federation, config, request.synthetic))
     if request.metric not in METRICS:
         folder_of_metric(request.metric, federation.num_classes)
-    proxy = proxy_data(federation, config.seed, config.federation.server_dataset is not None)
+    proxy = proxies.proxy_data(federation, config.seed, config.federation.server_dataset is not None)
     tuning = CellTuning(config, proxy, federation.model, request.num_clients, request.patience, request.metric)
     results = {} if request.coarse is None else tuned_cells(request.coarse, tuning)
-    grid = finer_grid([*results], proxy, request.metric) if results else _grid(request, proxy)
+    grid = proxies.finer_grid([*results], proxy, request.metric) if results else _grid(request, proxy)
     new = [place for place in grid if place not in results]
-    if faults := [fault for place in new for fault in place_faults(place, proxy)]:
+    if faults := [fault for place in new for fault in proxies.place_faults(place, proxy)]:
         raise ConfigurationError(faults[0])
     document = provenance(request, federation, tuning)
     check_output_file(out, document)
@@ -269,14 +252,16 @@ def make_table(
     return TunedTable(out, table, {**document, "cells": cells})
 
 
-def _grid(request: TableRequest, proxy: ProxyData) -> tuple[CellPosition, ...]:
+def _grid(request: TableRequest, proxy: proxies.ProxyData) -> tuple[proxies.CellPosition, ...]:
     quantities = request.quantities
     if quantities is None and request.metric == HETEROGENEITY:
-        held = [classes_of(level, proxy.num_classes) for level in request.rows]
-        quantities = tuple(max(*held, quantity) for quantity in scaled(QUANTITIES, proxy.usual_rows(min(held))))
+        held = [proxies.classes_of(level, proxy.num_classes) for level in request.rows]
+        quantities = tuple(
+            max(*held, quantity) for quantity in proxies.scaled(proxies.QUANTITIES, proxy.usual_rows(min(held)))
+        )
     elif quantities is None:  # so that most classes have enough rows
-        quantities = scaled(QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
-    return grid_of(request.rows, quantities, proxy.num_classes, request.metric)
+        quantities = proxies.scaled(proxies.QUANTITIES, int(np.quantile(proxy.class_rows, 0.25)))
+    return proxies.grid_of(request.rows, quantities, proxy.num_classes, request.metric)
 
 
 def refinement_of(
@@ -315,7 +300,7 @@ def refinement_of(
         raise ConfigurationError.of("--refine", must, path) from error
 
 
-def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[CellPosition, CellResult]:
+def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[proxies.CellPosition, CellResult]:
     """Return the cells of a table by their position.
 
     Raises:
@@ -324,12 +309,11 @@ def tuned_cells(coarse: CoarseTable, tuning: CellTuning) -> dict[CellPosition, C
     if changes := differences(coarse.tuned, tuning.identity()):
         must, hint = f"be used with the settings and the data of {coarse.path}", "; ".join(changes[:4])
         raise ConfigurationError.of("--refine", must, hint=f"what differs: {hint}")
-    results = {}
-    for result in coarse.results:
-        level, quantity = [result.cell.heterogeneity], [result.cell.quantity]
-        (place,) = grid_of(level, quantity, tuning.proxy.num_classes, tuning.metric)
-        results[place] = result
-    return results
+    positions = (
+        proxies.grid_of([result.cell.heterogeneity], [result.cell.quantity], tuning.proxy.num_classes, tuning.metric)[0]
+        for result in coarse.results
+    )
+    return dict(zip(positions, coarse.results, strict=True))
 
 
 def provenance(request: TableRequest, federation: Federation, tuning: CellTuning) -> dict[str, Any]:
@@ -354,7 +338,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
             "num_left_out": proxy.num_left_out,
         },
         "tuned": tuning.identity(),
-        "config": config.model_dump(mode="json", exclude=EXCLUDED_FROM_FILE),
+        "config": config.model_dump(mode="json", exclude=NOT_IN_FILE),
         "versions": versions(),
         **({} if request.coarse is None else {"refined": str(request.coarse.path)}),
     }

@@ -33,6 +33,7 @@ from fedscout.engine.errors import ConfigurationError, DataError, RecommenderErr
 from fedscout.engine.runtime.files import Storage, mounted_at, storage_of
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
 from fedscout.experiments.config import StudyConfig, check_searchable
+from fedscout.experiments.grids import federation_runner
 from fedscout.experiments.grids.experiment import (
     BestOfKind,
     Cell,
@@ -45,15 +46,6 @@ from fedscout.experiments.grids.experiment import (
     Train,
     arguments,
     imported,
-)
-from fedscout.experiments.grids.federation_runner import (
-    BuiltFederation,
-    Choice,
-    FederationRunner,
-    built_federation,
-    open_federation,
-    other_seeds,
-    read_config,
 )
 from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
 from fedscout.experiments.reinforcement import ENVIRONMENTS
@@ -100,7 +92,7 @@ class CellContext:
     @property
     def fresh_seeds(self) -> tuple[int, ...]:
         """The seeds of every cell."""
-        return other_seeds(self.fresh_stream, self.num_seeds)
+        return federation_runner.other_seeds(self.fresh_stream, self.num_seeds)
 
 
 class CellValues(BaseModel, frozen=True):
@@ -169,12 +161,14 @@ def cell_name(cell: Cell) -> str:
     return " × ".join(cell)
 
 
-def built_columns(experiment: Experiment, context: CellContext) -> tuple[list[BuiltFederation], dict[str, str]]:
+def built_columns(
+    experiment: Experiment, context: CellContext
+) -> tuple[list[federation_runner.BuiltFederation], dict[str, str]]:
     """Return the federation of every column whose data are available, and why the others are not."""
     built, missing = [], {}
     for column, settings in experiment.federations.items():
         try:
-            built.append(built_federation(column, arguments(settings), context.settings))
+            built.append(federation_runner.built_federation(column, arguments(settings), context.settings))
         except DataError as error:
             missing[column] = str(error)
     return built, missing
@@ -199,13 +193,13 @@ def measure_cell(experiment: Experiment, cell: Cell, context: CellContext) -> Ce
     method_arguments = () if isinstance(method, (Search, Choose, BestOfKind)) else arguments(method.settings)
     if isinstance(method, Detect):
         return CellValues(values=_detected(method, (*given, *method_arguments), context))
-    built = built_federation(cell_name(cell), (*given, *method_arguments), context.settings)
-    with open_federation(built, context.folder) as runner:
+    built = federation_runner.built_federation(cell_name(cell), (*given, *method_arguments), context.settings)
+    with federation_runner.open_federation(built, context.folder) as runner:
         numbers = _measured(method, runner, context)
     return numbers.model_copy(update={"test_to_train": split_ratio(built.config)})
 
 
-def _measured(method: Method, runner: FederationRunner, context: CellContext) -> CellValues:
+def _measured(method: Method, runner: federation_runner.FederationRunner, context: CellContext) -> CellValues:
     if isinstance(method, Train):
         return _trained(method, runner, context)
     seeds = range(context.num_seeds)
@@ -227,7 +221,7 @@ def _measured(method: Method, runner: FederationRunner, context: CellContext) ->
     )
 
 
-def _trained(method: Train, runner: FederationRunner, context: CellContext) -> CellValues:
+def _trained(method: Train, runner: federation_runner.FederationRunner, context: CellContext) -> CellValues:
     config = with_strategy(runner.config)
     federation = runner.federation
     study = study_facts(config, federation.without_rows())
@@ -253,7 +247,7 @@ def _trained(method: Train, runner: FederationRunner, context: CellContext) -> C
 
     rate = None
     if method.rates:
-        tuning = other_seeds(context.tuning_stream, TUNING_SEEDS)
+        tuning = federation_runner.other_seeds(context.tuning_stream, TUNING_SEEDS)
         means = [float(np.mean(np.array(scores(records(tuning, candidate)), np.float64))) for candidate in method.rates]
         rate = method.rates[means.index(max(means))]
     trials = records(context.fresh_seeds, rate)
@@ -286,7 +280,7 @@ def seconds_to(trial: Trial, target: float) -> float | None:
     return float(np.sum(trial.rounds["seconds"][: reached[0] + FITNESS_ROUNDS])) if len(reached) else None
 
 
-def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> Choice:
+def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> federation_runner.Choice:
     """Return the choice of a method.
 
     Raises:
@@ -301,7 +295,7 @@ def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> 
             return recommender.choose(replace(task, settings=given))
     outcome = _searched(task, given, method.asks_model)
     trial = outcome.worst if method.take == "worst" else outcome.best
-    return Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
+    return federation_runner.Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
 
 
 def _searched(task: ChoiceTask, given: tuple[str, ...], asks_model: bool = False) -> StudyOutcome:
@@ -320,8 +314,8 @@ def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Val
     read = imported(method.value) if ":" in method.value else attrgetter(method.value)
     numbers = []
     for seed in range(context.num_seeds):
-        built = built_federation("", (*given, f"federation.seed={seed}"), context.settings)
-        with open_federation(built, context.folder) as runner:
+        built = federation_runner.built_federation("", (*given, f"federation.seed={seed}"), context.settings)
+        with federation_runner.open_federation(built, context.folder) as runner:
             numbers.append(read(runner.report(seed)))
     return tuple(numbers)
 
@@ -405,7 +399,9 @@ def _check(experiment: Experiment, cells: Sequence[Cell], context: CellContext) 
         method = experiment.rows[row]
         method_arguments = arguments(method.settings) if isinstance(method, Train | Detect) else ()
         try:
-            config = read_config((*arguments(experiment.federations[column]), *method_arguments), context.settings)
+            config = federation_runner.read_config(
+                (*arguments(experiment.federations[column]), *method_arguments), context.settings
+            )
             if isinstance(method, Train):
                 parse_strategy(with_strategy(config).strategy or {})
             elif isinstance(method, Given):

@@ -96,35 +96,41 @@ Levels = list[Any] | dict[str, Any]
 
 
 class _Kind(BaseModel):
+    """A method of a row; `settings` override those of the column."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    settings: dict[str, Any] = Field(default={}, description="settings that override those of the column")
+    settings: dict[str, Any] = {}
 
 
 class Train(_Kind):
-    """One training per seed."""
+    """One training per seed.
+
+    Attributes:
+        rates: Candidate client learning rates; the best is used.
+        score: Of the last rounds or of the best one.
+        seconds_to: Target accuracy; the value is the simulated time until it is reached.
+    """
 
     kind: Literal["train"] = "train"
-    rates: tuple[float, ...] = Field(default=(), description="candidate client learning rates; the best is used")
+    rates: tuple[float, ...] = ()
     score: Literal["final", "best_round"] = "final"
-    seconds_to: float | None = Field(
-        default=None, description="target accuracy; the value is the simulated time until it is reached"
-    )
+    seconds_to: float | None = None
 
 
 class Search(_Kind):
-    """One search per seed, whose result is trained on a fresh seed."""
+    """One search per seed, whose result is trained on a fresh seed; with `asks_model` a language model proposes."""
 
     kind: Literal["search"]
     take: Literal["best", "worst"] = "best"
-    asks_model: bool = Field(default=False, description="whether a language model proposes")
+    asks_model: bool = False
 
 
 class Choose(_Kind):
-    """One choice per seed, trained on a fresh seed."""
+    """One choice per seed, trained on a fresh seed, by a recommender or the import path of a searcher."""
 
     kind: Literal["choose"]
-    by: str = Field(description="a recommender, or import path `module:class` of a searcher")
+    by: str
 
 
 class BestOfKind(_Kind):
@@ -135,23 +141,23 @@ class BestOfKind(_Kind):
 
 
 class Detect(_Kind):
-    """A number of a heterogeneity report."""
+    """A number of a heterogeneity report, such as `metrics.label_hellinger`, or by an import path `module:function`."""
 
     kind: Literal["detect"]
-    value: str = Field(
-        description="value of the report: `metrics.label_hellinger`, or an import path `module:function`"
-    )
+    value: str
 
 
 class Given(_Kind):
-    """A cell's numbers, computed from arguments."""
+    """A cell's numbers, computed from arguments.
+
+    Attributes:
+        function: Import path of a function of a cell, its settings, its context and the arguments; None if a class
+            measures all cells.
+        arguments: Of the function, or of the class that measures all cells.
+    """
 
     kind: Literal["given"]
-    function: str | None = Field(
-        default=None,
-        description="import path of a function of a cell, its settings, its context and the arguments; "
-        "None if a class measures all cells",
-    )
+    function: str | None = None
     arguments: dict[str, Any] = {}
 
 
@@ -159,11 +165,11 @@ Method = Annotated[Train | Search | Choose | BestOfKind | Detect | Given, Field(
 
 
 class Function(BaseModel):
-    """A class that measures all cells: constructed from the arguments, it has `measure(experiment, context)`."""
+    """The import path of a class that measures all cells: made from the arguments, it has `measure`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    function: str = Field(description="import path, `module:name`")
+    function: str
     arguments: dict[str, Any] = {}
 
 

@@ -19,7 +19,7 @@ from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.files import UNUSABLE, json_text, not_written, write_atomically
 from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, drawn, federation_map, shades, strip_of
-from fedscout.experiments.description import ClientChange, Description, RealizedHeterogeneity, Spread
+from fedscout.experiments.description import ClientChange, Description, Spread
 from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
 
 BLOCKS = "·░▒▓█"
@@ -110,7 +110,12 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
         yield "label distance", f"Hellinger {result.label_hellinger:.4f}, {wasserstein_text}mean over pairs"
     if result.heterogeneity_index is not None:
         yield "heterogeneity index", f"{_spread(result.heterogeneity_index)} (0: all classes, 1: one class)"
-    yield from _feature_lines(result)
+    if result.feature_hellinger is not None:
+        yield (
+            "feature distance",
+            f"Hellinger {result.feature_hellinger:.4f}, 1-Wasserstein {result.feature_wasserstein:.4f} standard "
+            f"deviations, mean over pairs and {result.num_features_compared} features",
+        )
 
 
 def _classes_text(description: Description) -> str:
@@ -125,15 +130,6 @@ def _classes_text(description: Description) -> str:
     )
     more = len(counts) - CLASSES_NAMED
     return f"{len(counts)}: {listed}" + (f" and {more} more (--json lists all)" if more > 0 else "")
-
-
-def _feature_lines(found: RealizedHeterogeneity) -> Iterable[tuple[str, str]]:
-    if found.feature_hellinger is not None:
-        yield (
-            "feature distance",
-            f"Hellinger {found.feature_hellinger:.4f}, 1-Wasserstein {found.feature_wasserstein:.4f} standard "
-            f"deviations, mean over pairs and {found.num_features_compared} features",
-        )
 
 
 def _row_text(description: Description) -> str:

@@ -137,9 +137,11 @@ def _search(study: StoredStudy) -> Section:
     if trials.empty:
         return Section("search", "Search", missing=("No training has finished yet.",), sentences=study.faults)
     tried, best = (trials["phase"] == "search").sum(), trials["name"].iloc[int(trials["fitness"].argmax())]
-    sentences = _one_shot(study) or [
-        f"{tried} configurations were tried besides FedAvg; the best on the search's seed is {best}."
-    ]
+    answer = study.facts.recommendation
+    sentences = [f"{tried} configurations were tried besides FedAvg; the best on the search's seed is {best}."]
+    if answer is not None:
+        reason = f"{answer.name}: {answer.reasons[0].explanation}"
+        sentences = [f"No search was run. {answer.answered_by}", reason]
     policies = {trial.selection: None for trial in study.trials if trial.phase == "search" and trial.selection}
     if policies:
         sentences.append(f"The clients of each round were selected by {listed(map(str, policies))}.")
@@ -164,14 +166,6 @@ def _drawn_trials(trials: pd.DataFrame) -> pd.DataFrame:
     others = trials[trials["role"] == ""].sort_values("fitness", kind="stable")
     kept = others.iloc[np.linspace(0, len(others) - 1, min(len(others), MAX_DRAWN)).round().astype(int)]
     return trials[(trials["role"] != "") | trials.index.isin(kept.index)]
-
-
-def _one_shot(study: StoredStudy) -> list[str]:
-    """Return who recommended the trained strategy, and why; empty for a search."""
-    answer = study.facts.recommendation
-    if answer is None:
-        return []
-    return [f"No search was run. {answer.answered_by}", f"{answer.name}: {answer.reasons[0].explanation}"]
 
 
 def _clients(study: StoredStudy, found: page_study.BeforeAndAfter | None) -> Section:
@@ -230,7 +224,8 @@ def _confirmation(study: StoredStudy) -> Section:
 def _cost(study: StoredStudy) -> Section:
     rows = [
         (part, str(cost.trainings), str(cost.rounds), bytes_text(cost.bytes), seconds_text(cost.seconds))
-        for part, cost in page_study.cost_table(study)
+        for phase, part in page_study.PARTS.items()
+        if (cost := page_study.Cost.of(study, phase)).trainings
     ]
     if not rows:
         return Section("cost", "Cost", missing=("Nothing has been trained yet.",))

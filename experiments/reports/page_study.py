@@ -273,14 +273,6 @@ class Cost:
         return cls(len(trials) * repeated, rounds * repeated, sent * repeated, seconds)
 
 
-def cost_table(study: StoredStudy) -> Iterator[tuple[str, Cost]]:
-    """Yield the display name and the cost of each phase of the study, in order."""
-    for phase, part in PARTS.items():
-        cost = Cost.of(study, phase)
-        if cost.trainings:
-            yield part, cost
-
-
 Words = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """Headline, sentences, and figures."""
 
@@ -329,10 +321,11 @@ def _unconfirmed(study: StoredStudy) -> tuple[str, tuple[str, ...]]:
     best = fittest(trials)
     name, fitness = strategy_name(best), f"{study.measure.name} {best.fitness:.4f}"
     if study.result is None and best.phase == "train":
+        took = best.rounds.get("seconds")
         sentences = (
             f"It reached {fitness}, the mean of the last rounds.",
             *_chosen(best, study.names),
-            *_simulated(best),
+            *([f"Its rounds took {seconds_text(sum(took))} of simulated time."] if took else []),
         )
         return f"{name} was trained.", sentences
     if study.result is None:
@@ -353,12 +346,6 @@ def _chosen(trial: Trial, names: Names) -> Iterator[str]:
     text = f"{trial.selection} selected the clients: each trained in {min(rounds)} to {max(rounds)} of "
     text += f"{trial.num_rounds} rounds"
     yield text + (f"; {names.some_clients(idle)} never trained." if idle else ".")
-
-
-def _simulated(trial: Trial) -> Iterator[str]:
-    """Yield the simulated duration of a trial's rounds; nothing without a simulated clock."""
-    if seconds := trial.rounds.get("seconds"):
-        yield f"Its rounds took {seconds_text(sum(seconds))} of simulated time."
 
 
 def _cost_figures(study: StoredStudy) -> tuple[tuple[str, str], ...]:

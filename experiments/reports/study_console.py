@@ -23,8 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from fedscout.detectors import HeterogeneityReport
-from fedscout.detectors.report import TITLES, CalibratedFinding, Finding, Verdict, verdicts
+from fedscout.detectors.report import TITLES, CalibratedFinding, Finding, HeterogeneityReport, Verdict, verdicts
 from fedscout.detectors.statistics import standing
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.trials.record import Trial

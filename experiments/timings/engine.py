@@ -539,11 +539,6 @@ class _Work:
         return replace(work_federation("tiny", self.clients, CLIENT_ROWS), model=model)
 
 
-def works(nodes: int, clients: int) -> list[_Work]:
-    """Return the tasks for a number of nodes: one client per host, many clients, and a large model."""
-    return [_Work(nodes, SMALL), _Work(clients, SMALL), _Work(nodes, LARGE)]
-
-
 def measure_scaling(
     nodes: Sequence[int], clients: int, rounds: int, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, list[Row]]:
@@ -567,27 +562,25 @@ def measure_scaling(
                 note(f"stopped before {num_nodes} nodes: {num_nodes - current} more need {sizes}")
                 break
             note(f"starting {num_nodes} nodes")
-            actors, tasks = grow(num_nodes), works(num_nodes, clients)
+            actors, tasks = grow(num_nodes), [_Work(num_nodes, SMALL), _Work(clients, SMALL), _Work(num_nodes, LARGE)]
             passes = [[_measured(work, actors, rounds) for work in tasks] for _ in range(PASSES)]
             least = np.min(passes, axis=0)
             measured += zip([work.size(num_nodes) for work in tasks], least, strict=True)
             note(f"{num_nodes} nodes: {', '.join(f'{1000 * wall:.1f}' for wall in least[:, 0])} ms per round")
-    return tables_of(measured)
-
-
-def tables_of(measured: Sequence[tuple[RoundSize, DoubleArray]]) -> dict[str, Any]:
-    """Return the measured rounds and fitted costs as rows of tables in milliseconds."""
-    sizes = [size for size, _ in measured]
-    rounds = [
+    rows: list[Row] = [
         {"nodes": size.hosts, "clients": size.clients, "parameters": size.parameters}
         | dict(zip(QUANTITIES, 1000 * seconds, strict=True))
         for size, seconds in measured
     ]
-    if len({size.hosts for size in sizes}) < 2:
-        return {"rounds": rounds, "costs": []}
+    measured_sizes = [size for size, _ in measured]
+    if len({size.hosts for size in measured_sizes}) < 2:
+        return {"rounds": rows, "costs": []}
     times = zip(QUANTITIES, zip(*(seconds for _, seconds in measured), strict=True), strict=True)
-    costs = [{"cost": name, **dict(zip(TERMS, (1000 * fit(sizes, own)).tolist(), strict=True))} for name, own in times]
-    return {"rounds": rounds, "costs": costs}
+    costs: list[Row] = [
+        {"cost": name, **dict(zip(TERMS, (1000 * fit(measured_sizes, own)).tolist(), strict=True))}
+        for name, own in times
+    ]
+    return {"rounds": rows, "costs": costs}
 
 
 @contextmanager

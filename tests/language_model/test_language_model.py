@@ -18,7 +18,7 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import PromptFormat, RecommenderConfig, SearchConfig
 from fedscout.search.language_model import ChatReply, ChatRequest, RecordedChat, Transcript
-from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext
+from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.searcher import Searcher, SearchTask
 from fedscout.search.searchers.llm import LanguageModel, LLMGeneticSearcher, MultiShotLLMSearcher, recommend_by_llm
 from fedscout.strategies import given_values, space_of
@@ -38,54 +38,41 @@ FEDERATIONS = {
 ModelAt = Callable[..., LanguageModel]
 
 
-@pytest.fixture(scope="session")
-def address() -> str:
-    """The address of the server; the test is skipped where the environment names none."""
-    if not (found := os.environ.get("FEDSCOUT_LANGUAGE_MODEL")):
-        pytest.skip("FEDSCOUT_LANGUAGE_MODEL names no server")
-    return found
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Iterator[ModelAt]:
-    """Return what connects to a server, with settings and a record in the test's folder."""
+    """Return what connects to the server, with settings and a record in the test's folder; skipped without one."""
+    if not (address := os.environ.get("FEDSCOUT_LANGUAGE_MODEL")):
+        pytest.skip("FEDSCOUT_LANGUAGE_MODEL names no server")
     with ExitStack() as stack:
 
-        def connect(address: str, **settings: Any) -> LanguageModel:
-            config = RecommenderConfig(
-                base_url=address,
-                api_key_variable=None,
-                **{"timeout_seconds": 1800.0, "connection_retries": 0, **settings},
-            )
+        def connect(**settings: Any) -> LanguageModel:
+            server = {"base_url": address, "api_key_variable": None, "connection_retries": 0, "timeout_seconds": 1800.0}
+            config = RecommenderConfig.model_validate({**server, **settings})
             return LanguageModel(stack.enter_context(RecordedChat(config, Transcript(tmp_path / "llm.jsonl"))), config)
 
         yield connect
 
 
-def situation(diagnosis: Diagnosis | None = None, **fields: Any) -> RecommendationContext:
-    return RecommendationContext(SPACE, 30, diagnosis=diagnosis, **fields)
+SKEWED = RecommendationContext(SPACE, 30, diagnosis=FEDERATIONS["skewed labels"])
+WORDS = {"description": "one of eight hospitals labels a third of its pictures at random"}
 
 
-def assert_usable(found: Recommendation) -> None:
+@pytest.mark.parametrize(
+    ("context", "settings"),
+    [
+        *((WORDS, {"show_schema": shown}) for shown in (True, False)),
+        *(({"diagnosis": FEDERATIONS[name]}, {"format": f}) for name in FEDERATIONS for f in get_args(PromptFormat)),
+    ],
+)
+def test_one_shot_from_words_or_a_diagnosis(model: ModelAt, context: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Without the schema the model knows strategies from the measured gains and the examples alone."""
+    found = recommend_by_llm(RecommendationContext(SPACE, 30, **context), model(**settings))
     assert SPACE.contains(found.spec)
     assert found.source == "llm"
     assert found.model_use.prompt_tokens > 500
     assert found.model_use.completion_tokens > 0
     (reason,) = found.reasons
     assert 0 < len(reason.explanation) <= 302
-
-
-@pytest.mark.parametrize("show_schema", [True, False])
-def test_one_shot_from_words(address: str, model: ModelAt, show_schema: bool) -> None:
-    """Without the schema the model knows strategies from the measured gains and the examples alone."""
-    words = "one of eight hospitals labels a third of its pictures at random"
-    assert_usable(recommend_by_llm(situation(description=words), model(address, show_schema=show_schema)))
-
-
-@pytest.mark.parametrize("prompt_format", get_args(PromptFormat))
-@pytest.mark.parametrize("name", FEDERATIONS)
-def test_one_shot_from_a_diagnosis(address: str, model: ModelAt, prompt_format: PromptFormat, name: str) -> None:
-    assert_usable(recommend_by_llm(situation(FEDERATIONS[name]), model(address, format=prompt_format)))
 
 
 class Distorted:
@@ -97,22 +84,18 @@ class Distorted:
 
     def complete(self, request: ChatRequest) -> ChatReply:
         self.asked.append(request)
-        number = len(self.asked)
-        return (
-            ChatReply(text=self._texts[number - 1])
-            if number <= len(self._texts)
-            else self._model.chat.complete(request)
-        )
+        text = dict(enumerate(self._texts, 1)).get(len(self.asked))
+        return self._model.chat.complete(request) if text is None else ChatReply(text=text)
 
 
 @pytest.mark.parametrize(
     "invalid", ['{"reason": "drift", "strategy": {"kind": "fedprox", "proximal_mu": 7}}', "FedProx would be my choice."]
 )
 @pytest.mark.parametrize("num_invalid", [1, 2])
-def test_a_correction_is_understood(address: str, model: ModelAt, invalid: str, num_invalid: int) -> None:
-    connected = model(address)
+def test_a_correction_is_understood(model: ModelAt, invalid: str, num_invalid: int) -> None:
+    connected = model()
     chat = Distorted(connected, *[invalid] * num_invalid)
-    found = recommend_by_llm(situation(FEDERATIONS["skewed labels"]), LanguageModel(chat, connected.settings))
+    found = recommend_by_llm(SKEWED, LanguageModel(chat, connected.settings))
     assert SPACE.contains(found.spec)
     assert len(chat.asked) > num_invalid
     assert (chat.asked[num_invalid].temperature > 0) == (num_invalid > 1)
@@ -120,11 +103,11 @@ def test_a_correction_is_understood(address: str, model: ModelAt, invalid: str, 
 
 @pytest.mark.parametrize("searcher_class", [MultiShotLLMSearcher, LLMGeneticSearcher])
 def test_a_search_spends_its_budget_on_different_configurations(
-    address: str, model: ModelAt, searcher_class: type[MultiShotLLMSearcher]
+    model: ModelAt, searcher_class: type[MultiShotLLMSearcher]
 ) -> None:
     """The model proposes all eight trials, or the first generation of four."""
     task = SearchTask(SPACE, 0, SearchConfig(budget=8, generation_size=4))
-    searcher: Searcher = searcher_class(task, model(address), FEDERATIONS["skewed labels"])
+    searcher: Searcher = searcher_class(task, model(), FEDERATIONS["skewed labels"])
     told: list[Trial] = []
     while len(told) < 8:
         proposed = searcher.ask(8 - len(told))

@@ -5,28 +5,43 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.config import load_config
 from tests.experiments.reports.test_verdict import OUTCOMES, SKEWED, found, lines_of
-from tests.snapshots.refusals import refusals
 
 FOLDER = Path(__file__).parent
 WIDTH = 80
 
 
-@contextmanager
-def _narrow() -> Iterator[None]:
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(WIDTH)
-    try:
-        yield
-    finally:
-        del os.environ["COLUMNS"]
-        if before is not None:
-            os.environ["COLUMNS"] = before
+ARGUMENTS = (
+    *("foo", "nokey=1", "trainin.batch_size=1", "training.batchsize=1"),
+    *("training.batch_size=0", "training.batch_size=abc", "training.learning_rate=-1", "training.learning_rate=nan"),
+    *("training.optimizer=sdg", "training.momentum=1", "training=1", "seed=abc", "seed=-1"),
+    *("federation.dataset=1", "federation.num_clients=0", "federation.num_clients=two", "federation.scenario=1.5"),
+    *("federation.partition.kind=dirichle", "federation.partition.alpha=0", "federation.min_release=-1"),
+    *("federation.max_rows=0", "federation.columns=1.5", "federation.missing_values=drop"),
+    *("search.kind=genetik", "search.num_trials=0"),
+    *("search.client_ranges.batch_size=1.5", "search.client_ranges.batch_size.low=1"),
+    *("model.kind=1", "runtime.num_hosts=0"),
+)
+
+
+def refusals() -> str:
+    """Return each argument and the lines of its refusal."""
+    told = []
+    for argument in ARGUMENTS:
+        try:
+            load_config([argument])
+        except ConfigurationError as error:
+            told.append("\n".join([argument, *(f"    {fault}" for fault in error.faults)]))
+        else:
+            told.append(f"{argument}\n    (accepted here)")
+    return "\n".join(told) + "\n"
 
 
 def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
@@ -43,7 +58,7 @@ def help_pages() -> str:
 
     from fedscout.experiments.cli.program import app
 
-    with _narrow():
+    with patch.dict(os.environ, COLUMNS=str(WIDTH)):
         import typer
 
         pages = []

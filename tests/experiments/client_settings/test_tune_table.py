@@ -29,12 +29,6 @@ LOCAL = (*SMALL, *GRID, "engine.grid=local")
 tune = partial(exit_code, "tune-table")
 
 
-def refusal(capfd: pytest.CaptureFixture[str], *named: str) -> None:
-    """Hold that a command has said one line, in which these are named."""
-    (line,) = capfd.readouterr().err.strip().splitlines()
-    assert all(part in line for part in named), line
-
-
 def logs(out: Path) -> dict[str, float]:
     """Return the fitness of every logged trial by its key."""
     found = pd.concat(
@@ -56,8 +50,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_table_has_each_cells_best_setting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The grid grows, and what was tuned is not tuned again."""
     out = tmp_path / "hrt.parquet"
+    assert tune(*SMALL, "engine.grid=local", "--heterogeneity", "0", "--quantity", "6", "--out", out) == 0
+    before, _ = logs(out), capfd.readouterr()
     assert tune(*LOCAL, "--out", out, "--json") == 0
+    assert before.items() < logs(out).items()
     table, told = read_settings_table(out)
     assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(0, 6), (0, 12), (0.5, 6), (0.5, 12)]
     assert (told["dataset"], told["num_classes"], told["metric"]) == ("wine", 3, "heterogeneity")
@@ -93,16 +91,6 @@ def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, mon
     assert tune(*LOCAL, "--out", cut) == 0
     assert cut.read_bytes() == whole.read_bytes()
     assert logs(cut) == logs(whole)
-
-
-@pytest.mark.slow
-def test_what_is_tuned_is_not_tuned_again_when_the_grid_grows(tmp_path: Path) -> None:
-    out = tmp_path / "hrt.parquet"
-    assert tune(*SMALL, "engine.grid=local", "--heterogeneity", "0", "--quantity", "6", "--out", out) == 0
-    before = logs(out)
-    assert tune(*LOCAL, "--out", out) == 0
-    assert before.items() < logs(out).items()
-    assert len(read_settings_table(out)[0].cells) == 4
 
 
 @pytest.mark.stress
@@ -159,14 +147,14 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     arguments: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert tune("federation.dataset=wine", "engine.grid=local", *arguments, "--out", tmp_path / "hrt.parquet") == 2
-    refusal(capfd, *named)
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
-def test_no_client_trains_on_what_its_table_was_tuned_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tune(*LOCAL, "--out", tmp_path / "hrt.parquet") == 0
-    table = ("client_settings.kind=table", "client_settings.path=hrt.parquet", "search.tuned_baseline=false")
+def test_no_client_trains_on_what_its_table_was_tuned_on(coarse: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    table = ("client_settings.kind=table", f"client_settings.path={coarse}", "search.tuned_baseline=false")
     wine = ("train", *SMALL[:2], SMALL[3], "engine.grid=local")
     assert exit_code(*wine, *table) == 2
     assert "federation.server_rows=0.4" in capfd.readouterr().err
@@ -237,22 +225,19 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
         (("--out", "coarse.parquet"), ("--out ", "--refine")),
         (("--quantity", "5", "--clients", "5", "--out", "fine.parquet"), ("--quantity, --clients ", "--refine")),
         (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 before, 4 now",)),
+        (("--refine", "made.parquet", "--out", "fine.parquet"), ("--refine ",)),
     ],
 )
 def test_a_refinement_of_something_else_is_refused_in_a_line(
     arguments: tuple[str, ...], named: tuple[str, ...], coarse: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """The last is a table that was not tuned."""
+    write_settings_table(Path("made.parquet"), SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
     before = coarse.read_bytes()
     assert tune("--refine", coarse, "engine.grid=local", *arguments) == 2
-    refusal(capfd, *named)
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in named), line
     assert coarse.read_bytes() == before
-
-
-def test_a_table_that_was_not_tuned_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "made.parquet"
-    write_settings_table(path, SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
-    assert tune("--refine", path, "--out", tmp_path / "fine.parquet") == 2
-    refusal(capfd, "--refine ")
 
 
 @pytest.mark.sampled(1)

@@ -66,23 +66,13 @@ def test_a_cell_is_what_train_finds(tmp_path: Path) -> None:
     some: Settings = {"training.fraction_train": 0.5, "selection.kind": "oort"}
     several: Settings = {"training.repetitions": 3}
     rows = {"FedAvg": {}, "FedAdam": FEDADAM, "half of them": {"settings": some}, "median": {"settings": several}}
-    found = measured(tmp_path / "ours", rows)
+    rounds = "training.num_rounds=2"  # settings of a run win over an experiment's
+    found = measured(tmp_path / "ours", rows, settings=(rounds,))
     assert found.test_to_train == pytest.approx(0.25)
     for row, method in rows.items():
         for seed, value in zip(other_seeds("reproduction", 2), found.values[row, "skewed"], strict=True):
             own: Settings = {**SKEWED, **method.get("settings", {})}  # type: ignore[dict-item]
-            assert value == trained(tmp_path / f"{row}-{seed}", own, seed=seed)
-
-
-def test_nothing_is_trained_twice_and_more_seeds_train_what_is_new(tmp_path: Path) -> None:
-    rows = {"FedAvg": {}, "longer": {"settings": {"training.local_epochs": 2}}}
-    first = measured(tmp_path, rows)
-    assert num_trials(tmp_path) == 4
-    assert measured(tmp_path, rows) == first
-    assert num_trials(tmp_path) == 4
-    more = measured(tmp_path, rows, seeds=3)
-    assert num_trials(tmp_path) == 6
-    assert more.values["longer", "skewed"][:2] == first.values["longer", "skewed"]
+            assert value == trained(tmp_path / f"{row}-{seed}", own, rounds, seed=seed)
 
 
 def test_a_cell_that_was_finished_is_read_and_its_trials_are_not_needed(tmp_path: Path) -> None:
@@ -225,13 +215,6 @@ def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None
     chance = chance_level(build_federation(config.federation, config.model))
     assert found.values["FedAvg", "endless"] == (chance, chance)
     assert {*found.absent} == {"FedAvg × endless"}
-
-
-def test_settings_win_over_an_experiment_s(tmp_path: Path) -> None:
-    one_round = "training.num_rounds=1"
-    found = measured(tmp_path / "ours", {"a": {}}, seeds=1, settings=(one_round,)).values["a", "skewed"]
-    (seed,) = other_seeds("reproduction", 1)
-    assert found == (trained(tmp_path / "one", SKEWED, one_round, seed=seed),)
 
 
 class _Dying:

@@ -11,18 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedscout.experiments.grids import comparison
 from fedscout.experiments.grids.cells import CellValues, Measured, Values
-from fedscout.experiments.grids.comparison import (
-    ExperimentResult,
-    Verdict,
-    bootstrap_mean,
-    cell_results,
-    experiment_picture,
-    group_means,
-    means,
-    share,
-    statement_results,
-)
 from fedscout.experiments.grids.experiment import Cell, Experiment
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
@@ -58,14 +48,14 @@ def experiment(*statements: str, reference: str | None = None) -> Experiment:
         ("gone = high", "not measured"),
     ],
 )
-def test_verdicts(statement: str, verdict: Verdict) -> None:
-    (found,) = statement_results(experiment(f"{statement} @ x"), numbers(VALUES))
+def test_verdicts(statement: str, verdict: comparison.Verdict) -> None:
+    (found,) = comparison.statement_results(experiment(f"{statement} @ x"), numbers(VALUES))
     assert found.verdict == verdict
 
 
 def test_a_cell_has_the_interval_of_nadeau_and_bengio() -> None:
     measured = numbers(VALUES, test_to_train=0.25)
-    cell = next(one for one in cell_results(experiment(), measured) if one.row == "high")
+    cell = next(one for one in comparison.cell_results(experiment(), measured) if one.row == "high")
     half = stats.t.ppf(0.975, 2) * stdev(HIGH) * math.sqrt(1 / 3 + 0.25)
     assert (cell.low, cell.mean, cell.high) == pytest.approx((fmean(HIGH) - half, fmean(HIGH), fmean(HIGH) + half))
     assert (cell.published, cell.deviation) == (0.9, 0.1)
@@ -73,7 +63,7 @@ def test_a_cell_has_the_interval_of_nadeau_and_bengio() -> None:
 
 
 def test_the_gain_over_the_reference_is_taken_seed_by_seed() -> None:
-    gains = {one.row: one.gain for one in cell_results(experiment(reference="low"), numbers(VALUES))}
+    gains = {one.row: one.gain for one in comparison.cell_results(experiment(reference="low"), numbers(VALUES))}
     assert gains["low"] is None
     assert gains["gone"] is None
     assert gains["high"] is not None
@@ -82,7 +72,7 @@ def test_the_gain_over_the_reference_is_taken_seed_by_seed() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     some = {("high", "x"): (0.9, None, 0.8), ("low", "x"): (0.5, 0.1, None)}
-    (found,) = statement_results(experiment("high > low @ x"), numbers(some))
+    (found,) = comparison.statement_results(experiment("high > low @ x"), numbers(some))
     assert found.difference is not None
     assert found.difference.differences == pytest.approx((0.4,))
     assert found.verdict == "not measured"  # a single pair says nothing of noise
@@ -101,7 +91,7 @@ def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
         ("whole", "x, scaffold"): (0.75, 0.5, 0.5),
         ("half", "x, fedavg"): (0.1, 0.2, 0.3),
     }
-    found = means(
+    found = comparison.means(
         Experiment.model_validate(document), numbers(parts, {"half × x, scaffold": "why"}, test_to_train=0.25)
     )
     assert found.values == {("whole", "x"): (0.625, pytest.approx(0.6), None)}
@@ -110,7 +100,7 @@ def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
 
 def test_the_mean_is_over_columns_however_many_seeds_each_has() -> None:
     # Of two columns both are the first, or both the second, with probability 1/4 each: all of 95 %.
-    assert bootstrap_mean({"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0]}) == (0.5, 0.0, 1.0)
+    assert comparison.bootstrap_mean({"a": [0.0, 0.0, 0.0, 0.0], "b": [1.0]}) == (0.5, 0.0, 1.0)
 
 
 def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
@@ -121,7 +111,7 @@ def test_the_bootstrap_has_the_variance_of_both_levels() -> None:
     """
     generator = np.random.default_rng(5)
     values = generator.normal(generator.normal(size=(12, 1)), 2.0, size=(12, 4))
-    found = bootstrap_mean({str(place): row.tolist() for place, row in enumerate(values)})
+    found = comparison.bootstrap_mean({str(place): row.tolist() for place, row in enumerate(values)})
     mean, low, high = found
     deviation = np.sqrt((values.mean(axis=1).var() + (values.var(axis=1) / 4).mean()) / 12)
     assert mean == pytest.approx(values.mean())
@@ -134,7 +124,7 @@ def test_groups_average_values_and_figures_over_their_columns() -> None:
     costs: dict[str, Values] = {"x": (3.0,), "y": (None,), "z": ()}
     cells = {cell: CellValues(values=own, figures={"cost": costs[cell[1]]}) for cell, own in values.items()}
     measured = Measured(cells)
-    found = {one.figure: one for one in group_means(Experiment.model_validate(document), measured)}
+    found = {one.figure: one for one in comparison.group_means(Experiment.model_validate(document), measured)}
     assert (found[""].mean, found[""].columns) == (pytest.approx(0.6), 2)
     assert (found["cost"].mean, found["cost"].columns) == (3.0, 1)
 
@@ -143,7 +133,7 @@ def test_a_share_has_wilson_s_interval() -> None:
     """Its ends are the shares p from which the count lies z deviations away."""
     quantile = stats.norm.ppf(0.975)
     for ones, count in ((0, 20), (3, 20), (10, 20), (20, 20), (1, 1)):
-        found, *ends = share([1.0] * ones + [0.0] * (count - ones))
+        found, *ends = comparison.share([1.0] * ones + [0.0] * (count - ones))
         assert found == ones / count
         for end in ends:
             assert abs(found - end) == pytest.approx(quantile * np.sqrt(end * (1 - end) / count), abs=1e-9)
@@ -159,8 +149,8 @@ def test_curves_go_over_the_steps_and_what_is_no_quantity_is_in_panels(steps: st
     plain = Experiment.model_validate({**document, "published": {"one": {"round 2": 0.5}}})
     values = {(row, column): (0.1 * place, 0.2) for row in rows for place, column in enumerate(columns)}
     facts = {"title": "t", "rows": rows, "columns": columns, "unit": "accuracy", "steps": steps}
-    result = ExperimentResult.model_construct(**facts, cells=cell_results(plain, numbers(values)))  # type: ignore[arg-type]
-    chart: dict[str, Any] = experiment_picture(result).to_dict()
+    result = comparison.ExperimentResult.model_construct(**facts, cells=comparison.cell_results(plain, numbers(values)))  # type: ignore[arg-type]
+    chart: dict[str, Any] = comparison.experiment_picture(result).to_dict()
     if along is None:
         assert chart["facet"]["sort"] == [*rows]
         return

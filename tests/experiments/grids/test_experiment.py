@@ -11,25 +11,8 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
-from fedscout.experiments.grids.catalogue import (
-    ANSWERS,
-    Entry,
-    Run,
-    absent_tables,
-    catalogue,
-    entries_named,
-    recorded_answers,
-)
-from fedscout.experiments.grids.experiment import (
-    Choose,
-    Detect,
-    Experiment,
-    Train,
-    arguments,
-    imported,
-    is_experiment,
-    read_experiment,
-)
+from fedscout.experiments.grids import catalogue, experiment
+from fedscout.experiments.grids.catalogue import ANSWERS, Entry, Run, entries_named, recorded_answers
 from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.recommenders import recommender_named
 from fedscout.experiments.studies.workflow import with_strategy
@@ -49,28 +32,28 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def experiment(**more: Any) -> Experiment:
-    return Experiment.model_validate({**PLAIN, **more})
+def made(**more: Any) -> experiment.Experiment:
+    return experiment.Experiment.model_validate({**PLAIN, **more})
 
 
 def test_cells_are_rows_by_columns_whose_settings_lie_over_those_of_all() -> None:
-    found = experiment()
+    found = made()
     assert len(found.cells()) == len({*found.cells()}) == 9
     assert found.federations["b"] == {**PLAIN["settings"], "federation.num_clients": 5}
-    assert isinstance(found.rows["FedAvg"], Train)
-    assert isinstance(found.rows["rules"], Choose)
+    assert isinstance(found.rows["FedAvg"], experiment.Train)
+    assert isinstance(found.rows["rules"], experiment.Choose)
 
 
 def test_axes_are_crossed_and_their_levels_can_have_names() -> None:
     axes = {"federation.scenario": {"plain": None, "two": ["a", "b"]}, "federation.num_clients": [4, 5]}
-    found = experiment(columns={}, axes=axes)
+    found = made(columns={}, axes=axes)
     assert [*found.federations] == [f"{name}, num_clients={clients}" for name in ("plain", "two") for clients in (4, 5)]
     assert found.federations["two, num_clients=5"]["federation.scenario"] == ["a", "b"]
 
 
 def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
-    found = experiment(mean_over={"strategy.kind": ["fedavg", "scaffold"], "training.local_epochs": [1, 2]})
-    assert found.cells() == experiment().cells()
+    found = made(mean_over={"strategy.kind": ["fedavg", "scaffold"], "training.local_epochs": [1, 2]})
+    assert found.cells() == made().cells()
     parts = found.parts()
     assert len(parts.cells()) == 4 * len(found.cells())
     assert parts.federations["a, scaffold, local_epochs=2"] == {
@@ -78,7 +61,7 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
         "strategy.kind": "scaffold",
         "training.local_epochs": 2,
     }
-    assert experiment().parts() == experiment()
+    assert made().parts() == made()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +76,7 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
     ],
 )
 def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
-    found = experiment(statements={text: "said"})
+    found = made(statements={text: "said"})
     relation = "=" if "=" in text else ">"
     assert [(one.first, one.second) for one in found.said()] == pairs
     assert {(one.relation, one.says) for one in found.said()} == {(relation, "said")}
@@ -101,7 +84,7 @@ def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
 
 def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
     published = {"FedAvg": [0.5, None, [0.25, 0.05]], "rules": {"b": 1}}
-    assert experiment(published=published).printed() == {
+    assert made(published=published).printed() == {
         ("FedAvg", "a"): (0.5, None),
         ("FedAvg", "c, d"): (0.25, 0.05),
         ("rules", "b"): (1.0, None),
@@ -110,7 +93,7 @@ def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
 
 def test_a_row_or_column_may_have_published_numbers_alone() -> None:
     columns = {**PLAIN["columns"], "z": "published"}
-    found = experiment(columns=columns, rows={"FedAvg": {}, "by hand": "published"}, published={"by hand": {"z": 1}})
+    found = made(columns=columns, rows={"FedAvg": {}, "by hand": "published"}, published={"by hand": {"z": 1}})
     for part in (found, found.only(None, ["a", "z"])):
         assert ("by hand", "z") in part.cells()
         assert {row for row, _ in part.measured()} == {"FedAvg"}
@@ -119,7 +102,7 @@ def test_a_row_or_column_may_have_published_numbers_alone() -> None:
 
 
 def test_a_scale_replaces_parts() -> None:
-    found = experiment(scales={"published": {"seeds": 10, "settings": {"federation.dataset": "digits"}}})
+    found = made(scales={"published": {"seeds": 10, "settings": {"federation.dataset": "digits"}}})
     assert found.at(None).seeds == 5
     assert found.at("laptop") == found
     assert found.at("published").seeds == 10
@@ -155,7 +138,7 @@ def test_a_scale_replaces_parts() -> None:
 )
 def test_what_can_t_be_meant_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        experiment(**wrong)
+        made(**wrong)
 
 
 @pytest.mark.parametrize("text", ["title: [", "- a list", "title: no rows", "\x00"])
@@ -163,31 +146,34 @@ def test_a_file_that_is_none_is_refused_by_its_name(tmp_path: Path, text: str) -
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
-        read_experiment(path)
+        experiment.read_experiment(path)
     assert all(str(path) in fault for fault in refused.value.faults)
     with pytest.raises(ConfigurationError):
-        read_experiment(tmp_path / "none.yaml")
+        experiment.read_experiment(tmp_path / "none.yaml")
 
 
 def test_a_file_is_what_it_says(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(PLAIN))
-    assert read_experiment(path) == experiment()
-    assert is_experiment(path)
+    assert experiment.read_experiment(path) == made()
+    assert experiment.is_experiment(path)
     for text in ("federation: {dataset: wine}", "rows", "{", "["):
         path.write_text(text)
-        assert not is_experiment(path)
-    assert not is_experiment(tmp_path)
-    assert not is_experiment(tmp_path / "none.yaml")
+        assert not experiment.is_experiment(path)
+    assert not experiment.is_experiment(tmp_path)
+    assert not experiment.is_experiment(tmp_path / "none.yaml")
 
 
 def test_what_rows_have_in_common_is_said_once() -> None:
-    found = experiment(method={"rates": [0.1, 1.0]}, rows={"a": {}, "b": {"rates": [0.5]}})
-    assert [method.rates for method in found.rows.values() if isinstance(method, Train)] == [(0.1, 1.0), (0.5,)]
+    found = made(method={"rates": [0.1, 1.0]}, rows={"a": {}, "b": {"rates": [0.5]}})
+    assert [method.rates for method in found.rows.values() if isinstance(method, experiment.Train)] == [
+        (0.1, 1.0),
+        (0.5,),
+    ]
 
 
 def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
-    whole = experiment(
+    whole = made(
         reference="FedAvg",
         statements={"FedAvg > rules @ *": "one", "FedAdam > rules @ a": "other"},
         published={"rules": [1, [2, 0.2], 3]},
@@ -207,8 +193,8 @@ def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
 
 
 FOLDER = Path(published.__file__).parent
-ENTRIES = catalogue(FOLDER)
-SUITES = catalogue(Path(suites.__file__).parent)
+ENTRIES = catalogue.catalogue(FOLDER)
+SUITES = catalogue.catalogue(Path(suites.__file__).parent)
 SCALES = ("laptop", "published")
 EVERY = [pytest.param(entry, scale, id=f"{entry.name}-{scale}") for entry in (*ENTRIES, *SUITES) for scale in SCALES]
 
@@ -216,28 +202,28 @@ EVERY = [pytest.param(entry, scale, id=f"{entry.name}-{scale}") for entry in (*E
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize(("entry", "scale"), EVERY)
 def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
-    experiment = entry.read(scale)
-    printed, cells = experiment.printed(), {*experiment.cells()}
+    found = entry.read(scale)
+    printed, cells = found.printed(), {*found.cells()}
     assert printed.keys() <= cells
-    assert all(one.first != one.second and {one.first, one.second} <= cells for one in experiment.said())
-    if experiment.measured_by is not None:
-        assert callable(imported(experiment.measured_by.function)(**experiment.measured_by.arguments).measure)
+    assert all(one.first != one.second and {one.first, one.second} <= cells for one in found.said())
+    if found.measured_by is not None:
+        assert callable(experiment.imported(found.measured_by.function)(**found.measured_by.arguments).measure)
         return
-    for row, column in {(row, next(iter(experiment.federations))) for row in experiment.rows} | {
-        (next(iter(experiment.rows)), column) for column in experiment.federations
+    for row, column in {(row, next(iter(found.federations))) for row in found.rows} | {
+        (next(iter(found.rows)), column) for column in found.federations
     }:
-        method = experiment.rows[row]
-        if isinstance(method, str) or isinstance(experiment.columns.get(column), str):
+        method = found.rows[row]
+        if isinstance(method, str) or isinstance(found.columns.get(column), str):
             continue
-        if isinstance(method, Choose):
+        if isinstance(method, experiment.Choose):
             assert callable(recommender_named(method.by).choose)
-        own = arguments(method.settings) if isinstance(method, Train | Detect) else ()
-        config = read_config([*arguments(experiment.federations[column]), *own])
+        own = experiment.arguments(method.settings) if isinstance(method, experiment.Train | experiment.Detect) else ()
+        config = read_config([*experiment.arguments(found.federations[column]), *own])
         parse_strategy(with_strategy(config).strategy or {})
 
 
 def test_every_file_is_listed_and_no_table_is_both_measured_and_absent() -> None:
-    assert not {entry.name for entry in ENTRIES} & absent_tables(FOLDER).keys()
+    assert not {entry.name for entry in ENTRIES} & catalogue.absent_tables(FOLDER).keys()
     files = {path for path in FOLDER.glob("*/*.yaml") if path.name != "source.yaml"}
     assert files == {entry.path for entry in ENTRIES}
 
@@ -251,7 +237,9 @@ def test_a_source_s_name_is_all_of_its_tables() -> None:
 
 
 def test_a_shown_command_names_its_searchers() -> None:
-    run = Run("bench", num_seeds=3, rows=("a b",), more_rows={"own:Search": Choose(kind="choose", by="own:Search")})
+    run = Run(
+        "bench", num_seeds=3, rows=("a b",), more_rows={"own:Search": experiment.Choose(kind="choose", by="own:Search")}
+    )
     assert run.shown == "bench --seeds 3 --rows 'a b' --searcher own:Search"
 
 
@@ -274,11 +262,11 @@ def test_recorded_answers_are_those_of_their_requests_and_replace_a_model_that_i
 def test_flash_s_weights_are_those_of_training_and_of_the_policy() -> None:
     """Figure 5 varies one pair (α, β), of the one robust loss L."""
     (entry,) = entries_named(ENTRIES, ["selection/fig5"])
-    experiment = entry.read()
-    for row, column in experiment.cells():
-        method = experiment.rows[row]
-        assert isinstance(method, Train)
-        config = read_config([*arguments(experiment.federations[column]), *arguments(method.settings)])
+    found = entry.read()
+    for row, column in found.cells():
+        method = found.rows[row]
+        assert isinstance(method, experiment.Train)
+        config = read_config([*experiment.arguments(found.federations[column]), *experiment.arguments(method.settings)])
         policy = parse_selection(config.selection or {})
         assert isinstance(policy, FlashSpec)
         assert (policy.alpha, policy.beta) == (config.training.pseudo_label_weight, config.training.reverse_weight)

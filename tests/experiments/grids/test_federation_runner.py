@@ -19,21 +19,12 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.grids.federation_runner import SharedLog, SharingRunner, trial_digest
 from fedscout.search.ledger import Ledger
 from fedscout.strategies import parse_strategy
-from tests.search.studies import (
-    FACTS,
-    NUM_CLIENTS,
-    Measured,
-    ScriptedRunner,
-    completed,
-    failed,
-    local_runner,
-    tiny_federation,
-)
+from tests.search import studies
 
 SETTINGS = TrialSettings(
     strategy=parse_strategy({"kind": "fedadam"}),
     num_rounds=7,
-    num_sampled=NUM_CLIENTS,
+    num_sampled=studies.NUM_CLIENTS,
     session=Session(seed=3, training=LocalTraining(learning_rate=0.2, batch_size=8)),
 )
 
@@ -54,15 +45,15 @@ def sharing(folder: Path, runner: Any) -> SharingRunner:
 
 def run(runner: SharingRunner, asked: Sequence[Mapping[str, Any]], **facts: Any) -> list[Trial]:
     """Run trials of FedAdam in a study of seven rounds, on seed 3 unless asked otherwise."""
-    ledger = Ledger(replace(FACTS, **{"num_rounds": 7, **facts}), runner, runner.log)
+    ledger = Ledger(replace(studies.FACTS, **{"num_rounds": 7, **facts}), runner, runner.log)
     usual = {"phase": "search", "strategy": parse_strategy({"kind": "fedadam"}), "seed": 3}
     return ledger.run([ledger.facts.trial(**{**usual, **each}) for each in asked])
 
 
 def test_a_short_trial_is_the_beginning_of_a_long_one(tmp_path: Path) -> None:
     short = {"num_rounds": 3}
-    (alone,) = run(sharing(tmp_path / "alone", local_runner(tiny_federation(corrupted=True))), [short])
-    runner = sharing(tmp_path / "shared", local_runner(tiny_federation(corrupted=True)))
+    (alone,) = run(sharing(tmp_path / "alone", studies.local_runner(studies.tiny_federation(corrupted=True))), [short])
+    runner = sharing(tmp_path / "shared", studies.local_runner(studies.tiny_federation(corrupted=True)))
     run(runner, [{}])
     (found,) = run(runner, [short], config_hash="of another study")
     assert len(list((tmp_path / "shared" / "trials").iterdir())) == 1
@@ -72,7 +63,7 @@ def test_a_short_trial_is_the_beginning_of_a_long_one(tmp_path: Path) -> None:
 
 
 def test_a_long_trial_after_a_short_one_is_trained_and_takes_its_place(tmp_path: Path) -> None:
-    script = ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds))
+    script = studies.ScriptedRunner(lambda spec: studies.completed(0.5, num_rounds=spec.num_rounds))
     runner = sharing(tmp_path, script)
     for rounds in (3, 7, 3, 7):
         (record,) = run(runner, [{"num_rounds": rounds}])
@@ -81,7 +72,7 @@ def test_a_long_trial_after_a_short_one_is_trained_and_takes_its_place(tmp_path:
 
 
 def test_who_picks_the_same_shares_its_trial(tmp_path: Path) -> None:
-    script = ScriptedRunner(lambda _: completed(0.5, num_rounds=7))
+    script = studies.ScriptedRunner(lambda _: studies.completed(0.5, num_rounds=7))
     records = run(sharing(tmp_path, script), [{}, {"phase": "confirmation"}, {}])
     assert len(script.ran) == 1
     assert [record.fitness for record in records] == [0.5] * 3
@@ -89,7 +80,7 @@ def test_who_picks_the_same_shares_its_trial(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["fedprox", "scaffold"])
 def test_a_trial_whose_clients_do_more_than_train_is_found_again(tmp_path: Path, kind: str) -> None:
-    script = ScriptedRunner(lambda _: completed(0.5, num_rounds=7))
+    script = studies.ScriptedRunner(lambda _: studies.completed(0.5, num_rounds=7))
     asked = [{"strategy": parse_strategy(kind)}]
     (trained,), (found,) = (run(sharing(tmp_path, script), asked) for _ in range(2))
     assert len(script.ran) == 1
@@ -97,7 +88,7 @@ def test_a_trial_whose_clients_do_more_than_train_is_found_again(tmp_path: Path,
 
 
 def test_trials_are_rows_of_an_ordinary_log(tmp_path: Path) -> None:
-    run(sharing(tmp_path, ScriptedRunner(lambda _: completed(0.5, num_rounds=7))), [{}, {"seed": 4}])
+    run(sharing(tmp_path, studies.ScriptedRunner(lambda _: studies.completed(0.5, num_rounds=7))), [{}, {"seed": 4}])
     rows, faults = read_columns(tmp_path / "trials", ["trial", "strategy", "seed", "num_rounds"])
     shared = {"trial": 7, "strategy": "fedadam", "num_rounds": 7}
     assert sorted(rows, key=lambda row: row["seed"]) == [{**shared, "seed": seed} for seed in (3, 4)]
@@ -105,18 +96,18 @@ def test_trials_are_rows_of_an_ordinary_log(tmp_path: Path) -> None:
 
 
 def test_what_finished_before_a_fault_is_kept(tmp_path: Path) -> None:
-    def outcome(settings: TrialSettings) -> Measured:
+    def outcome(settings: TrialSettings) -> studies.Measured:
         if settings.session.seed == 2:
             raise KeyboardInterrupt
-        return completed(0.5, num_rounds=7)
+        return studies.completed(0.5, num_rounds=7)
 
     with pytest.raises(KeyboardInterrupt):
-        run(sharing(tmp_path, ScriptedRunner(outcome)), [{"seed": seed} for seed in range(4)])
+        run(sharing(tmp_path, studies.ScriptedRunner(outcome)), [{"seed": seed} for seed in range(4)])
     assert len(list((tmp_path / "trials").iterdir())) == 2
 
 
 def test_a_failed_trial_fails_again_but_its_finished_rounds_count(tmp_path: Path) -> None:
-    script = ScriptedRunner(lambda _: failed("round 2: diverged"))
+    script = studies.ScriptedRunner(lambda _: studies.failed("round 2: diverged"))
     run(sharing(tmp_path, script), [{}])
     whole, begun = run(sharing(tmp_path, script), [{}, {"num_rounds": 1}])
     assert (whole.status, whole.error, whole.fitness) == ("failed", "round 2: diverged", 0.0)
@@ -150,7 +141,7 @@ def test_a_damaged_file_is_said_and_its_trial_is_run_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("fedscout"), "propagate", True)
-    script = ScriptedRunner(lambda _: completed(0.5, num_rounds=7))
+    script = studies.ScriptedRunner(lambda _: studies.completed(0.5, num_rounds=7))
     run(sharing(tmp_path, script), [{}])
     (path,) = (tmp_path / "trials").iterdir()
     path.write_bytes(path.read_bytes()[:-20])

@@ -12,25 +12,16 @@ from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.seeds import stream, unseeded_generators
+from fedscout.experiments import reinforcement
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
 from fedscout.experiments.models.table import build_model
 from fedscout.experiments.q_learning import Transitions, targets
-from fedscout.experiments.reinforcement import (
-    CARTPOLE_TRAINING,
-    MEMORY_KEY,
-    MEMORY_STEPS,
-    STEPS_KEY,
-    CartPoleTask,
-    Physics,
-    PhysicsConfig,
-    cartpole,
-    play,
-)
+from fedscout.experiments.reinforcement import MEMORY_KEY, CartPoleTask, Physics, PhysicsConfig, play
 from tests.kits.refusals import refused
 
-TRAINING = LocalTraining(**CARTPOLE_TRAINING)
+TRAINING = LocalTraining(**reinforcement.CARTPOLE_TRAINING)
 
 
 def model() -> FlatModel:
@@ -111,10 +102,10 @@ def test_the_memory_and_the_number_of_steps_carry_on() -> None:
     again = task.train(trained, asked_of(trained), work(state=first.state), None)
     assert len(again.state[MEMORY_KEY]) > len(first.state[MEMORY_KEY])
     np.testing.assert_array_equal(again.state[MEMORY_KEY][: len(first.state[MEMORY_KEY])], first.state[MEMORY_KEY])
-    assert again.state[STEPS_KEY][0] > first.state[STEPS_KEY][0]
-    full = {**first.state, MEMORY_KEY: np.zeros((MEMORY_STEPS, 11), np.float32)}
+    assert again.state[reinforcement.STEPS_KEY][0] > first.state[reinforcement.STEPS_KEY][0]
+    full = {**first.state, MEMORY_KEY: np.zeros((reinforcement.MEMORY_STEPS, 11), np.float32)}
     kept = task.train(trained, asked_of(trained), work(state=full), None).state[MEMORY_KEY]
-    assert kept.shape == (MEMORY_STEPS, 11)
+    assert kept.shape == (reinforcement.MEMORY_STEPS, 11)
     assert kept[-1].any()
 
 
@@ -142,16 +133,13 @@ def test_playing_draws_from_what_it_is_given_alone() -> None:
 
 
 def test_physics_of_named_clients_stack() -> None:
-    task = cartpole(3, (PhysicsConfig(gravity=5.0), PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1)))
+    task = reinforcement.cartpole(
+        3, (PhysicsConfig(gravity=5.0), PhysicsConfig(clients=(2,), gravity=20.0, pole_length=0.1))
+    )
     assert task.physics == (Physics(5.0), Physics(5.0), Physics(20.0, 0.1))
     assert task.affected_clients == (0, 1, 2)
     carts = task.physics[2].environment(1)
     assert (carts.gravity, carts.length) == (20.0, 0.05)
-
-
-def test_physics_of_a_client_that_does_not_exist() -> None:
-    with refused(ConfigurationError, key="federation.physics.0.clients", given="3"):
-        cartpole(3, (PhysicsConfig(clients=(3,), gravity=5.0),))
 
 
 def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
@@ -161,24 +149,26 @@ def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "key", "names"),
+    ("dataset", "argument", "key", "names"),
     [
-        ("federation.scenario=label_poisoning", "federation.dataset", "federation.scenario=label_poisoning"),
-        ("federation.label=x", "federation.dataset", "federation.label=x"),
-        ("federation.small_clients=abstain", "federation.dataset", "federation.small_clients=abstain"),
-        ("federation.partition.kind=iid", "federation.dataset", "federation.partition"),
-        ("federation.scenario={kind: label_flip, rate: 0.2}", "federation.scenario", "got label_flip"),
+        (
+            "cartpole",
+            "federation.scenario=label_poisoning",
+            "federation.dataset",
+            "federation.scenario=label_poisoning",
+        ),
+        ("cartpole", "federation.label=x", "federation.dataset", "federation.label=x"),
+        ("cartpole", "federation.small_clients=abstain", "federation.dataset", "federation.small_clients=abstain"),
+        ("cartpole", "federation.partition.kind=iid", "federation.dataset", "federation.partition"),
+        ("cartpole", "federation.scenario={kind: label_flip, rate: 0.2}", "federation.scenario", "got label_flip"),
+        ("cartpole", "federation.physics=[{clients: [10], gravity: 5}]", "federation.physics.0.clients", "got 10"),
+        ("digits", "federation.physics=[{gravity: 2}]", "federation.physics", ""),
     ],
 )
-def test_settings_about_rows_are_refused(argument: str, key: str, names: str) -> None:
-    config = load_config(["federation.dataset=cartpole", argument])
+def test_settings_of_other_federations_are_refused(dataset: str, argument: str, key: str, names: str) -> None:
     with refused(ConfigurationError, key=key, names=names):
+        config = load_config([f"federation.dataset={dataset}", argument])
         build_federation(config.federation, config.model)
-
-
-def test_physics_without_an_environment_are_refused() -> None:
-    with refused(ConfigurationError, key="federation.physics"):
-        load_config(["federation.physics=[{gravity: 2}]"])
 
 
 @pytest.mark.stress

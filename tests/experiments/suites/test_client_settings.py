@@ -18,17 +18,7 @@ from fedscout.experiments.grids.cells import CellContext, Measured, run_cells
 from fedscout.experiments.grids.experiment import Experiment, Given, Settings, arguments
 from fedscout.experiments.grids.federation_runner import built_federation, open_federation, other_seeds
 from fedscout.experiments.studies.run_folder import GridFolder
-from fedscout.experiments.suites.client_settings import (
-    WAYS,
-    SettingsTuning,
-    Tuned,
-    one_for_all,
-    random_table,
-    reinforced,
-    settings_cell,
-    table,
-    worse_proxies,
-)
+from fedscout.experiments.suites import client_settings as ways
 
 (TABLE,) = [entry.read() for entry in catalogue(Path(suites.__file__).parent) if entry.name == "client-settings/table"]
 TINY: Settings = {
@@ -44,21 +34,21 @@ TINY: Settings = {
 
 
 @pytest.fixture(scope="module")
-def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SettingsTuning]:
+def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ways.SettingsTuning]:
     """One federation for all tests: what one of them tunes, another finds in the logs."""
     out = tmp_path_factory.mktemp("tuning")
     with open_federation(built_federation("digits", arguments(TINY)), out) as runner:
-        yield SettingsTuning(runner, other_seeds("client settings", 1)[0], out)
+        yield ways.SettingsTuning(runner, other_seeds("client settings", 1)[0], out)
 
 
-def settings_in(found: Tuned) -> list[tuple[float, int, int]]:
+def settings_in(found: ways.Tuned) -> list[tuple[float, int, int]]:
     """Return the settings of a table's cells."""
     assert found.lookup is not None
     return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
 
 
 def measure(out: Path, rows: dict[str, Any]) -> Measured:
-    method = {"kind": "given", "function": f"{settings_cell.__module__}:settings_cell"}
+    method = {"kind": "given", "function": f"{ways.settings_cell.__module__}:settings_cell"}
     experiment = Experiment.model_validate(
         {"title": "a test", "columns": {"digits": TINY}, "method": method, "rows": rows}
     )
@@ -87,26 +77,26 @@ def test_a_whole_table_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_each_way_is_what_it_says(tuning: SettingsTuning) -> None:
-    tuned = table(tuning)
-    assert sorted(settings_in(table(tuning, change="shuffled"))) == sorted(settings_in(tuned))
+def test_each_way_is_what_it_says(tuning: ways.SettingsTuning) -> None:
+    tuned = ways.table(tuning)
+    assert sorted(settings_in(ways.table(tuning, change="shuffled"))) == sorted(settings_in(tuned))
     ranges = tuning.config.search.client_ranges
     assert ranges.learning_rate is not None
-    for rate, batch, epochs in settings_in(random_table(tuning)):
+    for rate, batch, epochs in settings_in(ways.random_table(tuning)):
         assert ranges.learning_rate.low <= rate <= ranges.learning_rate.high
         assert 8 <= batch <= 64
         assert 1 <= epochs <= 10
-    assert table(tuning, strategy="fedadagrad") != tuned
-    assert len(settings_in(one_for_all(tuning))) == 1
-    learner = reinforced(tuning)
+    assert ways.table(tuning, strategy="fedadagrad") != tuned
+    assert len(settings_in(ways.one_for_all(tuning))) == 1
+    learner = ways.reinforced(tuning)
     assert learner.lookup is None
     assert learner.strategy is not None
-    assert learner.setting == settings_in(one_for_all(tuning))[0]
+    assert learner.setting == settings_in(ways.one_for_all(tuning))[0]
 
 
 @pytest.mark.slow
-def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: SettingsTuning) -> None:
-    coarse, finer = table(tuning, grid=(2, 2)), table(tuning, grid=(2, 2), change="refined")
+def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: ways.SettingsTuning) -> None:
+    coarse, finer = ways.table(tuning, grid=(2, 2)), ways.table(tuning, grid=(2, 2), change="refined")
     assert coarse.lookup is not None
     assert finer.lookup is not None
     assert {*coarse.lookup.table.cells} < {*finer.lookup.table.cells}
@@ -117,21 +107,22 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tunin
     assert finer.proxy_steps > coarse.proxy_steps
 
 
-def test_worse_proxies_are_worse_as_they_say(tuning: SettingsTuning) -> None:
-    usual = worse_proxies(tuning, "usual")
+def test_worse_proxies_are_worse_as_they_say(tuning: ways.SettingsTuning) -> None:
+    usual = ways.worse_proxies(tuning, "usual")
     changed = {
-        name: np.mean(worse_proxies(tuning, name).labels != usual.labels) for name in ("mislabelled", "meaningless")
+        name: np.mean(ways.worse_proxies(tuning, name).labels != usual.labels)
+        for name in ("mislabelled", "meaningless")
     }
     assert 0.25 < changed["mislabelled"] < 0.45  # of the two fifths that are drawn a tenth comes out right
     assert 0.8 < changed["meaningless"] < 1
-    few = worse_proxies(tuning, "few")
+    few = ways.worse_proxies(tuning, "few")
     assert len(few.labels) < 0.3 * len(usual.labels)
     scored = np.bincount(few.labels[few.num_trained :], minlength=10)
     assert (scored == scored[0]).all()
-    assert len(worse_proxies(tuning, "synthetic").labels) > 0.9 * len(usual.labels)
+    assert len(ways.worse_proxies(tuning, "synthetic").labels) > 0.9 * len(usual.labels)
 
 
 def test_every_way_is_a_row_of_a_table() -> None:
     entries = [entry for entry in catalogue(Path(suites.__file__).parent) if entry.source == "client-settings"]
     methods = [method for entry in entries for method in entry.read().rows.values()]
-    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*WAYS}
+    assert {method.arguments["way"] for method in methods if isinstance(method, Given)} == {*ways.WAYS}

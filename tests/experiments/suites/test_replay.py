@@ -5,40 +5,21 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, LogError, StrategyError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CellContext, Measured, Values
 from fedscout.experiments.grids.experiment import Experiment, arguments, read_experiment
 from fedscout.experiments.grids.federation_runner import Choice, other_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
-from fedscout.experiments.suites.replay import (
-    PUBLISHED,
-    SPACE,
-    SUITES,
-    FederationTrials,
-    Replayed,
-    ReplayedFederation,
-    TabledFederation,
-    TabledTrial,
-    fedavg_rates,
-    grid_points,
-    joint_grid,
-    prior_studies,
-    read_table,
-    regret_fedavg,
-    regret_tuned,
-    train_table,
-    write_table,
-)
+from fedscout.experiments.suites import replay
 from fedscout.search.ledger import BASELINE
 from fedscout.search.study import planned_space
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
@@ -60,35 +41,31 @@ def space_of(arguments: tuple[str, ...] = ARGUMENTS) -> SearchSpace:
     """Return the joint space of a study of eight clients."""
     from fedscout.experiments.studies.workflow import cohort_of
 
-    config = load_config((*arguments, *SPACE))
+    config = load_config((*arguments, *replay.SPACE))
     return planned_space(config.search, cohort_of(config, 8), config.training.local())
 
 
 def federation(
-    score: Callable[[StrategySpec, int], float],
-    half: str = "development",
-    name: str | None = None,
-    report: HeterogeneityReport = REPORT,
-) -> FederationTrials:
+    score: Callable[[StrategySpec, int], float], half: Any = "development", name: str | None = None, *more: str
+) -> replay.FederationTrials:
     """Return a federation whose trials have the same accuracy in every round; NaN fails in the third."""
-    about = TabledFederation(
+    about = replay.TabledFederation(
         name=name or f"made up, {half}",
-        half=half,  # type: ignore[arg-type]
-        arguments=ARGUMENTS,
+        half=half,
+        arguments=(*ARGUMENTS, *more),
         num_clients=8,
         guessing=0.25,
         data_digest=name or half,
-        reports={seed: report.model_dump(mode="json") for seed in SEEDS},
+        reports={seed: REPORT.model_dump(mode="json") for seed in SEEDS},
     )
-
-    def trial(spec: StrategySpec, seed: int) -> TabledTrial:
-        accuracy = score(spec, seed)
-        failed = math.isnan(accuracy)
-        return TabledTrial(spec, seed, failed, (0.5, 0.5) if failed else (accuracy,) * NUM_ROUNDS)
-
-    return FederationTrials(
-        about, {(spec, seed): trial(spec, seed) for spec in joint_grid(space_of()) for seed in SEEDS}
-    )
+    trials = {}
+    for spec in replay.joint_grid(space_of()):
+        for seed in SEEDS:
+            accuracy = score(spec, seed)
+            failed = math.isnan(accuracy)
+            rounds = (0.5, 0.5) if failed else (accuracy,) * NUM_ROUNDS
+            trials[spec, seed] = replay.TabledTrial(spec, seed, failed, rounds)
+    return replay.FederationTrials(about, trials)
 
 
 def rate_of(spec: StrategySpec) -> float:
@@ -106,7 +83,7 @@ def by_rate(spec: StrategySpec, seed: int) -> float:
 
 def replayed(path: Path, names: Sequence[str], *settings: str, columns: Sequence[str] | None = None) -> Measured:
     """Return what recommenders of these names do on a table that lies in a file, in the joint space."""
-    known = [each.about.name for each in read_table(path)] if columns is None else columns
+    known = [each.about.name for each in replay.read_table(path)] if columns is None else columns
     document = {
         "title": "a test",
         "unit": "R_t",
@@ -115,48 +92,38 @@ def replayed(path: Path, names: Sequence[str], *settings: str, columns: Sequence
         "columns": {name: {} for name in known},
         "rows": {name: {"by": name} for name in names},
     }
-    return Replayed(str(path)).measure(Experiment.model_validate(document), CellContext(path.parent, settings))
+    return replay.Replayed(str(path)).measure(Experiment.model_validate(document), CellContext(path.parent, settings))
 
 
-def written(path: Path, *federations: FederationTrials) -> Path:
+def written(path: Path, *federations: replay.FederationTrials) -> Path:
     """Write a table, and return its file."""
-    write_table(path, federations)
+    replay.write_table(path, federations)
     return path
 
 
 # The table of trials, and recommenders replayed on it, against values worked out by hand.
 
 
-BATTERY = read_experiment(SUITES / "replay.yaml")
+BATTERY = read_experiment(replay.SUITES / "replay.yaml")
 BEST = FedAdamSpec(eta=0.3, tau=1e-3, beta_1=0.9, beta_2=0.99)
-
-
-def test_no_data_set_is_in_both_halves() -> None:
-    data = {
-        half: {BATTERY.federations[name]["federation.dataset"] for name in names}
-        for half, names in BATTERY.groups.items()
-    }
-    assert not data["development"] & data["held out"]
-    assert [len(names) for names in BATTERY.groups.values()] == [22, 22]
-    assert {name for names in BATTERY.groups.values() for name in names} == {*BATTERY.federations}
 
 
 def test_the_grid_lies_in_the_space_and_holds_the_study_itself() -> None:
     space = space_of()
-    points = list(grid_points(space))
+    points = list(replay.grid_points(space))
     assert all(space.contains(spec) for spec in points)
     assert {spec.kind for spec in points} == {*space.kinds}
-    grid = joint_grid(space)
+    grid = replay.joint_grid(space)
     assert len({space.digest(spec) for spec in grid}) == len(grid)
-    rates = fedavg_rates(space, grid)
+    rates = replay.fedavg_rates(space, grid)
     assert sorted(rate_of(spec) for spec in rates) == [0.02, 0.05, 0.1, 0.2, 0.5, 1.0]
     assert all(spec.client_values()["client_local_epochs"] == 1 for spec in rates)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     made = federation(lambda spec, seed: math.nan if spec.kind == "krum" else by_rate(spec, seed))
-    write_table(tmp_path / "t.parquet", [made, federation(by_rate, "held out")])
-    read, other = read_table(tmp_path / "t.parquet")
+    replay.write_table(tmp_path / "t.parquet", [made, federation(by_rate, "held out")])
+    read, other = replay.read_table(tmp_path / "t.parquet")
     assert read.about == made.about
     assert other.about.half == "held out"
     assert read.trials == made.trials
@@ -169,7 +136,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "another.parquet")
     for name in ("text.parquet", "another.parquet"):
         with refused(LogError, key="a table of trials", names=name):
-            read_table(tmp_path / name)
+            replay.read_table(tmp_path / name)
 
 
 def of(found: Measured, figure: str, row: str) -> Values:
@@ -185,7 +152,7 @@ def test_references_are_chosen_on_other_seeds_than_the_judging_one(tmp_path: Pat
         return 0.9 if spec.kind == "fedavg" and rate_of(spec) == rates[seed] else 0.5
 
     made = federation(lucky)
-    found = ReplayedFederation(made)
+    found = replay.ReplayedFederation(made)
     assert found.tuned.tolist() == pytest.approx([0.5, 0.5, 0.5])
     assert found.oracle.tolist() == pytest.approx([0.5, 0.5, 0.5])
     assert replayed(written(tmp_path / "t.parquet", made), ["FedAvg"]).values == {
@@ -216,7 +183,7 @@ def test_regrets_of_the_best_the_tuned_and_the_plain_choice(tmp_path: Path, monk
 
 
 def test_a_choice_between_the_points_is_the_nearest_of_its_strategy() -> None:
-    found = ReplayedFederation(federation(by_rate))
+    found = replay.ReplayedFederation(federation(by_rate))
     near = FedAdamSpec(eta=0.27, tau=2e-3, beta_1=0.8, beta_2=0.99, client_learning_rate=0.11)
     nearest = found.federation.specs[found.places(Choice(near))]
     assert isinstance(nearest, FedAdamSpec)
@@ -229,8 +196,10 @@ def test_a_short_trial_is_the_beginning_of_the_tabled_one() -> None:
     rising = federation(by_rate)
     spec, seed = next(iter(rising.trials))
     rounds = tuple(np.round(np.linspace(0.1, 0.6, NUM_ROUNDS), 4).tolist())
-    made = FederationTrials(rising.about, {**rising.trials, (spec, seed): TabledTrial(spec, seed, False, rounds)})
-    ledger = ReplayedFederation(made).ledger(load_config((*ARGUMENTS, *SPACE, f"seed={seed}")))
+    made = replay.FederationTrials(
+        rising.about, {**rising.trials, (spec, seed): replay.TabledTrial(spec, seed, False, rounds)}
+    )
+    ledger = replay.ReplayedFederation(made).ledger(load_config((*ARGUMENTS, *replay.SPACE, f"seed={seed}")))
     short, full = ledger.run([ledger.facts.trial("search", spec, num_rounds=n) for n in (3, None)])
     assert short.rounds["accuracy"] == rounds[:3]
     assert full.rounds["accuracy"] == rounds
@@ -249,7 +218,7 @@ def test_recommenders_choose_from_the_table(name: str, tmp_path: Path) -> None:
 
 
 def test_without_the_clients_settings_recommenders_know_those_of_the_study() -> None:
-    found = ReplayedFederation(federation(by_rate), ("training.learning_rate=0.5",))
+    found = replay.ReplayedFederation(federation(by_rate), ("training.learning_rate=0.5",))
     assert found.baseline.tolist() == pytest.approx([0.8, 0.81, 0.82])
     assert all(rate_of(found.federation.specs[place]) == 0.5 for place in found._allowed)
     assert found.oracle.tolist() == pytest.approx([0.9, 0.91, 0.92])
@@ -262,12 +231,12 @@ def test_the_tuned_reference_differs_in_its_rate_alone() -> None:
         return {1: 0.9, 3: 0.7}[int(spec.client_values()["client_local_epochs"])] if rate_of(spec) == 0.2 else 0.5
 
     three = ("training.local_epochs=3",)
-    assert ReplayedFederation(federation(by_epochs)).tuned.tolist() == pytest.approx([0.9] * 3)
-    assert ReplayedFederation(federation(by_epochs), three).tuned.tolist() == pytest.approx([0.7] * 3)
+    assert replay.ReplayedFederation(federation(by_epochs)).tuned.tolist() == pytest.approx([0.9] * 3)
+    assert replay.ReplayedFederation(federation(by_epochs), three).tuned.tolist() == pytest.approx([0.7] * 3)
 
 
 def test_priors_are_gains_over_the_fedavg_of_their_setting() -> None:
-    joint, *fixed = prior_studies([federation(by_rate)])
+    joint, *fixed = replay.prior_studies([federation(by_rate)])
     assert len(fixed) == 6
     adams = [(spec, gain) for spec, gain in joint.gains if isinstance(spec, FedAdamSpec)]
     assert max(gain for _, gain in adams) == pytest.approx(0.3)
@@ -285,18 +254,17 @@ def test_what_can_not_be_replayed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError):
         replayed(tmp_path / "nowhere.parquet", ["FedAvg"], columns=["made up"])
     with pytest.raises(ConfigurationError):
-        ReplayedFederation(federation(by_rate)).nearest(parse_strategy({"kind": "fedexp"}), {})
+        replay.ReplayedFederation(federation(by_rate)).nearest(parse_strategy({"kind": "fedexp"}), {})
 
 
 def test_a_warm_start_learns_from_the_other_development_federations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two made-up ones; the held-out one reads both, the others each other, none that of the same data."""
-    names, data = ("one", "two", "held"), ("digits", "wine", "breast_cancer")
-    made = [federation(by_rate, "held out" if name == "held" else "development", name) for name in names]
+    data = {"one": "digits", "two": "wine", "held": "breast_cancer"}
     table = [
-        replace(each, about=each.about.model_copy(update={"arguments": (*ARGUMENTS, f"federation.dataset={of_data}")}))
-        for each, of_data in zip(made, data, strict=True)
+        federation(by_rate, "held out" if name == "held" else "development", name, f"federation.dataset={of_data}")
+        for name, of_data in data.items()
     ]
     read: dict[str, set[str]] = {}
 
@@ -317,8 +285,8 @@ def test_the_table_is_that_of_the_trials(tmp_path: Path) -> None:
 
     name = "wine, feature skew, 4 clients"
     settings = ("search.strategies=[fedavg]", "training.num_rounds=2")
-    path = train_table([name], (0,), tmp_path / "t", settings)
-    (found,) = read_table(path)
+    path = replay.train_table([name], (0,), tmp_path / "t", settings)
+    (found,) = replay.read_table(path)
     trained = FedAvgSpec(client_learning_rate=0.5, client_local_epochs=3, client_batch_size=32)
     own = {"kind": "fedavg", **trained.parameters()}
     config = load_config((*arguments(BATTERY.federations[name]), *settings, "engine.grid=local"))
@@ -326,13 +294,17 @@ def test_the_table_is_that_of_the_trials(tmp_path: Path) -> None:
     assert found.trials[trained, 0].round_accuracy == pytest.approx(trial.rounds["accuracy"], abs=5e-5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_runner, "run_trial", lambda *_: pytest.fail("a stored trial was trained again"))
-        train_table([name], (0,), tmp_path / "t", settings)
+        replay.train_table([name], (0,), tmp_path / "t", settings)
 
 
 def test_the_published_table_is_of_the_battery() -> None:
-    table = read_table(PUBLISHED)
+    """No data set is in both halves."""
+    sets = [{BATTERY.federations[name]["federation.dataset"] for name in names} for names in BATTERY.groups.values()]
+    assert not sets[0] & sets[1]
+    table = replay.read_table(replay.PUBLISHED)
     halves = {name: half for half, names in BATTERY.groups.items() for name in names}
     assert {each.about.name: each.about.half for each in table} == halves
+    assert {*halves} == {*BATTERY.federations}
     for each in table:
         assert len(each.trials) == len(each.specs) * len(each.seeds)
         assert each.seeds == (0, 1, 2, 3)
@@ -341,9 +313,6 @@ def test_the_published_table_is_of_the_battery() -> None:
 
 
 # Regrets and archives by hand, and searchers of the user's own.
-
-
-ADAM = FedAdamSpec(eta=0.3)
 
 
 def test_a_record_of_answers_is_as_good_as_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,8 +331,8 @@ def test_seeds_for_different_purposes_are_different() -> None:
 @pytest.mark.parametrize(("lost", "regret"), [(0.0, 0.0), (0.1, 1.0), (0.2, 2.0), (-0.05, -0.5)])
 def test_the_regret_of_what_a_step_size_does_not_give(lost: float, regret: float) -> None:
     """Gains of 0.11 and 0.09: mean 0.1, deviation 0.01 · √2, standard error 0.01."""
-    assert regret_tuned(lost, (0.11, 0.09)) == pytest.approx(regret)
-    assert regret_fedavg(lost, 0.1) == pytest.approx(regret)
+    assert replay.regret_tuned(lost, (0.11, 0.09)) == pytest.approx(regret)
+    assert replay.regret_fedavg(lost, 0.1) == pytest.approx(regret)
 
 
 @pytest.mark.parametrize(
@@ -372,8 +341,8 @@ def test_the_regret_of_what_a_step_size_does_not_give(lost: float, regret: float
 )
 def test_a_gain_counts_from_a_point_and_two_standard_errors(mean: float, error: float, is_to_win: bool) -> None:
     """Two gains m ± e have the standard error e."""
-    assert (regret_tuned(0.1, (mean + error, mean - error)) is not None) == is_to_win
-    assert regret_fedavg(0.1, 0.0199) is None
+    assert (replay.regret_tuned(0.1, (mean + error, mean - error)) is not None) == is_to_win
+    assert replay.regret_fedavg(0.1, 0.0199) is None
 
 
 # A searcher of the user's own in a replay: the page's example, and what is said to one that can't search.
@@ -402,13 +371,6 @@ class Texts(Searcher):
 class Faulty(Searcher):
     def ask(self, num_proposals):
         return self.nothing
-
-class NoTask(Searcher):
-    def __init__(self):
-        pass
-
-    def ask(self, num_proposals):
-        return []
 
 class Silent(Searcher):
     def ask(self, num_proposals):
@@ -454,9 +416,7 @@ def test_what_is_no_searcher_is_refused(table: Path, path: str) -> None:
         replayed(table, [path])
 
 
-@pytest.mark.parametrize(
-    "path", ["wrong:Greedy", "wrong:Outside", "wrong:Texts", "wrong:Faulty", "wrong:NoTask", "no searcher:"]
-)
+@pytest.mark.parametrize("path", ["wrong:Greedy", "wrong:Outside", "wrong:Texts", "wrong:Faulty", "no searcher:"])
 def test_a_searcher_that_can_t_search_is_told_in_one_line(table: Path, path: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^[^\n]*{path}[^\n]*$"):
         replayed(table, [path])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.reports.page import write_report
 from tests.experiments.reports.page.chromium import DESKTOP, PHONE, chromium, opened, reason_against
 from tests.experiments.reports.page.written_study import write_study
@@ -74,20 +73,3 @@ def test_dark_and_light_differ_and_change_while_the_page_is_open(browser: Any, f
         reasons.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         assert reasons == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
         assert faults == []
-
-
-def told_at(page: Any, mark: str) -> str:
-    """Return what is told where one points at a mark."""
-    page.hover(mark)
-    page.wait_for_selector("#vg-tooltip-element.visible")
-    return str(page.inner_text("#vg-tooltip-element"))
-
-
-def test_pointing_at_a_client_tells_its_numbers(browser: Any, folder: Path) -> None:
-    log = read_trials(folder)
-    confirmed = log[(log["phase"] == "confirmation") & (log["strategy"] == "fedadam")]
-    after = sum(scores[0] for scores in confirmed["client_accuracy"]) / len(confirmed)
-    with opened(browser, folder / "report.html") as (page, _):
-        told = told_at(page, "#picture-client-scores .mark-symbol.layer_2_marks path[aria-label*='client: 0']")
-        assert f"{after:.5g}" in told
-        assert "0 of 3 seeds" in told
