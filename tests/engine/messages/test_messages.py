@@ -479,9 +479,7 @@ def test_sums_that_were_read_from_shared_memory_are_not_written_to() -> None:
 
 
 def test_hosts_on_many_nodes_with_large_models_add_in_groups() -> None:
-    assert exact_mean.group_size(100, 100, exact_mean.FROM_BYTES) == 10
-    assert exact_mean.group_size(4 * exact_mean.FROM_NODES, exact_mean.FROM_NODES, exact_mean.FROM_BYTES) == isqrt(
-        4 * exact_mean.FROM_NODES
-    )
-    assert exact_mean.group_size(100, exact_mean.FROM_NODES - 1, exact_mean.FROM_BYTES) == 1
-    assert exact_mean.group_size(100, 100, exact_mean.FROM_BYTES - 1) == 1
+    assert exact_mean.group_size(100, 100, 2**20) == 10
+    assert exact_mean.group_size(128, 32, 2**20) == isqrt(128)
+    assert exact_mean.group_size(100, 31, 2**20) == 1
+    assert exact_mean.group_size(100, 100, 2**20 - 1) == 1
