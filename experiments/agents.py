@@ -33,10 +33,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
-from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.models.request import is_import_path
+from fedscout.experiments.studies.result import read_result
 from fedscout.experiments.studies.run_folder import stored_claim
 from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import visible_line
@@ -330,19 +330,17 @@ def _trials(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-RESULT_PARTS = (
+RESULT_PARTS = {
     *("federation", "best", "baseline", "tuned_baseline", "confirmation", "report"),
     *("advice", "recommendation", "trainings"),
-)
+}
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    """Return the main parts of `result.json`, without trials and configuration."""
-    try:
-        result = read_json_object(folder / "result.json")
-    except (OSError, ValueError) as error:
-        raise LogError.of("the folder", "hold a finished study", folder.name) from error
-    return {name: result[name] for name in RESULT_PARTS if name in result}
+    """Return the main parts of a study's result, without trials and configuration."""
+    if (result := read_result(folder)) is None:
+        raise LogError.of("the folder", "hold a finished study", folder.name)
+    return result.model_dump(mode="json", include=RESULT_PARTS, exclude_unset=True)
 
 
 def _with_tool_errors(tool: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,8 +17,6 @@ to those of the trial's own evaluation: the same layers on the same chunks of ro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -232,12 +230,16 @@ class TrainedModel:
         return self.description.checked_features(features), {PICTURE: names}
 
     def _outputs(self, features: FloatArray, vector: FloatArray) -> FloatArray:
+        import torch
+
+        from fedscout.engine.config import torch_settings_kept
         from fedscout.engine.models.flat import new_model
         from fedscout.engine.training.loop import model_outputs
 
         data = Samples(features, np.zeros(len(features), np.int64), np.arange(len(features)))
         classifies = self.description.scale is None
-        with _one_thread():
+        with torch_settings_kept():
+            torch.set_num_threads(1)  # as hosts do: multithreaded sums differ in the last bits
             model = new_model(self.description.factory, seed=0)
             return np.concatenate([*model_outputs(model, data, vector, softmax=classifies)])
 
@@ -285,19 +287,6 @@ def _vector(path: Path, description: ModelDescription) -> FloatArray:
         raise LogError.of(path, f"hold the weights of the model beside it: {first_line(error)}") from error
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread, as hosts do: multithreaded sums differ in the last bits."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 SAFE_FILE, TORCH_FILE, ROUNDS_FILE = "model{}.safetensors", "model{}.pt", "rounds.parquet"
 SEVERAL = "each group of clients has its own model and files; model_0 is that of the first group"
 MODEL_FILES = re.compile(r"model(_\d+)?\.(safetensors|pt)")
@@ -315,11 +304,8 @@ def what_is_kept(spec: StrategySpec, layout: ParameterLayout) -> str | None:
     """
     algorithm = spec.client_algorithm()
     if shares_nothing(algorithm, layout):
-        raise StrategyError.of(
-            "a strategy whose clients share something",
-            "be trained if the model is kept",
-            f"{spec.label}, whose parameters all stay with their clients",
-        )
+        key, must = "a strategy whose clients share something", "be trained if the model is kept"
+        raise StrategyError.of(key, must, f"{spec.label}, whose parameters all stay with their clients")
     sentences = [SEVERAL if spec.grouped else None, kept_model(algorithm, layout)]
     return "; ".join(filter(None, sentences)) or None
 

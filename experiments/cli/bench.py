@@ -12,6 +12,7 @@ import typer
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import FOLDER, AsJson, Columns, Rows, Seeds, Settings, names, out_folder, prepare
+from fedscout.experiments.reports.console import markdown_table, show_json
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
@@ -70,11 +71,8 @@ def engine(
     from fedscout.strategies import parse_strategy
 
     if sampled is not None and (peers or sampled > clients):
-        raise ConfigurationError.of(
-            "--sampled",
-            f"be at most --clients={clients}, and be left out with --peers, where all clients train",
-            hint=f"got {sampled}",
-        )
+        must = f"be at most --clients={clients}, and be left out with --peers, where all clients train"
+        raise ConfigurationError.of("--sampled", must, hint=f"got {sampled}")
     cohort = Cohort(clients, sampled or clients, TRAINING.learning_rate, server_rows=SERVER_ROWS, server_labels=True)
     specs = [parse_strategy(text, cohort) for text in strategy or ["fedavg"]]
     shares = hosts if device == "cuda" else None
@@ -222,8 +220,6 @@ def _run_suite(
 
 def _table_lines(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return the lines of Markdown tables with the keys of their rows as headings, numbers with four digits."""
-    from fedscout.experiments.reports.console import markdown_table
-
     lines = []
     for rows in tables.values():
         cells = [[f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
@@ -234,8 +230,6 @@ def _table_lines(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]
 def _show(as_json: bool, document: Any, lines: Sequence[str]) -> None:
     """Print a result as JSON or as text."""
     if as_json:
-        from fedscout.experiments.reports.console import show_json
-
         show_json(document)
     else:
         show("\n".join(lines))
@@ -275,7 +269,6 @@ def reproduce(
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, absent_tables, catalogue, entries_named, run_entries
     from fedscout.experiments.grids.comparison import result_lines
-    from fedscout.experiments.reports.console import show_json
 
     entries, absent = catalogue(PUBLISHED), absent_tables(PUBLISHED)
     sources = [text for text in what or () if "=" not in text]
@@ -296,8 +289,6 @@ def reproduce(
 
 
 def _list(entries: Sequence[Entry], absent: Mapping[str, str], as_json: bool) -> None:
-    from fedscout.experiments.reports.console import markdown_table
-
     titles = {entry.name: entry.read().title for entry in entries}
     studies = markdown_table(["study", "what is compared"], [[*row] for row in titles.items()])
     reasons = [[", ".join(group), why] for why, group in groupby(absent, absent.__getitem__)]

@@ -16,18 +16,8 @@ import typer
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
-from fedscout.experiments.cli.options import (
-    AsJson,
-    Columns,
-    ConfigFile,
-    Out,
-    Rows,
-    Seeds,
-    Settings,
-    Verbose,
-    names,
-    prepare,
-)
+from fedscout.experiments.cli import options
+from fedscout.experiments.reports.console import markdown_table, out_console, show_json, show_path
 from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
@@ -47,22 +37,22 @@ NONE_COMPLETED = 2
 
 
 def sweep(
-    settings: Settings = None,
-    config_file: ConfigFile = None,
-    out: Out = None,
-    as_json: AsJson = False,
+    settings: options.Settings = None,
+    config_file: options.ConfigFile = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
     parallel: Parallel = None,
     dry_run: DryRun = False,
-    rows: Rows = None,
-    columns: Columns = None,
-    seeds: Seeds = None,
-    verbose: Verbose = False,
+    rows: options.Rows = None,
+    columns: options.Columns = None,
+    seeds: options.Seeds = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Run a study for every combination of values, such as `seed=0,1,2 federation.num_clients=4,10`.
 
     A YAML file with `rows` is a user-defined experiment: methods × federations, all on the same seeds.
     """
-    prepare(verbose)
+    options.prepare(verbose)
     from fedscout.experiments.grids.experiment import is_experiment
     from fedscout.experiments.sweeps.sweep import read_sweep
 
@@ -72,7 +62,7 @@ def sweep(
         others = [text for text in texts if text not in files]
         if len(files) > 1 or not all("=" in text for text in others):
             raise ConfigurationError.of("a file with rows", "be the only file", ", ".join(texts))
-        request = (tuple(others), None, seeds, parallel, names(rows), names(columns), tell)
+        request = (tuple(others), None, seeds, parallel, options.names(rows), options.names(columns), tell)
         _run_file(Path(files[0]), request, out, as_json, dry_run)
         return
     if rows is not None or columns is not None or seeds is not None:
@@ -83,7 +73,6 @@ def sweep(
     if dry_run:
         _list(planned, folder, as_json)
         return
-    from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.page import report_of_finished
     from fedscout.experiments.reports.sweep_console import GridProgress, show_not_completed, show_sweep
     from fedscout.experiments.sweeps.run import run_sweep, summary_document
@@ -111,7 +100,6 @@ def _run_file(file: Path, request: tuple[Any, ...], out: Path | None, as_json: b
     from fedscout.experiments.grids.cells import finished_cells
     from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import read_experiment
-    from fedscout.experiments.reports.console import out_console, show_json, show_path
 
     folder = out or Path("runs") / file.stem
     run = Run(f"fedscout sweep {shlex.quote(str(file))}", *request)
@@ -140,7 +128,6 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
     """Print the studies and their state from earlier commands."""
     from fedscout.engine.trials.log import num_trials
     from fedscout.experiments.config import planned_trials
-    from fedscout.experiments.reports.console import show_json
     from fedscout.experiments.sweeps.sweep import check_sweep_folder, value_text
 
     folder = check_sweep_folder(out, planned)
@@ -166,8 +153,6 @@ def _list(planned: Sweep, out: Path, as_json: bool) -> None:
 
 def _show_listed(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table whose rows end with whether the study or the cell is finished."""
-    from fedscout.experiments.reports.console import markdown_table
-
     texts = [[*row, "finished" if finished else ""] for *row, finished in rows]
     show("\n".join(markdown_table([*headings, ""], texts)))
 
@@ -235,8 +220,8 @@ ParallelCells = Annotated[
 def tune_table(
     context: typer.Context,
     out: TableFile,
-    settings: Settings = None,
-    config_file: ConfigFile = None,
+    settings: options.Settings = None,
+    config_file: options.ConfigFile = None,
     metric: Metric = "heterogeneity",
     heterogeneity: Heterogeneity = None,
     quantity: Quantity = None,
@@ -247,15 +232,14 @@ def tune_table(
     threshold: Threshold = None,
     refine: Refine = None,
     parallel: ParallelCells = None,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
+    as_json: options.AsJson = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
-    prepare(verbose)
+    options.prepare(verbose)
     from click.core import ParameterSource
 
     from fedscout.experiments.client_settings.request import TableRequest, make_table, read_config, refinement_of
-    from fedscout.experiments.reports.console import out_console, show_json
     from fedscout.experiments.reports.sweep_console import GridProgress, show_table, table_document
 
     if refine is None:

@@ -21,6 +21,8 @@ from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, StudyFolder, Verbose, prepare, read_settings
+from fedscout.experiments.reports.console import markdown_table, out_console, plain_table, show_json, show_path
+from fedscout.experiments.reports.progress import WorkLine
 from fedscout.experiments.text import extra_module, show, show_json_text, tell, visible
 
 if TYPE_CHECKING:
@@ -37,9 +39,7 @@ def describe(
 ) -> None:
     """Build the federation and show how its clients differ; nothing is trained."""
     config = read_settings(settings, config_file, verbose=False)
-    from fedscout.experiments.reports.console import out_console, show_json, show_path
     from fedscout.experiments.reports.description_console import write_description
-    from fedscout.experiments.reports.progress import WorkLine
 
     with WorkLine("reading data").live():
         from fedscout.experiments.description import describe_federation
@@ -72,7 +72,6 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
     from rich.text import Text
 
     from fedscout.engine.text import listed
-    from fedscout.experiments.reports.console import out_console, plain_table, show_json
     from fedscout.experiments.studies.checks import own_selection, own_strategy
     from fedscout.experiments.studies.workflow import cohort_of
     from fedscout.search.study import planned_space
@@ -140,7 +139,6 @@ def strategies(settings: Settings = None, config_file: ConfigFile = None, as_jso
 
 def scenarios(as_json: AsJson = False) -> None:
     """List the published scenarios, and the effects with their keys as a Markdown table."""
-    from fedscout.experiments.reports.console import markdown_table, show_json
     from fedscout.experiments.scenarios.effects import ScenarioEffect
     from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS
 
@@ -166,7 +164,6 @@ def scenarios(as_json: AsJson = False) -> None:
 def keys(as_json: AsJson = False) -> None:
     """List the keys of the configuration with their defaults, as a Markdown table."""
     from fedscout.experiments.config import known_keys
-    from fedscout.experiments.reports.console import markdown_table, show_json
 
     fields = known_keys()
     if as_json:
@@ -326,10 +323,8 @@ def app(
             raise ConfigurationError.of("-c", "be left out with --from, which uses the configuration of the study")
         config, strategy = winner_of(study, settings or [])
     if strategy and chooses:
-        raise ConfigurationError.of(
-            "--choose and --max-…",
-            f"be left out with {('--from' if study else 'strategy.kind')}, which determines the strategy",
-        )
+        must = f"be left out with {('--from' if study else 'strategy.kind')}, which determines the strategy"
+        raise ConfigurationError.of("--choose and --max-…", must)
     agreement, note = Agreement.of_study(config), None
     if strategy:
         note = what_is_kept(parse_strategy(strategy), new_model(agreement.factory, seed=0).layout)

@@ -29,16 +29,8 @@ USER_ERROR = 2
 INTERRUPTED = 130
 NOT_NOW = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 UNUSABLE_PATH = (
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.ENOENT,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EINVAL,
-    errno.ENXIO,
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT, errno.EEXIST, errno.ENOTDIR),
+    *(errno.EISDIR, errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENXIO),
 )
 
 app = typer.Typer(
@@ -52,25 +44,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    studies.run,
-    studies.detect,
-    others.describe,
-    studies.recommend,
-    studies.search,
-    many_studies.sweep,
-    studies.train,
-    others.predict,
-    many_studies.tune_table,
-    others.strategies,
-    others.scenarios,
-    others.trials,
-    others.report,
-    others.plot,
-    bench.reproduce,
-    others.export,
-    others.app,
-    others.mcp,
-    others.keys,
+    *(studies.run, studies.detect, others.describe, studies.recommend, studies.search, many_studies.sweep),
+    *(studies.train, others.predict, many_studies.tune_table, others.strategies, others.scenarios, others.trials),
+    *(others.report, others.plot, bench.reproduce, others.export, others.app, others.mcp, others.keys),
 ):
     app.command()(command)
 app.add_typer(bench.bench)

@@ -22,6 +22,8 @@ import typer
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import FAILED, AsJson, ConfigFile, Out, Settings, Verbose, read_settings
+from fedscout.experiments.reports.console import out_console, show_columns, show_json, show_path
+from fedscout.experiments.reports.progress import TrialProgress
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
@@ -86,9 +88,7 @@ def study(
     arguments = [*(settings or []), *tuned_settings]
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.config import planned_trials
-    from fedscout.experiments.reports.console import out_console, show_columns, show_json
     from fedscout.experiments.reports.page import report_of_finished
-    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.reports.study_console import StudyScreen, federation_line, show_study
     from fedscout.experiments.studies.run_folder import default_folder
 
@@ -237,8 +237,6 @@ def train(
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.federation import built_study
-    from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.reports.study_console import show_federation, show_trials
     from fedscout.experiments.studies.checks import measure_of_study
     from fedscout.experiments.studies.result import rounds_of
@@ -287,8 +285,6 @@ def detect(
     """Measure label skew, feature skew and outlier clients."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.description import dependence_notes
-    from fedscout.experiments.reports.console import out_console, show_columns, show_json
-    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.reports.study_console import show_diagnosis, show_federation, show_report
 
     progress = TrialProgress()
@@ -342,8 +338,6 @@ def recommend(
     if replay is not None:
         recommender = config.recommender.model_copy(update={"replay": replay})
         config = config.model_copy(update={"recommender": recommender})
-    from fedscout.experiments.reports.console import out_console, show_json, show_path
-    from fedscout.experiments.reports.progress import TrialProgress
     from fedscout.experiments.reports.study_console import show_report
     from fedscout.experiments.studies import workflow
     from fedscout.experiments.studies.one_shot import RecommendationRequest, asks_model

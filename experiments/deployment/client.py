@@ -118,11 +118,8 @@ class Agreement(ModelDescription):
             )
         settings = config.client_settings
         if settings.kind is not None and config.metric_name != ACCURACY:
-            raise ConfigurationError.of(
-                "training.metric",
-                "be left out with client_settings on real clients, as its sums reveal rows",
-                config.metric_name,
-            )
+            must = "be left out with client_settings on real clients, as its sums reveal rows"
+            raise ConfigurationError.of("training.metric", must, config.metric_name)
         if settings.kind is not None and settings.metric not in METRICS:
             must = f"be {' or '.join(METRICS)} on real clients, which receive no code"
             raise ConfigurationError.of("client_settings.metric", must, settings.metric)

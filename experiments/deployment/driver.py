@@ -157,11 +157,8 @@ def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> 
         )
     client_settings = load_config(settings, None).client_settings
     if table is None or client_settings.kind is None or client_settings.identity() != table:
-        raise ConfigurationError.of(
-            "client_settings",
-            "equal those of the study",
-            "some, but the study used none" if table is None else " ".join(settings) or "nothing",
-        )
+        given = "some, but the study used none" if table is None else " ".join(settings) or "nothing"
+        raise ConfigurationError.of("client_settings", "equal those of the study", given)
     return config.model_copy(update={"client_settings": client_settings})
 
 

@@ -13,7 +13,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedscout.engine.runtime.files import json_text
-from fedscout.engine.text import listed
 from fedscout.experiments.text import show_json_text, visible
 
 
@@ -96,6 +95,8 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
         is_brief: Print one line, and only if a column was left out automatically or codes for missing values are
             suspected.
     """
+    from fedscout.engine.text import listed  # pydantic, which `fedscout --help` does without
+
     columns: Sequence[Mapping[str, Any]] = facts.get("columns", ())
     if is_brief:
         left_out = [column["name"] for column in columns if column["became"].startswith("left out:")]

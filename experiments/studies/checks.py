@@ -372,22 +372,16 @@ def _objective(config: StudyConfig, federation: Federation | None) -> Objective:
     """Return the objective; without a federation, the cost of a plain round, needed only to measure it, is unset."""
     name = config.search.objective
     objective = Objective(name, config.training.num_rounds, config.search.target or 1.0)
-    if federation is None or name not in PLAIN_COSTS:
+    cost = {"bytes_to_target": _plain_bytes, "time_to_accuracy": plain_seconds}.get(name)
+    if federation is None or cost is None:
         return objective
-    return replace(objective, plain_cost=PLAIN_COSTS[name](config, federation))
+    return replace(objective, plain_cost=cost(config, federation))
 
 
 def _plain_bytes(config: StudyConfig, federation: Federation) -> float:
     """Return the bytes that plain FedAvg sends and receives per round."""
     num_values = driver_facts(federation).layout.size
     return float(2 * BYTES_A_VALUE * num_values * config.training.num_sampled(federation.num_seen))
-
-
-PLAIN_COSTS: Mapping[ObjectiveName, Callable[[StudyConfig, Federation], float]] = {
-    "bytes_to_target": _plain_bytes,
-    "time_to_accuracy": plain_seconds,
-}
-"""The cost of a round of plain FedAvg, by objective."""
 
 
 def measure_of_study(config: StudyConfig, federation: Federation | None = None) -> Measure:
@@ -457,11 +451,8 @@ def check_proxy_rows(provenance: Mapping[str, Any], federation: FederationConfig
     if proxy.get("dataset") != federation.dataset:
         return
     if provenance.get("dataset") != federation.dataset:
-        raise ConfigurationError.of(
-            "clients",
-            f"hold no row that {name} was tuned on",
-            f"the data set {federation.dataset}, from which its proxy rows are taken",
-        )
+        given = f"the data set {federation.dataset}, from which its proxy rows are taken"
+        raise ConfigurationError.of("clients", f"hold no row that {name} was tuned on", given)
     study_settings = federation.model_dump(mode="json")
     keys = [key for key in DatasetRequest.model_fields if key not in SAME_ROWS]
     table_settings = {key: stored[key] for key in [*keys, "server_rows", "server_dataset", "seed"] if key in stored}
@@ -502,11 +493,8 @@ def lookup_of(settings: ClientSettingsConfig, num_classes: int) -> SettingsLooku
     table, provenance = settings.read()
     classes = provenance.get("num_classes", num_classes)
     if classes != num_classes:
-        raise ConfigurationError.of(
-            "client_settings.path",
-            f"be a table for {num_classes} classes, as in this federation",
-            f"{settings.path}, a table for {classes}",
-        )
+        must = f"be a table for {num_classes} classes, as in this federation"
+        raise ConfigurationError.of("client_settings.path", must, f"{settings.path}, a table for {classes}")
     folder = "" if settings.metric in METRICS else folder_of_metric(settings.metric, num_classes)
     return SettingsLookup(table, settings.metric, folder, settings.epsilon)
 
@@ -545,11 +533,8 @@ def check_alone(config: StudyConfig) -> None:
     names = sorted({name for document in documents for name in CLIENT_PARAMETERS if document.get(name) is not None})
     names += [f"search.client_ranges.{name}" for name, value in config.search.client_ranges if value is not None]
     if names:
-        raise ConfigurationError.of(
-            "client_settings.kind=table",
-            "be the only setting of clients' learning rates, batch sizes and epochs",
-            ", ".join(names),
-        )
+        must = "be the only setting of clients' learning rates, batch sizes and epochs"
+        raise ConfigurationError.of("client_settings.kind=table", must, ", ".join(names))
 
 
 def folder_of_metric(metric: str, num_classes: int) -> str:

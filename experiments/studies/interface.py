@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -293,8 +293,7 @@ class Study:
     @property
     def best(self) -> Mapping[str, Any] | None:
         """The full training with the largest fitness: `strategy`, `parameters`, …; None if all failed."""
-        best: Mapping[str, Any] | None = self.document["best"]
-        return best
+        return cast(Mapping[str, Any] | None, self.document["best"])
 
     @cached_property
     def trials(self) -> pd.DataFrame:

@@ -210,18 +210,12 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
     """
     if config.search.kind != ONE_SHOT:
         if config.recommender.text is not None:
-            raise ConfigurationError.of(
-                "recommender.text",
-                "be left out of a search, which uses only its trials; --one-shot reads it",
-                f"search.kind={config.search.kind}",
-            )
+            must = "be left out of a search, which uses only its trials; --one-shot reads it"
+            raise ConfigurationError.of("recommender.text", must, f"search.kind={config.search.kind}")
         return
     if not detection:
-        raise ConfigurationError.of(
-            f"search.kind={ONE_SHOT}",
-            "be run by `fedscout run`, as it needs a diagnosis or a description",
-            "a study without either",
-        )
+        must = "be run by `fedscout run`, as it needs a diagnosis or a description"
+        raise ConfigurationError.of(f"search.kind={ONE_SHOT}", must, "a study without either")
     if not has_answer:
         check_wanted(config, RecommendationRequest.of(config))
 

@@ -34,19 +34,6 @@ from fedscout.search.study import StudyOutcome
 REPORT_FILE = "report.json"
 
 
-def federation_facts(federation: Federation) -> dict[str, Any]:
-    """Return the recorded facts of a built federation."""
-    return {
-        "name": federation.name,
-        "num_clients": federation.num_clients,
-        "num_classes": federation.num_classes,
-        "client_rows": federation.partition.sizes.tolist(),
-        **({"unseen_clients": sorted(federation.unseen)} if federation.unseen else {}),
-        "class_names": list(federation.class_names),
-        **federation.facts,
-    }
-
-
 def result_document(
     config: StudyConfig,
     federation: Federation,
@@ -70,7 +57,15 @@ def result_document(
         "config": config.identity(),
         "config_hash": config.digest(),
         "versions": versions(),
-        "federation": federation_facts(federation),
+        "federation": {
+            "name": federation.name,
+            "num_clients": federation.num_clients,
+            "num_classes": federation.num_classes,
+            "client_rows": federation.partition.sizes.tolist(),
+            **({"unseen_clients": sorted(federation.unseen)} if federation.unseen else {}),
+            "class_names": list(federation.class_names),
+            **federation.facts,
+        },
         "realised": found[0].model_dump(mode="json"),
         "dependence": list(found[1]),
         "affected_clients": list(federation.affected_clients),
@@ -95,6 +90,7 @@ class FederationFacts(_Stored):
     """The fields of the federation's facts that are read."""
 
     name: str = ""
+    num_clients: int = 0
     model: str = ""
     source: str = ""
     client_rows: tuple[int, ...] = ()
@@ -102,12 +98,15 @@ class FederationFacts(_Stored):
     client_names: tuple[str | int | float | bool, ...] = ()
 
 
-class ChosenTrial(_Stored):
+class TrialSummary(_Stored):
     """The fields of a trial's summary that are read."""
 
     strategy: str
     parameters: Mapping[str, Any]
     learning_rate: float
+    phase: str = ""
+    status: str = ""
+    fitness: float = 0.0
 
 
 class StoredRecommendation(_Stored):
@@ -119,19 +118,25 @@ class StoredRecommendation(_Stored):
 
 
 class StudyResult(_Stored):
-    """The fields of `result.json` that are read."""
+    """The fields of `result.json` that are read; any others are kept."""
 
+    config: Mapping[str, Any] = {}
+    config_hash: str = ""
     federation: FederationFacts = FederationFacts()
     dependence: tuple[str, ...] = ()
     affected_clients: tuple[int, ...] = ()
     report: HeterogeneityReport | None = None
-    best: ChosenTrial | None = None
+    trials: tuple[TrialSummary, ...] = ()
+    best: TrialSummary | None = None
+    baseline: TrialSummary | None = None
+    tuned_baseline: TrialSummary | None = None
     confirmation: Confirmation | None = None
     recommendation: StoredRecommendation | None = None
+    timings: Mapping[str, Any] = {}
 
 
 def advised(
-    confirmation: Confirmation | None, best: Trial | ChosenTrial | None, usual_rate: float
+    confirmation: Confirmation | None, best: Trial | TrialSummary | None, usual_rate: float
 ) -> dict[str, Any] | None:
     """Return the strategy that a study recommends, or None if all trainings failed.
 
@@ -143,7 +148,7 @@ def advised(
         best: The search's best trial.
         usual_rate: The study's client learning rate, which is omitted from the result.
     """
-    chosen: Trial | ChosenTrial | Candidate | None = best if confirmation is None else confirmation.chosen
+    chosen: Trial | TrialSummary | Candidate | None = best if confirmation is None else confirmation.chosen
     if chosen is None:
         return None
     own_rate = {} if chosen.learning_rate == usual_rate else {"client_learning_rate": chosen.learning_rate}

@@ -33,20 +33,7 @@ from pydantic import ValidationError
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
 from fedscout.engine.metrics import ACCURACY
-from fedscout.engine.runtime.files import (
-    LOCK,
-    UNUSABLE,
-    check_same_folder,
-    folder_identity,
-    folder_lock,
-    folder_made,
-    json_text,
-    not_written,
-    read_json_object,
-    remove_file,
-    remove_unfinished,
-    write_atomically,
-)
+from fedscout.engine.runtime import files
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig
@@ -83,7 +70,7 @@ def changed_files(before: Code, now: Code) -> dict[str, list[str]]:
         name: sorted(file for file in {*old, *new} if old.get(file) != new.get(file))
         for name, (old, new) in both.items()
     }
-    return {name: files for name, files in changed.items() if files}
+    return {name: paths for name, paths in changed.items() if paths}
 
 
 DISTRIBUTIONS = ("fedscout", "flwr", "ray", "torch", "numpy", "scipy")
@@ -113,7 +100,7 @@ class GridFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files atomically."""
-        self.write_text(name, json_text(content))
+        self.write_text(name, files.json_text(content))
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the folder atomically."""
@@ -127,17 +114,27 @@ class GridFolder:
         """
         path = self.path / name
         try:
-            write_atomically(path, write)
+            files.write_atomically(path, write)
         except OSError as error:
-            raise EngineError(not_written(path, error)) from error
+            raise EngineError(files.not_written(path, error)) from error
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the content of a JSON file; None if it is missing or can't be read."""
     try:
-        return read_json_object(path)
+        return files.read_json_object(path)
     except (OSError, ValueError):
         return None
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Report a failure of the file system as a folder that can't be used."""
+    try:
+        yield
+    except (OSError, EngineError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LogError(files.UNUSABLE.format(path=path, reason=reason)) from error
 
 
 @contextmanager
@@ -149,12 +146,10 @@ def locked_folder(path: Path) -> Iterator[GridFolder]:
     """
     path = path.absolute()
     with ExitStack() as stack:
-        try:
-            stack.enter_context(folder_made(path))
-        except OSError as error:
-            raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
-        stack.enter_context(folder_lock(path))
-        remove_unfinished(path)
+        with usable(path):
+            stack.enter_context(files.folder_made(path))
+        stack.enter_context(files.folder_lock(path))
+        files.remove_unfinished(path)
         yield GridFolder(path)
 
 
@@ -164,10 +159,8 @@ def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> No
     Raises:
         LogError: If it holds anything else, or can't be read.
     """
-    try:
+    with usable(path):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-    except OSError as error:
-        raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
     others = sorted(name for name in names - {*own} if not name.startswith("."))
     if others:
         must = "be a new or empty folder, or that of an earlier run"
@@ -193,7 +186,7 @@ class RunFolder(GridFolder):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._identity = folder_identity(path)
+        self._identity = files.folder_identity(path)
 
     @property
     def checkpoints(self) -> Path:
@@ -206,14 +199,14 @@ class RunFolder(GridFolder):
         Raises:
             EngineError: If writing fails, for example on a full disk, or if the folder was moved.
         """
-        check_same_folder(self.path, self._identity)
+        files.check_same_folder(self.path, self._identity)
         super().write(name, write)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the content of one of the folder's JSON files; None if missing or, with a warning, unreadable."""
         path = self.path / name
         try:
-            return read_json_object(path)
+            return files.read_json_object(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -243,16 +236,12 @@ def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) ->
             of other data, or no study.
     """
     path = path.absolute()
-    with ExitStack() as stack:
-        try:
-            _refuse_foreign(path, config)
-            stack.enter_context(folder_made(path))
-        except OSError as error:
-            raise LogError(UNUSABLE.format(path=path, reason=error.strerror)) from error
-        stack.enter_context(folder_lock(path))
+    with usable(path):
+        _refuse_foreign(path, config)
+    with locked_folder(path):
         folder = RunFolder(path)
-        for name in ("", *FOLDERS):
-            remove_unfinished(path / name)
+        for name in FOLDERS:
+            files.remove_unfinished(path / name)
         is_new = not (path / "config.json").exists()
         try:
             _claim(folder, config, data)
@@ -291,9 +280,9 @@ def _log_matches(path: Path, config: StudyConfig) -> bool:
 
 def remove_if_unused(path: Path, claim: str) -> None:
     """Remove the claim and the lock that opening created, unless the folder holds other files."""
-    if {entry.name for entry in path.iterdir()} <= {LOCK, claim}:
-        remove_file(path / claim)
-        (path / LOCK).unlink(missing_ok=True)
+    if {entry.name for entry in path.iterdir()} <= {files.LOCK, claim}:
+        files.remove_file(path / claim)
+        (path / files.LOCK).unlink(missing_ok=True)
 
 
 def _can_not_go_on(folder: RunFolder, problem: str) -> LogError:
@@ -305,10 +294,8 @@ def _claim(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
     if stored is None:
         if (folder.path / "trials").exists():
             logger.warning("%s can't be read; its log is of this study, which continues", folder.path / "config.json")
-        try:
+        with usable(folder.path):
             bind(folder, config, data)
-        except EngineError as error:
-            raise LogError(UNUSABLE.format(path=folder.path, reason=error)) from error
         return
     if stored.get("config_hash") != config.digest():
         defaults = type(config)().model_dump(mode="json")
@@ -334,13 +321,13 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         rows = f"the rows of data set {config.federation.dataset!r} have changed since"
         raise _can_not_go_on(folder, f"holds a study on other data and can't be continued: {rows}")
     before, code = stored.get("code", {}), federation_code(config)
-    for name, files in changed_files(before, code).items():
-        changed = f"{', '.join(files)} of {name}"
+    for name, paths in changed_files(before, code).items():
+        changed = f"{', '.join(paths)} of {name}"
         raise _can_not_go_on(folder, f"holds a study with other code and can't be continued; changed: {changed}")
     strategies = strategy_code(config)
-    for name, files in changed_files(before, strategies).items():
-        remove_file(folder.path / "result.json")  # it rests on trials that are run again
-        logger.warning("%s of %s has changed since; its trials are run again", ", ".join(files), name)
+    for name, paths in changed_files(before, strategies).items():
+        files.remove_file(folder.path / "result.json")  # it rests on trials that are run again
+        logger.warning("%s of %s has changed since; its trials are run again", ", ".join(paths), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}

@@ -123,7 +123,7 @@ def open_runner(
         def start() -> TrialRunner:
             nonlocal federation
             placed, federation = federation, federation.without_rows()
-            host = stack.enter_context(_local_host(placed, config, work))
+            host = _local_host(placed, config, work, stack)
             if host is not None:
                 stack.enter_context(redirect_stdout(sys.stderr))  # which is for results, not for what a strategy prints
                 return LocalRunner(host, store)
@@ -146,27 +146,25 @@ def device_for(federation: Federation, config: EngineConfig, has_gpu: bool) -> H
     return CPU
 
 
-@contextmanager
-def _local_host(federation: Federation, config: EngineConfig, work: ExpectedWork | None) -> Iterator[ClientHost | None]:
-    """Yield the host of all clients if they run in this process, else None; PyTorch's settings are restored."""
-    estimates = config.allows_in_process and work is not None
-    if config.grid != "local" and not estimates:
-        yield None
-        return
+def _local_host(
+    federation: Federation, config: EngineConfig, work: ExpectedWork | None, stack: ExitStack
+) -> ClientHost | None:
+    """Return the host of all clients if they run in this process, else None; the stack restores PyTorch's settings."""
+    estimates = work if config.allows_in_process else None
+    if config.grid != "local" and estimates is None:
+        return None
     import torch
 
     from fedscout.engine.client.host import ClientHost
 
     device = device_for(federation, config, torch.cuda.is_available())
-    if estimates and device.on_gpu:  # of what a GPU takes nothing is known here
-        yield None
-        return
-    with torch_settings_kept():
-        yield (
-            local_host_if_faster(federation, work)
-            if estimates and work
-            else ClientHost(federation, CLIENT_QUERIES, device)
-        )
+    if estimates is None:
+        stack.enter_context(torch_settings_kept())
+        return ClientHost(federation, CLIENT_QUERIES, device)
+    if device.on_gpu:  # of what a GPU takes nothing is known here
+        return None
+    stack.enter_context(torch_settings_kept())
+    return local_host_if_faster(federation, estimates)
 
 
 @contextmanager

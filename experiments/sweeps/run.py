@@ -40,6 +40,7 @@ from fedscout.engine.runtime.ray import ray_runtime
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.config import planned_trials
 from fedscout.experiments.studies.checks import measure_of_study
+from fedscout.experiments.studies.result import StudyResult, TrialSummary
 from fedscout.experiments.studies.run_folder import has_changed_since
 from fedscout.experiments.studies.workers import Display, End, Piece, WorkerPool, driver_nodes, run_pieces, with_share
 from fedscout.experiments.sweeps.sweep import (
@@ -53,15 +54,8 @@ from fedscout.experiments.sweeps.sweep import (
     run_stored,
     value_text,
 )
-from fedscout.search.confirmation.intervals import (
-    UNBOUNDED,
-    Bounds,
-    PairedDifference,
-    SequentialDesign,
-    mean_score,
-    paired_difference,
-    tested_to_trained,
-)
+from fedscout.search.confirmation import intervals
+from fedscout.search.confirmation.confirmation import Candidate, Confirmation
 from fedscout.search.objective import UNLIKE, Measure
 
 Row = dict[str, Any]
@@ -75,33 +69,17 @@ LABELS: Mapping[str, str] = {
 }
 """Display name of each chooser."""
 
+_NAMES = ("study", "path", "config_hash", "status", "error", "chooser", "strategy", "parameters")
+_SCORES = ("fitness", "accuracy", "accuracy_own", "accuracy_clean", "accuracy_low", "accuracy_high")
+_DIFFERENCES = [f"{name}{end}" for name in ("difference", "gain") for end in ("", "_low", "_high")]
+
 TABLE_COLUMNS: Mapping[str, str] = {
-    "study": "string",
-    "path": "string",
-    "config_hash": "string",
-    "status": "string",
-    "error": "string",
-    "chooser": "string",
-    "strategy": "string",
-    "parameters": "string",
+    **dict.fromkeys(_NAMES, "string"),
     "learning_rate": "float64",
     "measure": "string",
-    "smallest_score": "float64",
-    "largest_score": "float64",
-    "fitness": "float64",
-    "accuracy": "float64",
-    "accuracy_own": "float64",
-    "accuracy_clean": "float64",
-    "accuracy_low": "float64",
-    "accuracy_high": "float64",
+    **dict.fromkeys(("smallest_score", "largest_score", *_SCORES), "float64"),
     "num_confirmation_seeds": "int64",
-    "test_to_train": "float64",
-    "difference": "float64",
-    "difference_low": "float64",
-    "difference_high": "float64",
-    "gain": "float64",
-    "gain_low": "float64",
-    "gain_high": "float64",
+    **dict.fromkeys(("test_to_train", *_DIFFERENCES), "float64"),
     "verdict": "string",
     **{
         f"{name}{rule}": kind
@@ -109,11 +87,8 @@ TABLE_COLUMNS: Mapping[str, str] = {
         for rule, kind in (("", "float64"), ("_detected", "bool"), ("_published", "bool"))
     },
     "outlier_clients": "string",
-    "num_clients": "int64",
-    "num_trials": "int64",
-    "num_failed_trials": "int64",
-    "seconds": "float64",
-    "trial_seconds": "float64",
+    **dict.fromkeys(("num_clients", "num_trials", "num_failed_trials"), "int64"),
+    **dict.fromkeys(("seconds", "trial_seconds"), "float64"),
 }
 """Name and type of every column beside those of the axes; docs/sweep.md says what they mean."""
 
@@ -132,29 +107,29 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepS
     result = folder.result(one) if end.status == "completed" else None
     if result is None:
         return SweepStudy(one, path, end, (shared,))
-    one = replace(one, config=one.config.with_task(result["config"]["federation"]["task"] == "regression"))
+    one = replace(one, config=one.config.with_task(result.config["federation"]["task"] == "regression"))
     measure = measure_of_study(one.config)
     trials, _ = read_columns(path / "trials", ["trial", "status", "seconds"])
-    shared |= _findings(result) | {
+    shared |= _findings(result.report) | {
         "measure": measure.name,
         "smallest_score": measure.worst,
         "largest_score": measure.best,
-        "num_clients": result["federation"]["num_clients"],
+        "num_clients": result.federation.num_clients,
         "num_trials": len(trials),
         "num_failed_trials": sum(trial["status"] == "failed" for trial in trials),
-        "seconds": result["timings"]["seconds"]["total"],
+        "seconds": result.timings["seconds"]["total"],
         "trial_seconds": sum(trial["seconds"] for trial in trials),
+        "test_to_train": intervals.tested_to_trained(
+            one.config.training.test_fraction, one.config.search.validation_fraction
+        ),
     }
     return SweepStudy(one, path, end, tuple(shared | choice for choice in _choices(result)))
 
 
-def _findings(result: Mapping[str, Any]) -> Row:
+def _findings(report: HeterogeneityReport | None) -> Row:
     """Return the published indices and the decisions of both rules; a verdict is calibrated where possible."""
-    if result["report"] is None:
-        return {}
-    report = HeterogeneityReport.model_validate(result["report"])
     row: Row = {}
-    for published, verdict in zip(report.findings, verdicts(report), strict=True):
+    for published, verdict in () if report is None else zip(report.findings, verdicts(report), strict=True):
         row |= {
             published.name: published.value,
             f"{published.name}_detected": verdict.detected if verdict.measured else None,
@@ -165,68 +140,59 @@ def _findings(result: Mapping[str, Any]) -> Row:
     return row
 
 
-def _choices(result: Mapping[str, Any]) -> list[Row]:
+def _choices(result: StudyResult) -> list[Row]:
     """Return one row per chooser: its choice and the choice's scores."""
-    confirmation = result["confirmation"] or {"contestants": []}
-    config = result["config"]
-    test_to_train = tested_to_trained(config["training"]["test_fraction"], config["search"]["validation_fraction"])
-    contestants = {candidate["role"]: candidate for candidate in confirmation["contestants"]}
-    baseline, best, tuned = result["baseline"], result["best"], result["tuned_baseline"]
-    others = [trial for trial in result["trials"] if trial["phase"] == "search" and trial["status"] == "completed"]
-    challenger = _picked(others, contestants.get("challenger"))
+    confirmation, baseline, best = result.confirmation, result.baseline, result.best
+    candidates: dict[str, Candidate] = {one.role: one for one in confirmation.contestants} if confirmation else {}
+    others = [trial for trial in result.trials if trial.phase == "search" and trial.status == "completed"]
+    challenger = _picked(others, candidates.get("challenger"))
     best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"
-    tuned_role = "tuned-fedavg" if "tuned-fedavg" in contestants else "fedavg"  # whose rate was the best
-    picks = ((FEDAVG, baseline, "fedavg"), (TUNED, tuned, tuned_role), (BEST, best, best_role))
+    tuned_role = "tuned-fedavg" if "tuned-fedavg" in candidates else "fedavg"  # whose rate was the best
+    picks = ((FEDAVG, baseline, "fedavg"), (TUNED, result.tuned_baseline, tuned_role), (BEST, best, best_role))
     rows = []
     for chooser, trial, role in (*picks, (CHALLENGER, challenger, "challenger")):
         if trial is None:
             continue
-        row: Row = {"chooser": chooser, **{key: trial[key] for key in ("strategy", "learning_rate", "fitness")}}
-        row |= {"parameters": json.dumps(trial["parameters"], sort_keys=True), "test_to_train": test_to_train}
-        if role in contestants:
-            row |= _confirmed(contestants[role], contestants["fedavg"], confirmation)
+        row: Row = {"chooser": chooser, **trial.model_dump(include={"strategy", "learning_rate", "fitness"})}
+        row["parameters"] = json.dumps(trial.parameters, sort_keys=True)
+        if confirmation is not None and role in candidates:
+            row |= _confirmed(candidates[role], candidates["fedavg"], confirmation)
         rows.append(row)
     return rows
 
 
-def _picked(searched: Sequence[Mapping[str, Any]], pick: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _picked(searched: Sequence[TrialSummary], pick: Candidate | None) -> TrialSummary | None:
     """Return the search trial with the configuration that was confirmed; without one, the best trial."""
-    keys = ("strategy", "parameters")
-    same = [trial for trial in searched if pick is not None and all(trial[key] == pick[key] for key in keys)]
-    return max(same or searched, key=lambda trial: float(trial["fitness"]), default=None)
+    wanted = None if pick is None else (pick.strategy, pick.parameters)
+    same = [trial for trial in searched if (trial.strategy, trial.parameters) == wanted]
+    return max(same or searched, key=lambda trial: trial.fitness, default=None)
 
 
-def _confirmed(contestant: Mapping[str, Any], fedavg: Mapping[str, Any], confirmation: Mapping[str, Any]) -> Row:
+def _confirmed(candidate: Candidate, fedavg: Candidate, confirmation: Confirmation) -> Row:
     """Return the accuracy on the fresh seeds and its paired differences, for new data.
 
     A difference is from FedAvg; a gain from the stronger of FedAvg and tuned FedAvg, on which the verdict is based.
     """
-    view, design = confirmation["view"], SequentialDesign.model_validate(confirmation["design"])
-    measure = Measure.model_validate(confirmation.get("measure", {}))
-    score = mean_score(contestant[view], design.resolution, design.test_to_train, measure.bounds)
+    view, design = confirmation.view, confirmation.design
+    scores, bounds = candidate.scores(view), confirmation.measure.bounds
     row: Row = {
-        **_interval("accuracy", score),
-        "accuracy_own": float(np.mean(contestant["own"])),
-        "accuracy_clean": float(np.mean(contestant["clean"])),
-        "num_confirmation_seeds": len(contestant[view]),
+        **_interval("accuracy", intervals.mean_score(scores, design.resolution, design.test_to_train, bounds)),
+        "accuracy_own": float(np.mean(candidate.own)),
+        "accuracy_clean": float(np.mean(candidate.clean)),
+        "num_confirmation_seeds": len(scores),
     }
-    if contestant["role"] == "challenger":
-        for name, against in (("difference", "fedavg"), ("gain", confirmation["reference"])):
-            row |= _interval(name, PairedDifference.model_validate(confirmation["versus"][against][view]))
-        row["verdict"] = confirmation["verdict"]
-    elif contestant["role"] != "fedavg":
-        difference = paired_difference(
-            contestant[view],
-            fedavg[view],
-            resolution=design.resolution,
-            test_to_train=design.test_to_train,
-            span=design.span,
-        )
+    if candidate.role == "challenger":
+        for name, against in (("difference", "fedavg"), ("gain", confirmation.reference)):
+            row |= _interval(name, confirmation.versus[against][view])
+        row["verdict"] = confirmation.verdict
+    elif candidate.role != "fedavg":
+        split = (design.resolution, design.test_to_train, design.span)
+        difference = intervals.paired_difference(scores, fedavg.scores(view), intervals.ERROR, *split)
         row |= _interval("difference", difference)
     return row
 
 
-def _interval(name: str, difference: PairedDifference) -> Row:
+def _interval(name: str, difference: intervals.PairedDifference) -> Row:
     return {name: difference.mean, f"{name}_low": difference.low, f"{name}_high": difference.high}
 
 
@@ -311,9 +277,11 @@ def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(chooser for chooser in (FEDAVG, TUNED, choice) if chooser in present)
 
 
-def mean_of(values: Sequence[float], test_to_train: float = 0.0, bounds: Bounds = UNBOUNDED) -> Mean:
+def mean_of(
+    values: Sequence[float], test_to_train: float = 0.0, bounds: intervals.Bounds = intervals.UNBOUNDED
+) -> Mean:
     """Return the mean of at least one value with its interval; see `mean_score`."""
-    interval = mean_score(values, test_to_train=test_to_train, bounds=bounds)
+    interval = intervals.mean_score(values, test_to_train=test_to_train, bounds=bounds)
     return Mean(interval.mean, interval.low, interval.high, len(values))
 
 
@@ -375,7 +343,7 @@ def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str, column: str
     return mean_of(differences, _test_to_train([ours for ours, _ in pairs]), (least - most, most - least))
 
 
-def _bounds(row: Row) -> Bounds:
+def _bounds(row: Row) -> intervals.Bounds:
     """Return the smallest and the largest possible score of a study, infinite where unknown."""
     least, most = row["smallest_score"], row["largest_score"]
     return -math.inf if least is None else least, math.inf if most is None else most
@@ -460,7 +428,14 @@ def run_sweep(
             if time.monotonic() - last_written > TABLE_SECONDS:
                 write_table(table_of(sweep, [studies[place] for place in sorted(studies)]), folder)
                 last_written = time.monotonic()
-        return _conclude(folder, sweep, [studies[position] for position in sorted(studies)])
+        ended = [studies[position] for position in sorted(studies)]
+        table = table_of(sweep, ended)
+        write_table(table, folder)
+        rows = table.to_pylist()
+        groups, scored = groups_of(rows, sweep.axes), scored_by(configurations)
+        outcome = SweepOutcome(folder.path, table, groups, measure_of(rows), scored, tuple(ended))
+        folder.write_json("summary.json", summary_document(outcome))
+        return outcome
 
 
 def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:
@@ -509,17 +484,6 @@ def _run_all(
         for position, end in pool.run(run_stored, pieces, share.parallel, display):
             refresh(paths[position])
             yield position, end
-
-
-def _conclude(folder: SweepFolder, sweep: Sweep, studies: Sequence[SweepStudy]) -> SweepOutcome:
-    table = table_of(sweep, studies)
-    write_table(table, folder)
-    rows = table.to_pylist()
-    scored = scored_by([study.configuration for study in studies])
-    groups = groups_of(rows, sweep.axes)
-    outcome = SweepOutcome(folder.path, table, groups, measure_of(rows), scored, tuple(studies))
-    folder.write_json("summary.json", summary_document(outcome))
-    return outcome
 
 
 def scored_by(configurations: Sequence[GridConfiguration]) -> Measure:

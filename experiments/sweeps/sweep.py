@@ -28,10 +28,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError
-from fedscout.engine.runtime.files import UNUSABLE, Storage, mounted
+from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
+from fedscout.engine.runtime.files import Storage, mounted
 from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
+from fedscout.experiments.studies.result import StudyResult, read_result
 from fedscout.experiments.studies.run_folder import (
     STUDIES,
     GridFolder,
@@ -39,6 +40,7 @@ from fedscout.experiments.studies.run_folder import (
     read_json,
     refuse_others,
     remove_if_unused,
+    usable,
 )
 from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by
 
@@ -244,10 +246,13 @@ class SweepFolder(GridFolder):
         existing = self._by_digest.get(one.digest[:DIGEST_DIGITS])
         return self.path / STUDIES / one.name if existing is None else existing
 
-    def result(self, one: GridConfiguration) -> dict[str, Any] | None:
+    def result(self, one: GridConfiguration) -> StudyResult | None:
         """Return the result of a configuration's study; None if it is not finished."""
-        result = read_json(self.study(one) / "result.json")
-        return result if result is not None and result.get("config_hash") == one.digest else None
+        try:
+            result = read_result(self.study(one))
+        except LogError:
+            return None
+        return result if result is not None and result.config_hash == one.digest else None
 
 
 @contextmanager
@@ -262,11 +267,12 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
     with locked_folder(path):
         folder, is_new = SweepFolder(path), not (path / BINDING).exists()
         try:
-            folder.write_json(BINDING, _binding(path, sweep))
-        except EngineError as error:
+            with usable(path):
+                folder.write_json(BINDING, _binding(path, sweep))
+        except LogError:
             if is_new:
                 remove_if_unused(path, BINDING)
-            raise LogError(UNUSABLE.format(path=path, reason=error)) from error
+            raise
         yield folder
 
 

@@ -1,18 +1,28 @@
-"""What the commands print and write; all of it in this process."""
+"""What the commands print and write, and strategies, models, effects and tables of the user's on them."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sys
 import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.cli.studies import training_command
+from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
+from fedscout.strategies.specification import LAYERS
+from fedscout.strategies.table import CLIENT_KINDS, SERVER_RULE_KINDS
 from tests.experiments.cli.conftest import SMALL, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
+from tests.experiments.data.awkward_tables import patients, saved, tweets
 from tests.experiments.deployment.test_app_folder import study
 from tests.experiments.reports.scripted_study import write_study
 
@@ -39,18 +49,10 @@ class {name}(FedAvg):
 
 
 @pytest.mark.slow
-def test_run_prints_the_result_alone(cli: Cli, tmp_path: Path) -> None:
-    document = cli("run", *SMALL, "--out", "out", "--json").silent.document
-    assert {"report", "trials", "best", "baseline", "confirmation"} <= set(document)
-    assert document.pop("out") == str(tmp_path / "out")
-    assert document == parsed((tmp_path / "out" / "result.json").read_text())
-    assert len(document["trials"]) == 1 + 3
-
-
-@pytest.mark.slow
-def test_run_without_out_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) -> None:
-    first = cli("search", *SMALL, "--json").document
+def test_run_prints_the_result_alone_and_goes_on_with_the_same_folder(cli: Cli, tmp_path: Path) -> None:
+    first = cli("search", *SMALL, "--json").silent.document
     (folder,) = (tmp_path / "runs").iterdir()
+    assert first == {**parsed((folder / "result.json").read_text()), "out": str(folder)}
     before = {path: path.stat().st_mtime_ns for path in (folder / "trials").iterdir()}
     again = cli("search", *SMALL, "--json").document
     assert again["out"] == first["out"] == str(folder)
@@ -144,26 +146,6 @@ def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
 # A user's own strategy
 
 
-@pytest.mark.slow
-def test_a_class_from_the_working_directory_joins_the_search(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "searched_here.py").write_text(OWN_STRATEGY.format(name="Scaled"))
-    (tmp_path / "study.yaml").write_text(
-        "search:\n"
-        "  strategies: [fedmedian]\n"
-        "  customs:\n"
-        "    - path: searched_here:Scaled\n"
-        "      ranges:\n"
-        "        scale: {low: 0.5, high: 1.0}\n"
-    )
-    trials = cli("search", *SMALL, "study.yaml", "--json").document["trials"]
-    own = [trial for trial in trials if trial["strategy"] == "searched_here:Scaled"]
-    assert own
-    for trial in own:
-        assert trial["status"] == "completed"
-        assert 0.5 <= trial["parameters"]["values"]["scale"] <= 1.0
-    assert "searched_here:Scaled" in cli("strategies", "federation.num_clients=4", "study.yaml", "--json").ok.out
-
-
 # detect
 
 
@@ -171,15 +153,6 @@ def test_detect_prints_the_report_alone(cli: Cli, tmp_path: Path) -> None:
     document = cli("detect", *SMALL, "--json").silent.document
     assert set(document) == {"report", "affected_clients"}
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_diagnosis_that_was_kept_is_the_study_s(cli: Cli, tmp_path: Path) -> None:
-    detected = cli("detect", *SMALL, "--json", "--out", "out").document
-    assert parsed((tmp_path / "out" / "report.json").read_text()) == detected["report"]
-    written = (tmp_path / "out" / "report.json").stat().st_mtime_ns
-    assert cli("run", *SMALL, "--out", "out").code == 0
-    assert (tmp_path / "out" / "report.json").stat().st_mtime_ns == written
 
 
 # trials, strategies
@@ -248,14 +221,12 @@ def app_config(folder: Path) -> dict[str, Any]:
 WINE = ("federation.dataset=wine",)
 
 
-def test_an_app_waits_for_the_studys_clients(cli: Cli, tmp_path: Path) -> None:
-    assert cli("app", *WINE, "federation.num_clients=4", "--out", "app").code == 0
-    config = app_config(tmp_path / "app")
+def test_an_app_waits_for_the_studys_clients_and_trains_what_is_named(cli: Cli, tmp_path: Path) -> None:
+    named = ("federation.num_clients=4", "strategy.kind=fedadam", "strategy.eta=0.1")
+    assert cli("app", *WINE, *named, "--out", "app").code == 0
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
     assert (config["min-clients"], config["out"]) == (4, "app-out")
-
-
-def test_a_strategy_that_is_named_is_what_is_trained(cli: Cli, tmp_path: Path) -> None:
-    assert cli("app", *WINE, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "app").code == 0
     server = (tmp_path / "app" / "app" / "server_app.py").read_text()
     names: dict[str, Any] = {}
     exec(compile(server, "server_app.py", "exec"), names)
@@ -276,7 +247,6 @@ def test_an_export_names_the_viewer(cli: Cli, tmp_path: Path) -> None:
 # `fedscout bench detection`, `intervals` and `strategies`: a table, as JSON and as it is printed; and mistakes.
 
 
-COLUMN = "wine, Dirichlet 0.1, 6 clients, rate 0.02"
 TABLES = [
     ("detection", "withheld", ("--rows", "one client", "--columns", "6 × 30"), 2),
     pytest.param(
@@ -297,48 +267,19 @@ def test_tables_and_json_tell_the_same(
     assert {*cell["values"]} <= {0.0, 1.0}
 
 
-STRATEGIES = (
-    *("table", "--rows", "fedmedian,fedprox", "--columns", "dirichlet_0.5", "--seeds", "2", "--out", "out"),
-    *("model.hidden=[4]", "training.num_rounds=2", "engine.grid=local"),
+COLUMN = "--columns 'wine, Dirichlet 0.1, 6 clients, rate 0.02'"
+MISTAKES = (
+    *("detection nowhere", "detection withheld --rows nothing", "detection bundled --columns nothing"),
+    *("strategies --rows nothing", "strategies strategy.kind=nothing", "strategies --seeds 1"),
+    *("choice replay --searcher nowhere:Search", "choice trainings --columns nowhere", "choice trainings --seeds 1"),
+    f"choice trainings {COLUMN} --rows FedAvg strategy.kind=krum",
+    *(f"choice trainings {COLUMN} --searcher nowhere:Search", "choice trainings --scale large"),
 )
 
 
-@pytest.mark.slow
-def test_strategies_are_compared_with_fedavg_at_tuned_rates(cli: Cli, tmp_path: Path) -> None:
-    shown = cli("bench", "strategies", *STRATEGIES).ok
-    assert shown.out.strip() == (tmp_path / "out" / "strategies" / "table.md").read_text().strip()
-    (found,) = cli("bench", "strategies", *STRATEGIES, "--json").document["tables"]
-    stored = json.loads((tmp_path / "out" / "strategies" / "table.json").read_text())
-    assert {**found, "seconds": 0} == {**stored, "seconds": 0}
-    assert found["rows"] == ["fedavg", "fedprox", "fedmedian"]
-    for cell in found["cells"]:
-        assert len(cell["values"]) == 2
-        assert cell["figures"]["client learning rate, tuned"][0] in (0.03, 0.1, 0.3, 1.0)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("detection", "nowhere"),
-        ("detection", "withheld", "--rows", "nothing"),
-        ("detection", "bundled", "--columns", "nothing"),
-        ("strategies", "--rows", "nothing"),
-        ("strategies", "--columns", "nowhere"),
-        ("strategies", "nowhere"),
-        ("strategies", "strategy.kind=nothing"),
-        ("strategies", "--seeds", "1"),
-        ("choice", "replay", "--rows", "nobody"),
-        ("choice", "replay", "--searcher", "nowhere:Search"),
-        ("choice", "trainings", "--columns", "nowhere"),
-        ("choice", "trainings", "--columns", COLUMN, "--rows", "FedAvg", "strategy.kind=krum"),
-        ("choice", "trainings", "--columns", COLUMN, "--searcher", "nowhere:Search"),
-        ("choice", "trainings", "--seeds", "1"),
-        ("choice", "trainings", "--scale", "large"),
-    ],
-    ids=" ".join,
-)
-def test_mistakes_are_told_before_anything_is_done(cli: Cli, arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = cli("bench", *arguments, "--out", "out")
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_mistakes_are_told_before_anything_is_done(cli: Cli, arguments: str, tmp_path: Path) -> None:
+    done = cli("bench", *shlex.split(arguments), "--out", "out")
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err
     assert not list((tmp_path / "out").rglob("*.parquet"))
@@ -386,24 +327,6 @@ def test_strategies_in_turn_are_compared_with_fedavg(cli: Cli) -> None:
 # `fedscout reproduce`: a study from the command to its table, and on.
 
 
-QUICK = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.local_epochs=1", "model.hidden=[8]")
-
-
-@pytest.mark.stress
-def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
-    done = cli("reproduce", *QUICK, "--out", "again").ok
-    folder = tmp_path / "again" / "fedpilot"
-    table = (folder / "advice.md").read_text()
-    assert table.strip() == done.out.strip()
-    assert f"`fedscout reproduce {' '.join((QUICK[0], *QUICK[3:]))} --seeds 2`" in table
-    assert (folder / "advice.svg").read_text().startswith("<svg")
-    (study,) = cli("reproduce", *QUICK, "--out", "again", "--json").document["studies"]
-    first = json.loads((folder / "advice.json").read_text())
-    assert {**study, "seconds": 0} == {**first, "seconds": 0}
-    assert len(study["cells"]) == 16
-    assert all(len(cell["values"]) == 2 for cell in study["cells"])
-
-
 def test_what_can_be_run_is_listed(cli: Cli) -> None:
     listed = cli("reproduce", "list", "--json").document
     assert {"choice/table6", "client-settings/table3", "fedpilot/advice"} <= listed["studies"].keys()
@@ -413,3 +336,171 @@ def test_what_can_be_run_is_listed(cli: Cli) -> None:
     cli("reproduce", "choice/fig1").refuses("an experiment")
     misspelt = cli("reproduce", "fedpilot/advice", "training.num_round=1")
     misspelt.refuses("", "training.num_round ", "training.num_rounds")
+
+
+# Strategies outside the default search space, models, effects and tables of the user's on the command line.
+
+
+SERVER = ("federation.server_rows=20", "federation.server_labels=true")
+CLOCK = "federation.scenario={kind: latency, clients: all, mean_seconds: 1}"
+"""These are what some strategies need."""
+
+EVERYTHING = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
+
+
+TOLD = {
+    **dict.fromkeys(("communities", "rhfl"), "models"),
+    **dict.fromkeys(
+        ("fedyogi+fedbn", "ditto", "fedper", "fedrep", "fine_tuning", "fedbabu", "pfedme", "fedrod"), "the saved model"
+    ),
+    **dict.fromkeys(("fedex", "fedpop"), "9 configurations"),
+    "dp_fedavg": "scores",
+}
+"""A word of what is said of some before they are trained."""
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(
+    "kind", [*(kind for kind in CHOSEN_BY_NAME_KINDS if LAYERS.isdisjoint(STRATEGIES[kind].requires)), "fedyogi+fedbn"]
+)
+def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
+    more = {"fedbuff": [CLOCK], "fedyogi+fedbn": ["model.norm=batch"]}.get(kind, [])
+    done = cli("train", *SMALL, *SERVER, *more, f"strategy.kind={kind}", "--out", "out", "--json").ok
+    assert all(TOLD.get(kind, "nothing") in line for line in done.err.splitlines())
+    (row,) = read_trials(tmp_path / "out").to_dict("records")
+    assert (row["strategy"], row["status"]) == (kind, "completed")
+    for name, value in parse_strategy(kind).parameters().items():
+        assert row[f"param_{name}"] == value
+
+
+def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) -> None:
+    without = " ".join(cli("strategies").out.split())
+    assert [kind for kind in ("fedbuff", "feddf", "fedbio") if f"unavailable: {kind} " not in without] == []
+    listed = " ".join(cli("strategies", *SERVER, CLOCK).out.split())
+    for kind in CHOSEN_BY_NAME_KINDS:
+        assert f" search.strategies=[{kind}]" in listed
+    assert listed.index("qfedavg") < listed.index("rfa") < listed.index("fedexp")
+    named = " ".join(cli("strategies", *SERVER, CLOCK, EVERYTHING).out.split())
+    assert not [kind for kind in CHOSEN_BY_NAME_KINDS if f" search.strategies=[{kind}]" in named]
+    assert "fedadam" not in named.partition("Pairs, such as")[0]
+
+
+def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:
+    document = cli("strategies", *SERVER, CLOCK, "--json").document
+    kinds = {name: [entry["title"] for entry in document[name]["oneOf"]] for name in ("schema", "by_name")}
+    assert kinds == {"schema": [*BUILT_IN_KINDS], "by_name": [*CHOSEN_BY_NAME_KINDS]}
+    assert cli("strategies", *SERVER, CLOCK, "--json", EVERYTHING).document["by_name"] is None
+
+
+# Pairs on the command line: trained, searched, resumed, listed.
+
+
+@pytest.mark.slow
+def test_all_strategies_are_searched_and_what_is_impossible_is_left_out(cli: Cli, tmp_path: Path) -> None:
+    command = ("search", *SMALL, "search.strategies=all", "search.confirmation_seeds=0", "training.momentum=0.5")
+    assert {trial["status"] for trial in cli(*command, "--out", "out", "--json").document["trials"]} == {"completed"}
+
+
+def test_what_makes_pairs_is_listed(cli: Cli) -> None:
+    listed = " ".join(cli("strategies").out.split())
+    assert listed.index(", ".join(SERVER_RULE_KINDS)) < listed.index(", ".join(CLIENT_KINDS))
+    half = "training.fraction_train=0.5"
+    document = cli("strategies", "--json", half, "search.strategies=[fedavg,fedadam+fedprox]").document
+    assert (document["num_clients"], document["num_sampled"]) == (10, 5)
+    assert document["pairs"] == {"server_rules": [*SERVER_RULE_KINDS], "clients": [*CLIENT_KINDS]}
+    _, pair = document["schema"]["oneOf"]
+    assert pair["required"] == ["kind", "eta", "tau", "beta_1", "beta_2", "proximal_mu"]
+    assert pair["properties"]["kind"] == {"const": "fedadam+fedprox"}
+
+
+# A user's own model on the command line: trained from the working directory, and every mistake a line and code 2.
+
+
+NETS = """
+from torch import nn
+
+print("noise on standard output")
+
+
+def net(num_features, num_classes):
+    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(8, num_classes))
+
+
+def wrong(num_features, num_classes):
+    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(9, num_classes))
+"""
+
+
+@pytest.fixture
+def nets(cli: Cli, tmp_path: Path) -> Iterator[None]:
+    """A module of the user's in the working directory, beside one that bears the name of one of our packages."""
+    (tmp_path / "cli_users_nets.py").write_text(NETS)
+    (tmp_path / "search.py").write_text("raise RuntimeError('shadowed')\n")
+    yield
+    sys.modules.pop("cli_users_nets", None)
+
+
+@pytest.mark.usefixtures("nets")
+@pytest.mark.parametrize("command", ["run", "detect", "train", "search"])
+def test_a_module_that_does_not_fit(cli: Cli, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = "fedscout.experiments.studies.workflow.open_runner"
+    monkeypatch.setattr(opening, lambda *_: pytest.fail("hosts would start"))
+    done = cli(command, "federation.dataset=wine", "model.kind=cli_users_nets:wrong", "--out", "out")
+    (line,) = [line for line in done.err.splitlines() if line.startswith("fedscout: ")]
+    replace(done, err=line).refuses("model.kind=cli_users_nets:wrong", "(13,)", "RuntimeError", "2x8 and 9x3")
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "out" / "trials").exists()
+
+
+# `fedscout scenarios`, and what the documentation shows of them.
+
+
+DOCUMENTATION = Path(__file__).resolve().parents[3] / "docs" / "scenarios.md"
+
+
+def test_the_documentation_names_every_effect_and_its_keys(cli: Cli) -> None:
+    effects = cli("scenarios", "--json").document["effects"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*)\|$", DOCUMENTATION.read_text(), re.MULTILINE))
+    for kind, schema in effects.items():
+        named = {"kind", "clients", "num_clients", *re.findall(r"`(\w+)`", rows[kind])}
+        assert {*schema["properties"]} <= named, kind
+
+
+TRAINED = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=1")
+FLIPPED = "federation.scenario={kind: label_flip, rate: 1, clients: [2]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["own", "clean"])
+def test_a_training_under_label_noise_tells_its_score_against_the_other_labels_too(cli: Cli, view: str) -> None:
+    settings = (*TRAINED, FLIPPED, f"search.view={view}")
+    told = cli("train", *settings, "--json", "--out", "json").document
+    assert told["view"] == view
+    other = told["trial"]["clean_fitness" if view == "own" else "own_fitness"]
+    shown = cli("train", *settings, "--out", "screen").out
+    assert f"{other:.4f}" in shown
+    assert "client 2" in " ".join(shown.split())
+
+
+# Tables that nobody prepared: one line each, from the file to the verdict.
+
+
+QUICK = (
+    *("engine.grid=local", "training.num_rounds=2"),
+    *("search.budget=1", "search.generation_size=1", "search.confirmation_seeds=2"),
+)
+
+
+TWEETS = (tweets(), "airline_sentiment", "airline", "columns: left out tweet_id, airline_sentiment_gold, name")
+PATIENTS = (patients(), "outcome", "hospital", "federation.drop_columns=[discharge_code]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("table", "label", "client", "line"), [TWEETS, PATIENTS], ids=["tweets", "patients"])
+def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, label: str, client: str, line: str) -> None:
+    saved(table, tmp_path / "X.csv")
+    given = (f"federation.{key}={value}" for key, value in (("label", label), ("client_column", client)))
+    shown = cli("run", "federation.dataset=X.csv", *given, "--out", "found", *QUICK).ok.out
+    assert line in " ".join(shown.split())
+    result = json.loads((tmp_path / "found" / "result.json").read_text())
+    assert [column["name"] for column in result["federation"]["columns"]] == [*table.columns]

@@ -1,26 +1,38 @@
-"""Mistakes on the command line and broken study folders: one clear line each on standard error and exit code 2."""
+"""Mistakes, hostile arguments and broken study folders: one clear line each on standard error and exit code 2."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import pickle
 import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
-import pandas as pd
 import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
+from fedscout.engine.errors import DataError
+from fedscout.engine.trials.log import TrialLog
+from fedscout.experiments import federation as build
 from fedscout.experiments.cli import program
 from fedscout.experiments.cli.options import complete
-from fedscout.experiments.config import known_keys
-from tests.experiments.cli.conftest import SMALL, Cli, exit_code
+from fedscout.experiments.config import StudyConfig, known_keys
+from fedscout.experiments.partitions.table import PARTITIONS
+from fedscout.experiments.studies import workflow
+from tests.experiments.cli.conftest import SMALL, Cli, Done, exit_code
 
 LOCAL = ("engine.grid=local",)
+WINE = ("federation.dataset=wine",)
 STUDIES = ("run", "search", "detect", "train")
 DEFAULT_KINDS = (
     *("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
@@ -29,7 +41,6 @@ DEFAULT_KINDS = (
 
 WRONG: dict[str, list[tuple[str, ...]]] = {
     "run training.learning_rat=1": [("training.learning_rat ", "training.learning_rate?")],
-    "detect training.batch_size=0": [("training.batch_size", "got 0")],
     "search seed=x nonsense training.batch_size=0": [
         ("an argument", "'nonsense'"),
         ("training.batch_size", "got 0"),
@@ -37,8 +48,9 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     ],
     "run study.yaml": [("the configuration file", "study.yaml")],
     "run --config study.yaml": [("the configuration file", "study.yaml")],
-    "run federation.dataset=imagenet": [("federation.dataset", "digits, breast_cancer, wine", "got 'imagenet'")],
     "run federation.dataset=wine federation.num_clients=500": [("federation.num_clients", "178", "got 500")],
+    "run federation.dataset=wine federation.min_release=179": [("", "federation.min_release")],
+    "run federation.dataset=bearing federation.folder=nowhere --out deep/out": [("", "nowhere")],
     "train strategy.kind=magic": [("strategy.kind", "got 'magic'", *DEFAULT_KINDS)],
     "train strategy.kind=fedavgm strategy.server_momentum=1.5 strategy.eta=1": [
         ("server_momentum of fedavgm", "got 1.5"),
@@ -48,18 +60,14 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "search search.strategies=[magic]": [("kinds", "got 'magic'", *DEFAULT_KINDS)],
     "run strategy.kind=krum": [("strategy ", "'krum'")],
     "train strategy.kind=custom strategy.path=no_such_module:Thing": [("no_such_module:Thing", "ModuleNotFoundError")],
-    "train strategy.kind=rfa strategy.num_iterations=0": [("num_iterations of rfa", "got 0")],
-    "train strategy.kind=rfa strategy.smoothing=0": [("smoothing of rfa", "got 0")],
-    "train strategy.kind=rfa strategy.tau=1": [("tau", "rfa", "got 1", "num_iterations, smoothing")],
     "train strategy.kind=fedbn": [("fedbn", "batch normalisation")],
-    "train strategy.kind=fedadam+scaffold": [("scaffold", "got fedadam+scaffold")],
     "search search.strategies=[fedadam+scaffold]": [("scaffold", "got fedadam+scaffold")],
     "search search.strategies=[fedavg,fedbuff]": [("fedbuff", "clock")],
     "train strategy.kind=dp_fedavg strategy.around=bulyan": [("around of dp_fedavg", "got 'bulyan'")],
     "run --text skewed": [("recommender.text", "--one-shot")],
     "run --one-shot search.kind=genetic": [("search.kind", "genetic")],
     "reproduce choice/tabel6": [("", "choice/tabel6", "choice/table6 or")],
-    "magic": [("", "'magic'", "fedscout --help")],
+    "detcet": [("", "'detcet'", "detect", "fedscout --help")],
     "run --magic": [("", "'--magic'", "fedscout run --help")],
     "run --out": [("", "'--out'")],
     "trials": [("", "FOLDER")],
@@ -72,7 +80,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
 def test_each_fault_is_one_line(cli: Cli, tmp_path: Path, given: str, as_json: bool) -> None:
     command, *rest = given.split()
     local = LOCAL if command in STUDIES else ()
-    json_option = ("--json",) if as_json and command != "magic" and "--out" not in rest else ()
+    json_option = ("--json",) if as_json and command != "detcet" and "--out" not in rest else ()
     done = cli(command, *local, *json_option, *rest)
     for line, names in zip(done.err.splitlines(), WRONG[given], strict=True):
         replace(done, err=line).refuses(*names)
@@ -85,13 +93,6 @@ def test_a_wrong_output_folder_is_left_as_it_is(cli: Cli, tmp_path: Path, comman
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     cli(command, *SMALL, "--out", "mine").refuses("--out", f"got {tmp_path / 'mine'}", "notes.txt", "config.json")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("command", STUDIES)
-def test_data_that_are_missing_leave_no_folder(cli: Cli, tmp_path: Path, command: str) -> None:
-    data = ("federation.dataset=bearing", "federation.folder=nowhere")
-    cli(command, *LOCAL, *data, "--out", "deep/out").refuses("", "nowhere")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:99999"])
@@ -118,29 +119,21 @@ def test_a_pipe_that_breaks_after_a_signal_is_the_end_by_the_signal(
 # A path that can't be one: a line, exit code 2, and nothing written, whichever command it was given to.
 
 
-WINE = ("federation.dataset=wine",)
-WRITING = {
-    "app": ("app", *WINE),
-    "describe": ("describe", *WINE),
-    "detect": ("detect", *SMALL),
-    "train": ("train", *SMALL),
-    "run": ("run", *SMALL),
-}
+WRITING = {"app": WINE, "describe": WINE, "detect": SMALL, "train": SMALL, "run": SMALL}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("out", ["file/below.npz", "/proc/nothing.npz", "/dev/null/x.npz", "x" * 300 + ".npz"])
+@pytest.mark.parametrize("out", ["file/below.npz", "/proc/nothing.npz", "x" * 300 + ".npz"])
 @pytest.mark.parametrize("command", WRITING)
 def test_a_place_that_can_be_none_is_one_line(cli: Cli, tmp_path: Path, command: str, out: str) -> None:
     (tmp_path / "file").touch()
-    done = cli(*WRITING[command], "--out", out)
-    assert done.code in (1, 2)
-    assert len(done.warnings.splitlines()) == 1
+    done = cli(command, *WRITING[command], "--out", out)
+    assert (done.code in (1, 2), len(done.warnings.splitlines())) == (True, 1)
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
 @pytest.mark.parametrize("command", ["trials", "report", "plot", "export", "predict"])
-@pytest.mark.parametrize("folder", ["nothing", "file", "file/below", "/proc/1/mem", "x" * 300])
+@pytest.mark.parametrize("folder", ["nothing", "file", "/proc/1/mem", "x" * 300])
 def test_a_folder_that_is_none_is_refused(cli: Cli, tmp_path: Path, command: str, folder: str) -> None:
     (tmp_path / "file").touch()
     done = cli(command, folder, *(["file"] if command == "predict" else []))
@@ -151,17 +144,12 @@ def test_a_folder_that_is_none_is_refused(cli: Cli, tmp_path: Path, command: str
 
 
 MEANT = {
-    "strategy.kind=fedprx": "fedprox",
     "strategy.kind=fedadm+fedprx": "fedadam+fedprox",
     "federation.dataset=cifar": "cifar10 or cifar100",
-    "federation.server_dataset=mnst": "mnist",
-    "federation.partition.kind=dirichlt": "dirichlet",
     "federation.scenario=label_poisn": "label_poisoning",
     "federation.scenario=[{kind: label_flp}]": "label_flip",
     "model.kind=desne": "dense",
-    "training.metric=accurcy": "accuracy",
     "search.kind=genetc": "genetic",
-    "search.strategies=[fedprx]": "fedprox",
     "selection.kind=ort": "oort",
     "report=report.json": "--report",
 }
@@ -171,16 +159,6 @@ MEANT = {
 def test_a_value_that_is_nearly_right_is_recognised(cli: Cli, setting: str) -> None:
     command = "train" if setting.startswith("strategy.") else "search"
     cli(command, "engine.grid=local", setting).refuses("", f"did you mean {MEANT[setting]}")
-
-
-def test_a_column_that_is_nearly_right_is_recognised(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("speed,fault\n" + "".join(f"{row},{row % 2}\n" for row in range(40)))
-    data = ("federation.dataset=t.csv", "federation.label=faults")
-    cli("train", "engine.grid=local", *data).refuses("federation.label", " fault?")
-
-
-def test_a_command_that_is_nearly_right_is_recognised_once(cli: Cli) -> None:
-    assert cli("detcet").refuses().count("detect") == 1
 
 
 def test_a_shell_completes_keys() -> None:
@@ -203,49 +181,31 @@ class Harm:
         return open, ("harm-was-done", "w")  # type: ignore[return-value]
 
 
-def changed(row: int, cells: str) -> str:
-    """Return the good table with another line in one row, counted from 1."""
-    return "\n".join([HEADER, *ROWS[: row - 1], cells, *ROWS[row:], ""])
+def changed(cells: str) -> str:
+    """Return the good table with another third row."""
+    return "\n".join([HEADER, *ROWS[:2], cells, *ROWS[3:], ""])
 
 
-LABEL, SEPARATED = "column 'grade'", "the columns of t.csv"
-FIELDS, FEATURES = "every row of t.csv", "data set 't.csv' must have a feature column"
+FIELDS = "every row of t.csv"
+SMALL_CLIENTS = "\n".join([HEADER, *(f"s{row},1,{row},w,{'ab'[row % 2]}" for row in range(20))])
 MALFORMED: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "empty file": ("", ("t.csv", "empty")),
-    "header alone": (HEADER + "\n", ("t.csv", "rows", "none")),
-    "another delimiter": (GOOD.replace(",", "#"), (SEPARATED, "got 'site#x#y#note#grade'", "federation.separator")),
+    "another delimiter": (GOOD.replace(",", "#"), ("the columns of t.csv", "site#x#y#note", "federation.separator")),
     "label missing": (GOOD.replace("grade", "mark"), ("federation.label", "got 'grade'", "mark")),
-    "one class": (GOOD.replace(",b\n", ",a\n"), (LABEL, "(20)", "got 1: a")),
-    "a class a row": ("site,grade\n" + "".join(f"n,c{n}\n" for n in range(9)), (LABEL, "(9)", "got 9")),
-    "client missing": (GOOD.replace("site", "place"), ("federation.client_column", "got 'site'", "place")),
-    "clients all small": (
-        "\n".join([HEADER, *(f"s{row},1,{row},w,{'ab'[row % 2]}" for row in range(20))]),
-        ("data set 't.csv'", "federation.min_release=5", "none of 20"),
-    ),
-    "column name twice": (GOOD.replace("x,y", "x,x"), ("the column names", "'x'")),
-    "short row": (changed(3, "n,1,1"), (FIELDS, "5 fields", "got 3")),
-    "long row": (changed(3, "n,1,1,w,a,7"), (FIELDS, "5 fields", "got 6")),
-    "quote left open": (changed(3, 'n,1,1,"w,a'), (FIELDS, "5 fields", "quote")),
+    "one class": (GOOD.replace(",b\n", ",a\n"), ("column 'grade'", "(20)", "got 1: a")),
+    "clients all small": (SMALL_CLIENTS, ("data set 't.csv'", "federation.min_release=5", "none of 20")),
+    "short row": (changed("n,1,1"), (FIELDS, "5 fields", "got 3")),
+    "quote left open": (changed('n,1,1,"w,a'), (FIELDS, "5 fields", "quote")),
     "dates": (GOOD.replace(".5,", "-02-2024,"), ("column 'y'", "got '0-02-2024' in")),
-    "identifiers": (
-        "site,note,grade\n" + "".join(f"{'ns'[row % 2]},word{row},{'ab'[row % 2]}\n" for row in range(20)),
-        (FEATURES, "'note'", "20 different"),
-    ),
-    "column of nothing": ("site,x,grade\n" + "n,,a\ns,,b\n" * 9, (FEATURES, "'x'", "0 of 18 cells")),
-    "no features": ("site,grade\n" + "n,a\ns,b\n" * 9, (FEATURES, "none")),
-    "binary": (bytes(range(256)) * 9, ("t.csv", "UTF-8")),
+    "no features": ("site,grade\n" + "n,a\ns,b\n" * 9, ("data set 't.csv' must have a feature column", "none")),
     "pickle": (pickle.dumps(Harm()), ("t.csv", "encoding")),
 }
 FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "t.parquet": (pickle.dumps(Harm()), ("t.parquet", "Parquet")),
-    "text.parquet": (GOOD, ("text.parquet", "Parquet")),
     "t.xlsx": (b"PK\x03\x04", ("t.xlsx", "Excel")),
     "t.csv.gz": (GOOD, ("t.csv.gz",)),
 }
-
-
-def refuses(cli: Cli, settings: tuple[str, ...], subject: str, *names: str) -> None:
-    cli("detect", "engine.grid=local", *(f"federation.{setting}" for setting in settings)).refuses(subject, *names)
+DETECT = ("detect", "engine.grid=local")
 
 
 @pytest.mark.parametrize("case", [*MALFORMED, *FILES])
@@ -253,40 +213,26 @@ def test_a_faulty_table_is_one_clear_line(cli: Cli, tmp_path: Path, case: str) -
     content, names = (MALFORMED | FILES)[case]
     path = tmp_path / (case if case in FILES else "t.csv")
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refuses(cli, (f"dataset={path.name}", "label=grade", "client_column=site"), *names)
+    roles = ("federation.label=grade", "federation.client_column=site")
+    cli(*DETECT, f"federation.dataset={path.name}", *roles).refuses(*names)
     assert not (tmp_path / "harm-was-done").exists()
 
 
-def test_a_nested_column_of_parquet_is_one_clear_line(cli: Cli, tmp_path: Path) -> None:
-    pd.DataFrame({"x": [[1], [2]] * 6, "grade": ["a", "b"] * 6}).to_parquet(tmp_path / "t.parquet")
-    refuses(cli, ("dataset=t.parquet", "label=grade"), "column 'x' of t.parquet", "got list")
+CHOICES = {
+    "": ("federation.label", "'t.csv'", "got nothing", "site, x, y, note, grade"),
+    "label=grade drop_columns=[grade]": ("federation.drop_columns", "federation.label", "got 'grade'"),
+    "label=grade client_column=grade": ("federation.label and federation.client_column", "got 'grade'"),
+    "label=grade text_column=z": ("federation.text_column", "got 'z'"),
+    "label=grad": ("federation.label", "got 'grad'", "site, x, y, note, grade;", "grade?"),
+    "label=grade dataset=T.csv": ("federation.dataset", "got 'T.csv'", "t.csv?"),
+}
 
 
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ((), ("federation.label", "'t.csv'", "got nothing", "site, x, y, note, grade")),
-        (("label=grade", "drop_columns=[z]"), ("federation.drop_columns", "got 'z'")),
-        (("label=grade", "drop_columns=[grade]"), ("federation.drop_columns", "federation.label", "got 'grade'")),
-        (("label=grade", "drop_columns=note"), ("federation.drop_columns", "got 'note'")),
-        (("label=grade", "client_column=grade"), ("federation.label and federation.client_column", "got 'grade'")),
-        (("label=grade", "text_column=z"), ("federation.text_column", "got 'z'")),
-        (("label=grade", "text_column=grade"), ("federation.text_column", "got 'grade'")),
-        (("label=site", "client_column=x"), ("data set 't.csv'", "federation.min_release=5", "none of 20")),
-        (("label=grad",), ("federation.label", "got 'grad'", "site, x, y, note, grade;", "grade?")),
-    ],
-)
-def test_a_choice_that_does_not_fit(
-    cli: Cli, tmp_path: Path, settings: tuple[str, ...], names: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_that_does_not_fit(cli: Cli, tmp_path: Path, choice: str) -> None:
     (tmp_path / "t.csv").write_text(GOOD)
-    refuses(cli, ("dataset=t.csv", *settings), *names)
-
-
-def test_a_path_that_leads_nowhere_is_answered_by_what_is_like_it(cli: Cli, tmp_path: Path) -> None:
-    refuses(cli, ("dataset=none.csv",), "federation.dataset", "got 'none.csv'")
-    (tmp_path / "Tweets.csv").write_text(GOOD)
-    refuses(cli, ("dataset=Twets.csv", "label=grade"), "federation.dataset", "got 'Twets.csv'", "Tweets.csv?")
+    settings = ("dataset=t.csv", *choice.split())
+    cli(*DETECT, *(f"federation.{setting}" for setting in settings)).refuses(*CHOICES[choice])
 
 
 # A study folder that was edited or is half there: one line and exit code 2, or what is left of it.
@@ -407,14 +353,283 @@ def test_any_file_may_be_gone_or_damaged(cli: Cli, study: Path, tmp_path: Path, 
     assert held_to_its_word(cli, folder, tmp_path, command) == (2 if command in ("trials", "export") else 0)
 
 
+# Whatever stands on the command line or in a YAML file: an answer, or one line for each fault. Never a traceback.
+
+
+KEYS = tuple(known_keys())
+GROUPS = sorted({key.rpartition(".")[0] for key in KEYS} - {""})
+MANY = settings(
+    max_examples=80,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+HOSTILE = (
+    *("", "~", "true", "0", "-1", "1e400", ".nan", "9" * 5000, "0x" + "f" * 5000, "2020-13-45"),  # of one word
+    *("${", "${seed}", "${oc.env:HOME}", "???"),  # what OmegaConf would replace
+    *("[" * 200, "[" * 30 + "]" * 30, "{a: 1}", "{1: 2}", "[true]", "[0]", "[[1], [2, x]]"),  # lists and mappings
+    *("!!int ''", "!!bool x", "!!timestamp x", "!!binary /w==", "!!python/object/apply:os.abort []"),  # YAML's tags
+    *("&a [*a]", "-", "a: b: c", "'", '"\\ud800"', '"\\0"', "\x1b[2J", "\udcff"),  # its signs, and odd characters
+    *("x" * 300, "x" * 3000, "a/b.csv", "a:b", "os:abort"),  # names, of files and of code, too
+    *("{kind: label_flip, rate: true}", "[{kind: magic}]", "[{path: 'os:abort', values: {a: [1]}}]"),  # effects
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["digits", "wine", "krum", "custom", "dirichlet", "iid", "grid", "adam", "x" * 300])
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+)
+ANY_KEY = (
+    st.sampled_from(KEYS)
+    | st.sampled_from(GROUPS)
+    | st.builds("{}.{}".format, st.sampled_from(KEYS), st.text(max_size=5))
+    | st.text(max_size=20)
+)
+ARGUMENTS = st.lists(
+    st.builds("{}={}".format, ANY_KEY, st.sampled_from(HOSTILE) | VALUES.map(str) | st.text(max_size=30))
+    | st.text(max_size=20),
+    max_size=4,
+)
+
+
+def nested(leaves: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as groups; a value in the way of a group gives way."""
+    tree: dict[str, Any] = {}
+    for key, value in leaves.items():
+        level = tree
+        *groups, last = key.split(".")
+        for group in groups:
+            level = level.setdefault(group, {}) if isinstance(level.get(group, {}), dict) else {}
+        level[last] = value
+    return tree
+
+
+YAML_DOCUMENTS = st.dictionaries(ANY_KEY, VALUES, max_size=4).map(
+    lambda leaves: yaml.safe_dump(nested(leaves)).encode()
+)
+YAML_FILES = YAML_DOCUMENTS | st.text().map(lambda text: text.encode(errors="surrogatepass")) | st.binary(max_size=60)
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a quick `cli`, of which `strategies` reads a configuration and builds its space, without any data."""
+
+    def no_data(*_: object) -> None:
+        raise DataError("there are no data here")
+
+    assert workflow.build_federation is not no_data  # whoever takes it by name has done so
+    monkeypatch.setattr(build, "build_federation", no_data)
+
+    def quick(*arguments: str) -> Done:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = exit_code(*arguments)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    return quick
+
+
+def check(done: Done) -> None:
+    """Hold that a command was done, or that it says what is wrong and nothing else."""
+    lines = done.err.splitlines()
+    assert done.code in (0, 2), done.err
+    assert all(line.startswith("fedscout: ") and len(line) < 4000 for line in lines), lines
+    assert done.code == 0 or (lines and not done.out)
+    assert not [line for line in lines if " must must " in line or " should " in line]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", READERS)
-def test_a_folder_without_its_log_or_its_configuration(cli: Cli, study: Path, tmp_path: Path, command: str) -> None:
-    folder = copied(study, tmp_path / "out")
-    shutil.rmtree(folder / "trials")
-    wanted = 2 if command in ("trials", "export") else 0
-    assert held_to_its_word(cli, folder, tmp_path, command) == wanted
-    (folder / "trials").touch()
-    assert held_to_its_word(cli, folder, tmp_path, command) == wanted
-    (folder / "config.json").unlink()
-    assert held_to_its_word(cli, folder, tmp_path, command) == 2
+@MANY
+@given(arguments=ARGUMENTS)
+@example(arguments=["strategy=${seed}", "strategy.kind=krum"])
+@example(arguments=["federation.dataset={a: 1}", "federation.dataset=[]"])
+@example(arguments=["federation.dataset=cartpole", "federation.physics=[{gravity: true}]"])
+def test_arguments(run: Run, arguments: list[str]) -> None:
+    check(run("strategies", *arguments))
+
+
+@pytest.mark.slow
+@MANY
+@given(content=YAML_FILES)
+@example(content=b"model: {hidden: " + b"[" * 5000 + b"]" * 5000 + b"}")
+@example(content=b"".join(b" " * level + b"a:\n" for level in range(900)))
+@example(content=b"seed: " + b"9" * 5000)
+@example(content=b"#" * 2_000_000)
+@example(content=b'strategy: {a: "\\ud800"}')
+def test_yaml_files(run: Run, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "study.yaml").write_bytes(content)
+    check(run("strategies", "study.yaml"))
+
+
+SOME_KEYS = ("seed", "model.hidden", "federation.dataset", "federation.scenario", "search.customs", "strategy.x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", HOSTILE)
+def test_each_hostile_value_of_each_key(run: Run, value: str) -> None:
+    for key in SOME_KEYS:
+        check(run("strategies", f"{key}={value}"))
+
+
+@pytest.mark.parametrize("arguments", [("run", "seed=\udcff"), ("trials", os.fsdecode(b"\xff")), ("\udcff",)])
+def test_an_argument_that_is_no_text_is_one_line(cli: Cli, arguments: tuple[str, ...]) -> None:
+    cli(*arguments).refuses("an argument", "UTF-8", f"got {arguments[-1]}".replace("\udcff", "\\udcff"))
+
+
+# Names and messages that would steer a terminal: nothing that a command prints does.
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e[red]\r"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e[red]"
+FEW = ("engine.grid=local", "federation.num_clients=2", "federation.partition.kind=iid", "training.num_rounds=1")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Return the setting of a table whose classes, clients and columns are named to steer."""
+    path = tmp_path / "table.csv"
+    rows = [f'{number % 7},{number % 3},"class{STEERING}{number % 2}"' for number in range(40)]
+    path.write_text("\n".join([f'"a{STEERING}","b",grade', *rows]) + "\n", newline="")
+    return f"federation.dataset={path}"
+
+
+def harmless(done: Done) -> bool:
+    return not {*"\x1b\x07\x9b\x7f\u202e\r"} & {*(done.out + done.err)}
+
+
+def test_names_in_data_are_shown(cli: Cli, table: str) -> None:
+    done = cli("describe", *FEW, table, "federation.label=grade", "--out", "out").silent
+    assert f"class{SHOWN}" in done.out
+    assert harmless(done)
+    as_json = cli("describe", *FEW, table, "federation.label=grade", "--json").ok
+    assert as_json.out.isascii()
+    assert harmless(as_json)
+    assert any(STEERING.strip() in name for name in as_json.document["class_names"])
+    assert "\x1b" not in Path("out/clients.svg").read_text()
+
+
+def test_a_log_is_shown(cli: Cli, tmp_path: Path) -> None:
+    assert cli("train", *SMALL, "--out", "out").code == 0
+    log = TrialLog(tmp_path / "out")
+    (record,) = log.read(json.loads((tmp_path / "out" / "config.json").read_text())["config_hash"])
+    (tmp_path / "out" / "trials").rename(tmp_path / "kept")
+    log = TrialLog(tmp_path / "out")
+    error = f"round 1: {STEERING}\nfedscout: all is well"
+    log.append(replace(record, error=error, status="failed", fitness=0.0, own_fitness=0.0, clean_fitness=0.0))
+    assert all(harmless(cli("trials", "out", *options).ok) for options in ((), ("--json",)))
+    (tmp_path / "out" / "trials" / f"00009{STEERING}.parquet").write_text("no parquet")
+    done = cli("trials", "out")
+    assert SHOWN in done.err
+    assert harmless(done)
+
+
+# Every count, list and address of the configuration: what there can't be so many of is refused by its key.
+
+
+HUGE = 10**9
+LEGAL: Final = {
+    "seed": "any number is one",
+    "federation.seed": "any number is one",
+    "federation.max_rows": "at most so many: all rows",
+    "federation.max_file_bytes": "a bound",
+    "federation.max_file_rows": "a bound",
+    "federation.text.stride": "one window a text",
+    "detection.max_features": "a bound",
+    "detection.max_pairwise_clients": "a bound",
+    "detection.projection_size": "models with fewer parameters are compared as they are",
+    "engine.checkpoint_every_rounds": "no checkpoint but the end",
+    "engine.object_store_bytes": "a gigabyte",
+}
+"""Keys of counts that may be larger than anything there is, with the reason."""
+
+EMPTY: Final = {
+    "federation.drop_columns": "none",
+    "federation.missing_values": "none",
+    "federation.physics": "clients do not differ",
+    "federation.partition.quantities": "all rows are used",
+    "search.customs": "none",
+    "search.warm_start": "nothing",
+}
+"""Keys of lists that may be empty, with what that means."""
+
+NO_ADDRESS: Final = ("nonsense", "http://[", "http://", "ray://[", "127.0.0.1")
+
+
+class ReachedError(Exception):
+    """The study would begin."""
+
+
+def typed_keys(kind: type, model: type[BaseModel] = StudyConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all keys whose values are, or may be, of a type."""
+    for name, field in model.model_fields.items():
+        annotation: Any = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from typed_keys(kind, annotation, f"{prefix}{name}.")
+        elif kind in _parts(annotation):
+            yield prefix + name
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield getattr(annotation, "__origin__", annotation)
+    for part in get_args(annotation):
+        yield from _parts(part)
+
+
+@pytest.fixture
+def refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that says whether a study with these settings is refused, by one line with its key."""
+
+    def begins(*_: object, **__: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr(workflow, "open_runner", begins)
+
+    def refuses(key: str, *more: str) -> bool:
+        try:
+            done = cli("run", *SMALL, "federation.num_clients=3", *more, "--out", key)  # a client a class
+        except ReachedError:
+            return False
+        assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1), done
+        group, _, leaf = key.rpartition(".")
+        assert group in done.err, done
+        assert leaf in done.err, done
+        return True
+
+    return refuses
+
+
+def readers(key: str) -> Iterator[str]:
+    """Yield what makes something read a key that is not always read."""
+    group, _, leaf = key.rpartition(".")
+    if group == "federation.partition":
+        yield from (f"{group}.kind={kind}" for kind, partition in PARTITIONS.items() if leaf in partition.reads)
+    elif group == "search.racing":
+        yield "search.kind=racing"
+
+
+@pytest.mark.parametrize("key", [*typed_keys(int)])
+def test_a_count_larger_than_anything_there_is(refused: Any, key: str) -> None:
+    for more in [*readers(key)] or [f"seed={HUGE}"]:
+        assert refused(key, more, f"{key}={HUGE}") is (key not in LEGAL), more
+
+
+@pytest.mark.parametrize("key", [*typed_keys(tuple)])
+def test_a_list_of_nothing(refused: Any, key: str) -> None:
+    assert refused(key, f"{key}=[]") is (key not in EMPTY)
+
+
+@pytest.mark.parametrize("value", NO_ADDRESS)
+@pytest.mark.parametrize("key", ["engine.address", "recommender.base_url"])
+def test_an_address_that_is_none(refused: Any, key: str, value: str) -> None:
+    assert refused(key, f"{key}={value}")
+    if key == "engine.address":
+        assert refused(key, "engine.grid=auto", f"{key}={value}")

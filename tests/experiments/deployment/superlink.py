@@ -7,8 +7,6 @@ the SuperLink and each command bears a mark of its own, by which it is ended tog
 from __future__ import annotations
 
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import re
@@ -23,10 +21,6 @@ from typing import TypeVar
 
 import psutil
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests.commands import REPOSITORY, environment_without
 from tests.experiments.deployment.forked_clientapp import with_forked_clients
@@ -243,41 +237,19 @@ def wait_until(look: Callable[[], Found | None], seconds: float, fault: Callable
 
 
 def server_certificate(folder: Path) -> Path:
-    """Write a certificate of the loopback alone, which signs itself and holds for an hour, and its key beside it."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(hosts, critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    """Write a certificate of the loopback alone, which signs itself and holds for a day, and its key beside it."""
     path = folder / "server.pem"
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    path.with_suffix(".key").write_bytes(pem(key, serialization.PrivateFormat.PKCS8))
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp384r1", "-nodes"]
+    command += ["-days", "1", "-subj", "/CN=localhost", "-addext", f"subjectAltName=DNS:localhost,IP:{LOOPBACK}"]
+    command += ["-keyout", str(path.with_suffix(".key")), "-out", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
     return path
 
 
 def node_key(path: Path) -> Path:
     """Write a SuperNode's new key pair, of a curve and in the form that Flower asks for: `path` and `path.pub`."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    path.write_bytes(pem(key, serialization.PrivateFormat.OpenSSH))
-    encoding, public = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    Path(f"{path}.pub").write_bytes(key.public_key().public_bytes(encoding, public))
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(path)], check=True)
     return path
-
-
-def pem(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
-    """Return a private key without a password."""
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def free_port() -> int:

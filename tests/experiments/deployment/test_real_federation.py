@@ -107,7 +107,10 @@ def simulated_trial(
 
 
 @pytest.mark.slow
-def test_training_has_the_simulations_bits(federation: RealFederation, config: StudyConfig, tmp_path: Path) -> None:
+def test_training_has_the_simulations_bits_and_leaves_a_study(
+    agreement: Path, link: NodeLink, config: StudyConfig, tmp_path: Path
+) -> None:
+    federation = met(link, agreement, tmp_path, round_timeout=45.0)
     real = federation.train({"kind": "fedadam", "eta": 0.05})
     trial, grid = simulated_trial(config, {"kind": "fedadam", "eta": 0.05})
     assert trial.vector is not None
@@ -115,20 +118,11 @@ def test_training_has_the_simulations_bits(federation: RealFederation, config: S
     named = grid.facts.layout.split(trial.vector)
     assert {name: array.tobytes() for name, array in named.items()} == {n: a.tobytes() for n, a in written.items()}
     assert real.rounds["accuracy"] == trial.rounds["accuracy"]
+    study = read_study(tmp_path / "out")
+    assert not study.faults
+    assert [(trial.strategy, trial.num_rounds) for trial in study.trials] == [("fedadam", 3)]
     rounds = pd.read_parquet(tmp_path / "out" / "rounds.parquet")
     assert rounds["round_accuracy"].tolist() == list(trial.rounds["accuracy"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("round_timeout", [600.0, 45.0])
-def test_a_drivers_folder_is_a_study(agreement: Path, link: NodeLink, tmp_path: Path, round_timeout: float) -> None:
-    out = tmp_path / "out"
-    federation = met(link, agreement, tmp_path, round_timeout=round_timeout)
-    federation.detect()
-    federation.train({"kind": "fedadam", "eta": 0.05}, rounds=1)
-    study = read_study(out)
-    assert not study.faults
-    assert [(trial.strategy, trial.num_rounds) for trial in study.trials] == [("fedadam", 1)]
 
 
 def test_what_is_kept_is_told_before_anything_trains(agreement: Path, link: NodeLink, tmp_path: Path) -> None:

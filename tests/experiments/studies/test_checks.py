@@ -27,8 +27,11 @@ from fedscout.experiments.studies.checks import check_clock, check_precision, pl
 from fedscout.experiments.studies.run_folder import default_folder, differences, open_run_folder, versions
 from fedscout.experiments.studies.workflow import cohort_of, run_workflow
 from fedscout.strategies.methods.averaging import FedAvgSpec, FedBuffSpec
+from fedscout.strategies.specification import StrategySpec
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, normalised, uneven_federation
 from tests.kits.refusals import refused
+
+CONFIG = StudyConfig()
 
 
 def config(deadline_seconds: float | None) -> StudyConfig:
@@ -58,17 +61,16 @@ def test_what_a_strategy_tells_its_clients_counts() -> None:
         check_clock(config(steps), federation, FedAvgSpec(client_local_epochs=2))
 
 
-def test_time_counts_only_where_there_is_a_clock() -> None:
-    asked = StudyConfig.model_validate({"search": {"objective": "time_to_accuracy", "target": 0.5}})
-    with refused(ConfigurationError, key="search.objective"):
-        check_clock(asked, uneven_federation(), FedAvgSpec())
-    check_clock(asked, replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedAvgSpec())
+TIMED = StudyConfig.model_validate({"search": {"objective": "time_to_accuracy", "target": 0.5}})
 
 
-def test_an_asynchronous_strategy_needs_a_clock() -> None:
-    with refused(ConfigurationError, key="strategy.kind"):
-        check_clock(config(None), uneven_federation(), FedBuffSpec())
-    check_clock(config(None), replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), FedBuffSpec())
+@pytest.mark.parametrize(
+    ("asked", "spec", "key"), [(TIMED, FedAvgSpec(), "search.objective"), (CONFIG, FedBuffSpec(), "strategy.kind")]
+)
+def test_time_and_asynchrony_need_a_clock(asked: StudyConfig, spec: StrategySpec, key: str) -> None:
+    with refused(ConfigurationError, key=key):
+        check_clock(asked, uneven_federation(), spec)
+    check_clock(asked, replace(uneven_federation(), devices={0: Device(mean_seconds=1.0)}), spec)
 
 
 class OwnTimed(FedBuffSpec):
@@ -142,10 +144,6 @@ def test_layers_that_fail_are_told() -> None:
 
 
 # The folder of a study: for one process, for one configuration, and never half-written.
-
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-CONFIG = StudyConfig()
 
 
 def refusal(path: Path, config: StudyConfig = CONFIG, data: str | None = None) -> Fault:
@@ -225,20 +223,21 @@ def test_another_configuration_is_refused_and_what_differs_is_named(tmp_path: Pa
     )
     assert changed in fault
     assert "--out" in fault
+    # the default stands for a key that only one side has; nothing where there is none
+    old, new = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 4}, {"a": 1, "b": {"c": 2, "d": 5}, "new": 6}
+    assert differences(old, new) == ["b.d: 3 before, 5 now", "gone: 4 before, None now", "new: None before, 6 now"]
     assert content(tmp_path) == before
     with open_run_folder(tmp_path, CONFIG):
         pass
 
 
-def test_differences_name_keys_that_only_one_side_has() -> None:
-    old = {"a": 1, "b": {"c": 2, "d": 3}, "gone": 4}
-    new = {"a": 1, "b": {"c": 2, "d": 5}, "new": 6}
-    assert differences(old, new) == ["b.d: 3 before, 5 now", "gone: 4 before, None now", "new: None before, 6 now"]
-
-
 @pytest.mark.parametrize("name", ["notes.txt", "trials", "config.json"])
-def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_what_holds_anything_else_or_is_no_folder_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
+    for path in (tmp_path / name, tmp_path / name / "below", Path("/proc/fedscout-test")):
+        fault = refusal(path)
+        assert fault.startswith("--out ")
+        assert f"got {path}: " in fault
     fault = refusal(tmp_path)
     assert fault.key == "--out"
     assert (fault.given or "").startswith(f"{tmp_path} with {name} ")
@@ -246,49 +245,33 @@ def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path: Path
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine")
-    for path in (file, file / "below", Path("/proc/fedscout-test")):
-        assert unwritable(path)
-    assert file.read_text() == "mine"
-
-
-def unwritable(path: Path) -> bool:
-    fault = refusal(path)
-    return fault.startswith("--out ") and f"got {path}: " in fault
-
-
 # Nothing half-written.
 
 
-def test_a_mistake_found_before_any_result_leaves_nothing(tmp_path: Path) -> None:
-    for there, out in (((), "deep/out"), (("empty",), "empty"), (("runs", "runs/other"), "runs/mine")):
-        root = tmp_path / f"before {out.replace('/', ' ')}"
-        for name in ("", *there):
-            (root / name).mkdir()
-        with pytest.raises(DataError), open_run_folder(root / out, CONFIG):
-            raise DataError("no such file")
-        assert content(root) == {*there}
+@pytest.mark.parametrize("there", [(), ("empty",), ("runs",)])
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("error", [DataError("no such file"), RuntimeError(), KeyboardInterrupt()], ids=repr)
+def test_a_mistake_leaves_nothing_and_other_ends_or_results_keep_the_folder(
+    tmp_path: Path, there: Sequence[str], written: bool, error: BaseException
+) -> None:
+    for name in there:
+        (tmp_path / name).mkdir()
+    out = tmp_path.joinpath(*there) if there == ("empty",) else tmp_path.joinpath(*there, "deep", "out")
 
+    def run() -> None:
+        with open_run_folder(out, CONFIG) as folder:
+            if written:
+                folder.write_json("report.json", {"a": 1})
+            raise error
 
-def test_a_mistake_found_later_keeps_what_was_found_out(tmp_path: Path) -> None:
-    def write_and_fail() -> None:
-        with open_run_folder(tmp_path / "out", CONFIG) as folder:
-            folder.write_json("report.json", {"a": 1})
-            raise DataError("later")
-
-    with pytest.raises(DataError):
-        write_and_fail()
-    assert {"config.json", "report.json"} <= content(tmp_path / "out")
-
-
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, RuntimeError])
-def test_an_interruption_keeps_the_folder(tmp_path: Path, interruption: type[BaseException]) -> None:
-    with pytest.raises(interruption), open_run_folder(tmp_path, CONFIG):
-        raise interruption
-    with open_run_folder(tmp_path, CONFIG):
-        assert (tmp_path / "config.json").is_file()
+    with pytest.raises(type(error)):
+        run()
+    if written or not isinstance(error, UserError):
+        assert {"config.json", *(["report.json"] if written else [])} <= content(out)
+        with open_run_folder(out, CONFIG):
+            pass
+    else:
+        assert content(tmp_path) == {*there}
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
@@ -305,13 +288,8 @@ def test_other_versions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         stored = json.loads((tmp_path / "config.json").read_text())
     stored["versions"]["torch"] = "1.0"
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    logger = logging.getLogger("fedscout")
-    logger.addHandler(caplog.handler)
-    try:
-        with open_run_folder(tmp_path, CONFIG):
-            pass
-    finally:
-        logger.removeHandler(caplog.handler)
+    with caplog.at_level(logging.WARNING, "fedscout"), open_run_folder(tmp_path, CONFIG):
+        pass
     (message,) = {record.getMessage() for record in caplog.records}
     assert "torch: '1.0' before" in message
 

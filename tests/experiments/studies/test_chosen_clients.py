@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 import fedscout
@@ -65,57 +65,32 @@ def test_losses_of_classes_need_classes(dataset: str) -> None:
         choose(*SOME, "selection.kind=flash", f"federation.dataset={dataset}")
 
 
-FEW_ROWS: dict[str, Any] = {"min_release": 28, "small_clients": "abstain"}
+IID = ("federation.partition.kind=iid", "federation.small_clients=abstain", "training.num_rounds=2")
+SMALL_PARTS = ("federation.num_clients=60", "federation.min_release=28", "training.fraction_train=0.9")
+SLOW_DEVICES = (
+    *("federation.num_clients=4", "federation.scenario={kind: devices, clients: [0, 2, 3], seconds_per_step: 9}"),
+    *("training.simulated_deadline_seconds=8", "training.fraction_train=0.5"),
+)
+SEARCHED = ("federation.num_clients=20", "federation.min_release=70", "search.selection=[random,flash]")
 
 
 @pytest.mark.parametrize(
-    ("federation", "more"),
+    ("run", "settings"),
     [
-        (
-            fedscout.Federation("digits", num_clients=60, partition={"kind": "iid"}, **FEW_ROWS),
-            {"selection": {"kind": "random"}, "training": {"num_rounds": 2, "fraction_train": 0.9}},
-        ),
-        (
-            fedscout.Federation(
-                "digits",
-                num_clients=4,
-                partition={"kind": "iid"},
-                scenario={"kind": "devices", "clients": [0, 2, 3], "seconds_per_step": 9},
-            ),
-            {
-                "strategy": {"kind": "fedavg", "selection": "oort"},
-                "training": {"num_rounds": 2, "fraction_train": 0.5, "simulated_deadline_seconds": 8},
-            },
-        ),
+        (run_training, (*SMALL_PARTS, "selection.kind=random")),
+        (run_training, (*SLOW_DEVICES, "strategy={kind: fedavg, selection: oort}")),
+        (partial(run_workflow, detection=False), (*SEARCHED, "training.fraction_train=0.2")),
+        (partial(run_workflow, detection=False), (*SEARCHED, "training.fraction_train=0.6")),
     ],
 )
-def test_too_few_who_can_train_are_refused(
-    federation: fedscout.Federation, more: dict[str, Any], tmp_path: Path
-) -> None:
-    """A digit in 60 parts is 29 or 30 rows; and of 449 rows 359 make twelve steps of nine seconds."""
+def test_too_few_who_can_train_are_refused(run: Callable[..., Any], settings: Sequence[str], tmp_path: Path) -> None:
+    """A digit in 60 parts is 29 or 30 rows; and of 449 rows 359 make twelve steps of nine seconds.
+
+    Of 90 rows a client 72 train, and 65 where a policy measures on a tenth: with 70 these all abstain.
+    """
     with refused(UserError, key="selection.kind"):
-        fedscout.train(federation, out=tmp_path, **more)
+        run(load_config([*IID, *settings]), tmp_path)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("fraction", [0.2, 0.6])
-def test_a_searched_policy_must_have_enough_who_can_train(fraction: float, tmp_path: Path) -> None:
-    """Of 90 rows a client 72 train, and 65 where a policy measures on a tenth: with 70 these all abstain."""
-    federation = fedscout.Federation(
-        "digits", num_clients=20, partition={"kind": "iid"}, min_release=70, small_clients="abstain"
-    )
-    more: dict[str, Any] = {"training": {"num_rounds": 2, "fraction_train": fraction}, "detection_first": False}
-    with refused(UserError, key="selection.kind"):
-        fedscout.study(federation, out=tmp_path, search={"selection": ["random", "flash"]}, **more)
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_policy_is_part_of_the_identity_and_none_leaves_it_as_it_was() -> None:
-    digests = {
-        load_config([*SOME, *more]).digest()
-        for more in ([], ["selection.kind=oort"], ["selection.kind=flash"], ["selection={kind: flash, alpha: 1}"])
-    }
-    assert len(digests) == 4
 
 
 def test_a_searched_policy_joins_every_strategy() -> None:
@@ -190,29 +165,6 @@ def study(folder: Path, **more: Any) -> fedscout.Study:
     return fedscout.study(federation, out=folder, detection_first=False, **{**asked, **more})
 
 
-def same_after_a_loss(first: fedscout.Study, folder: Path, lost: list[Path], **more: Any) -> None:
-    """Hold that a study that lost trials ends as it did."""
-    for trial in lost:
-        trial.unlink()
-    again = study(folder, **more)
-    for name in ("best", "confirmation"):
-        assert again.document[name] == first.document[name]
-
-
-@pytest.mark.slow
-def test_a_study_searches_logs_and_goes_on(tmp_path: Path) -> None:
-    first = study(tmp_path / "one")
-    rows = read_trials(tmp_path / "one").to_dict("records")
-    searched = [row for row in rows if row["phase"] == "search"]
-    assert {row["selection"] for row in searched} <= {"random", "oort", "flash"}
-    assert all(sum(row["client_rounds"]) >= 4 * 3 for row in searched)
-    assert all(pd.isna(row["selection"]) for row in rows if row["phase"] == "baseline")
-    confirmed = [row for row in rows if row["phase"] == "confirmation"]
-    assert first.document["best"]["parameters"].get("selection") in {row["selection"] for row in confirmed}
-
-    same_after_a_loss(first, tmp_path / "one", [max((tmp_path / "one" / "trials").iterdir())])
-
-
 @pytest.mark.slow
 def test_a_study_searches_a_policy_of_one_s_own_and_goes_on(tmp_path: Path) -> None:
     more: dict[str, Any] = {
@@ -220,10 +172,15 @@ def test_a_study_searches_a_policy_of_one_s_own_and_goes_on(tmp_path: Path) -> N
         "search": {"selection": ["custom", "oort"], **SEARCH},
     }
     first = study(tmp_path / "one", **more)
-    rows = pq.read_table(tmp_path / "one" / "trials").to_pylist()
+    rows = read_trials(tmp_path / "one").to_dict("records")
+    assert all(sum(row["client_rounds"]) >= 4 * 3 for row in rows if row["phase"] == "search")
     assert {row["selection"] for row in rows if row["phase"] == "search"} == {OWN_POLICY, "oort"}
     assert {row["selection"] for row in rows if row["phase"] == "baseline"} == {OWN_POLICY}
-    same_after_a_loss(first, tmp_path / "one", sorted((tmp_path / "one" / "trials").iterdir())[::2], **more)
+    for trial in sorted((tmp_path / "one" / "trials").iterdir())[::2]:
+        trial.unlink()
+    again = study(tmp_path / "one", **more)
+    for name in ("best", "confirmation"):
+        assert again.document[name] == first.document[name]
 
 
 # A study whose clients take their settings from a table: what is one study, what is refused, and that it runs.
@@ -249,7 +206,7 @@ def with_table(path: Path, *more: str) -> list[str]:
     return [*SMALL, "client_settings.kind=table", f"client_settings.path={path}", *more]
 
 
-def test_what_the_table_holds_is_part_of_the_study_and_where_it_lies_is_not(path: Path, tmp_path: Path) -> None:
+def test_a_policy_and_what_a_table_holds_are_part_of_the_study_but_not_its_place(path: Path, tmp_path: Path) -> None:
     moved, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
     moved.write_bytes(path.read_bytes())
     write_settings_table(other, SettingsTable(tuple(replace(cell, batch_size=9) for cell in TABLE.cells)), PROVENANCE)
@@ -259,9 +216,9 @@ def test_what_the_table_holds_is_part_of_the_study_and_where_it_lies_is_not(path
         load_config(with_table(other)),
         load_config(with_table(path, "client_settings.threshold=1")),
         load_config(with_table(path, "client_settings.threshold=1", "client_settings.epsilon=1")),
-        load_config(SMALL),
+        *(load_config([*SMALL, *more]) for more in ([], ["selection.kind=oort"], ["selection.kind=flash"])),
     ]
-    assert len({digest, *(config.digest() for config in others)}) == 5
+    assert len({digest, *(config.digest() for config in others)}) == 7
     assert "client_settings" not in load_config(SMALL).identity()
 
 
@@ -284,30 +241,27 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
     assert all(any("farther than 0" in note for note in trial.notes) for trial in finished.outcome.trials)
 
 
-@pytest.mark.parametrize(
-    ("more", "subject", "names"),
-    [
-        ("client_settings.kind=null", "client_settings ", "kind=table"),
-        ("client_settings.path=null", "client_settings ", "path"),
-        ("client_settings.threshold=-1", "client_settings.threshold ", "got -1"),
-        ("client_settings.epsilon=0", "client_settings.epsilon ", "got 0"),
-        ("client_settings.epsilon=1", "client_settings.epsilon ", "client_settings.threshold"),
-        ("client_settings.metric=spread", "client_settings.metric ", "got 'spread'"),
-        ("client_settings.metric=entropy", "client_settings.metric ", "got entropy"),
-        ("client_settings.path=/no/such.parquet", "/no/such.parquet ", ""),
-        ("strategy={kind: fedavg, client_learning_rate: 0.1}", "client_settings.kind=table ", " client_learning_rate"),
-        (
-            "search.client_ranges.learning_rate={low: 0.1, high: 1}",
-            "client_settings.kind=table ",
-            "got search.client_ranges.learning_rate",
-        ),
-        ("strategy.kind=fedex", "fedex ", "got client_settings.kind=table"),
-        ("search.tuned_baseline=true", "", "search.tuned_baseline "),
-        ("federation.dataset=diabetes", "client_settings.kind=table ", "regression"),
-        ("federation.dataset=breast_cancer", "client_settings.path ", "2 classes"),
-    ],
-)
-def test_what_is_refused(path: Path, tmp_path: Path, more: str, subject: str, names: str) -> None:
+WRONG = {
+    "client_settings.kind=null": ("client_settings ", "kind=table"),
+    "client_settings.path=null": ("client_settings ", "path"),
+    "client_settings.threshold=-1": ("client_settings.threshold ", "got -1"),
+    "client_settings.epsilon=0": ("client_settings.epsilon ", "got 0"),
+    "client_settings.epsilon=1": ("client_settings.epsilon ", "client_settings.threshold"),
+    "client_settings.metric=spread": ("client_settings.metric ", "got 'spread'"),
+    "client_settings.metric=entropy": ("client_settings.metric ", "got entropy"),
+    "client_settings.path=/no/such.parquet": ("/no/such.parquet ", ""),
+    "strategy={kind: fedavg, client_learning_rate: 0.1}": ("client_settings.kind=table ", " client_learning_rate"),
+    "search.client_ranges.learning_rate={low: 0.1, high: 1}": ("client_settings.kind=table ", "learning_rate"),
+    "strategy.kind=fedex": ("fedex ", "got client_settings.kind=table"),
+    "search.tuned_baseline=true": ("", "search.tuned_baseline "),
+    "federation.dataset=diabetes": ("client_settings.kind=table ", "regression"),
+    "federation.dataset=breast_cancer": ("client_settings.path ", "2 classes"),
+}
+
+
+@pytest.mark.parametrize("more", WRONG)
+def test_what_is_refused(path: Path, tmp_path: Path, more: str) -> None:
+    subject, names = WRONG[more]
     with pytest.raises(UserError) as caught:
         run_training(load_config(with_table(path, more)), tmp_path / "out")
     (fault,) = caught.value.faults

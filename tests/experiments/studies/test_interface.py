@@ -18,7 +18,7 @@ import fedscout
 from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.studies.interface import MOST_CLIENTS, federation_view, in_notebook, notebook_progress
+from fedscout.experiments.studies.interface import MOST_CLIENTS, federation_view, notebook_progress
 from fedscout.experiments.studies.workflow import SILENT
 from tests.conftest import REPOSITORY
 from tests.experiments.cli.conftest import exit_code
@@ -30,6 +30,9 @@ KINDS = ("fedavg", "ditto")
 HERE = {"grid": "local"}
 WINE = {"num_clients": 4, "partition": {"kind": "dirichlet", "alpha": 0.3}}
 SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "tuned_baseline": False}
+
+
+KRUM = {"strategies": ["krum"]}
 
 
 def test_the_import_is_quick_and_loads_nothing_heavy() -> None:
@@ -125,17 +128,13 @@ def test_a_table_is_what_it_is_in_a_file(tmp_path: Path) -> None:
         ([(np.ones((2, 2)), [0, 1]), (np.ones((2, 3)), [0, 1])], "the clients' features", "(2,), (3,)"),
         ([([[np.nan], [1.0]], [0, 1])], "the features of client 0", None),
         (pd.DataFrame({"a": [1.0, 2.0]}), "federation.label", "nothing"),
+        (pd.DataFrame({"a": [1, "b"], "y": [0, 1]}), "the DataFrame", None),
+        (pd.DataFrame({"a": [], "y": []}), "the DataFrame", None),
     ],
 )
 def test_data_that_make_no_federation_are_refused(data: Any, key: str, given: str | None) -> None:
     with refused(DataError, key=key, given=given):
-        fedscout.Federation(data)
-
-
-@pytest.mark.parametrize(("column", "names"), [([1, "b"], "column a "), ([], "rows")])
-def test_a_table_that_makes_no_federation_is_refused(column: list[Any], names: str) -> None:
-    with refused(DataError, key="the DataFrame", names=names):
-        fedscout.Federation(pd.DataFrame({"a": column, "y": [*range(len(column))]}), label="y")
+        fedscout.Federation(data, **({"label": "y"} if isinstance(data, pd.DataFrame) and "y" in data else {}))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +145,7 @@ def test_a_table_that_makes_no_federation_is_refused(column: list[Any], names: s
         (lambda: fedscout.train(fedscout.Federation("wine"), model={"kind": "mlp"}), "model", "{'kind': 'mlp'}"),
         (lambda: fedscout.study(fedscout.Federation("wine"), training={"num_rounds": 0}), "training.num_rounds", "0"),
         (lambda: fedscout.train(fedscout.Federation("wine"), "fedbest"), "strategy.kind", "'fedbest'"),
+        (lambda: fedscout.study(fedscout.Federation("wine", num_clients=2), search=KRUM), "krum", "2"),
     ],
 )
 def test_settings_are_refused_as_on_the_command_line(call: Any, key: str, given: str | None) -> None:
@@ -227,11 +227,6 @@ def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
     assert difference.tolist() == list(study.confirmation.versus["fedavg"]["own"].differences)
 
 
-def test_no_notebook_is_told_nothing() -> None:
-    with notebook_progress() as display:
-        assert display is SILENT
-
-
 class Shown:
     """Stands for IPython's display of one line."""
 
@@ -254,11 +249,13 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Shown:
     return shown
 
 
-def test_a_notebook_is_told_of_stages_and_is_left_clean(notebook: Shown, study: fedscout.Study) -> None:
-    assert in_notebook()
+def test_a_notebook_is_told_of_stages_and_is_left_clean(notebook: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     with notebook_progress() as display:
         display.stage("detection")
         display.stage("search")
         assert display.trials.on_record is not None
         display.trials.on_record(Trial(), False)
+    monkeypatch.delitem(sys.modules, "IPython")
+    with notebook_progress() as display:
+        assert display is SILENT
     assert notebook.texts == ["<p>measuring heterogeneity …</p>", "<p>running trials …</p>", ""]

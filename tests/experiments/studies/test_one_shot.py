@@ -136,19 +136,6 @@ def test_a_killed_study_does_not_ask_again(server: Server, tmp_path: Path, monke
     assert "as clients drift" in page
 
 
-@pytest.mark.slow
-def test_the_rules_answer_where_a_model_is_unreachable(server: Server, by_rules: FinishedStudy, tmp_path: Path) -> None:
-    down, up = server([fails(503, "overloaded")]), server([GOOD])
-    found = run_workflow(small(at=down), tmp_path / "whole")
-    answer = found.document["recommendation"]
-    assert answer["source"] == "rules"
-    assert "503" in answer["instead_of_model"]
-    assert found.document["trials"] == by_rules.document["trials"]
-    folder = killed_after_the_answer(found.folder, tmp_path / "killed")
-    assert lasting(run_workflow(small(at=up), folder)) == lasting(found)
-    assert up.asked == []
-
-
 def test_a_model_that_must_answer_and_does_not_ends_the_study(server: Server, tmp_path: Path) -> None:
     down, stubborn = server([fails(503, "overloaded")]), server([says("no idea")])
     with pytest.raises(RecommenderError, match="503"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.data.federation import Federation
@@ -26,29 +27,11 @@ from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import runner, workers
 from fedscout.experiments.studies.runner import Estimate, ExpectedWork, device_for, local_host_if_faster
-from fedscout.experiments.studies.workers import (
-    ATTEMPTS,
-    ClusterCpus,
-    End,
-    FolderActor,
-    NodeStorage,
-    Share,
-    WorkerPool,
-    differing,
-    driver_nodes,
-    matching_nodes,
-    own_node,
-    share_gpus,
-    share_out,
-    what_studies_rest_on,
-    with_share,
-    worker_environment,
-)
 from fedscout.experiments.studies.workflow import Display, Pipeline, run_detection, run_training
 from tests.kits.refusals import refused
 
 ROOMS = st.builds(
-    lambda here, nodes, everywhere, work: ClusterCpus(here * nodes, here * nodes if everywhere else here, work),
+    lambda here, nodes, everywhere, work: workers.ClusterCpus(here * nodes, here * nodes if everywhere else here, work),
     st.integers(1, 64),
     st.integers(1, 100),
     st.booleans(),
@@ -57,73 +40,60 @@ ROOMS = st.builds(
 STUDIES = st.integers(1, 500)
 
 
-def cpus_asked_for(there: ClusterCpus, share: Share) -> int:
+def cpus_asked_for(there: workers.ClusterCpus, share: workers.Share) -> int:
     """Hosts ask for a CPU each; where one study has more hosts than there are CPUs, for all of them together."""
     assert share.num_hosts is not None
     return share.parallel * min(share.num_hosts, there.cpus)
 
 
 @settings(deadline=None)
-@given(ROOMS, STUDIES, st.none() | st.integers(1, 300), st.booleans())
-def test_no_more_cpus_than_there_are(there: ClusterCpus, studies: int, num_hosts: int | None, timed: bool) -> None:
-    share = share_out(there, studies, num_hosts, None, timed)
-    assert 1 <= share.parallel <= min(studies, there.driver_cpus)
-    assert cpus_asked_for(there, share) <= there.cpus
-    if num_hosts is not None:
-        assert share.num_hosts == num_hosts
-    if timed:
-        assert share.num_hosts
-
-
-@settings(deadline=None)
-@given(ROOMS, STUDIES, st.none() | st.integers(1, 300), st.integers(1, 300))
-def test_a_share_is_given_or_refused(there: ClusterCpus, studies: int, num_hosts: int | None, parallel: int) -> None:
+@given(ROOMS, STUDIES, *[st.none() | st.integers(1, 300)] * 2, st.booleans())
+def test_a_share_takes_no_more_cpus_than_there_are_or_is_refused(
+    there: workers.ClusterCpus, studies: int, num_hosts: int | None, parallel: int | None, timed: bool
+) -> None:
+    wanted = parallel
     try:
-        share = share_out(there, studies, num_hosts, parallel)
+        share = workers.share_out(there, studies, num_hosts, parallel, timed)
     except ConfigurationError as error:
-        allowed = int(str(error).split("at most ")[1].split()[0])
-        assert 1 <= allowed < parallel
-        share = share_out(there, studies, num_hosts, allowed)
-        assert share.parallel == min(studies, allowed)
-    else:
-        assert share.parallel == min(studies, parallel)
+        assert parallel is not None
+        wanted = int(str(error).split("at most ")[1].split()[0])
+        assert 1 <= wanted < parallel
+        share = workers.share_out(there, studies, num_hosts, wanted, timed)
+    assert 1 <= share.parallel <= min(studies, wanted or there.driver_cpus)
+    assert wanted is None or share.parallel == min(studies, wanted)
     assert cpus_asked_for(there, share) <= there.cpus
+    assert num_hosts is None or share.num_hosts == num_hosts
+    assert share.num_hosts or not timed
 
 
-LAPTOP = ClusterCpus(cpus=2, driver_cpus=2, driver_nodes_have_cpus=True)
-HEAD_ALONE = ClusterCpus(cpus=1600, driver_cpus=16, driver_nodes_have_cpus=False)
-CLUSTER = ClusterCpus(cpus=1600, driver_cpus=1600, driver_nodes_have_cpus=True)
+LAPTOP = workers.ClusterCpus(cpus=2, driver_cpus=2, driver_nodes_have_cpus=True)
+HEAD_ALONE = workers.ClusterCpus(cpus=1600, driver_cpus=16, driver_nodes_have_cpus=False)
+CLUSTER = workers.ClusterCpus(cpus=1600, driver_cpus=1600, driver_nodes_have_cpus=True)
 
 
 @pytest.mark.parametrize(
     ("there", "studies", "num_hosts", "parallel", "share"),
     [
-        (LAPTOP, 1, None, None, Share(1, 2)),
-        (LAPTOP, 48, None, None, Share(2, 0)),
-        (LAPTOP, 48, 1, None, Share(2, 1)),
-        (LAPTOP, 48, 4, None, Share(1, 4)),
-        (ClusterCpus(1, 1, True), 3, None, None, Share(1, 0)),
-        (HEAD_ALONE, 1, None, None, Share(1, 1600)),
-        (HEAD_ALONE, 48, None, None, Share(16, 100)),
-        (HEAD_ALONE, 48, None, 48, Share(48, 33)),
-        (CLUSTER, 48, None, None, Share(48, 33)),
-        (CLUSTER, 480, 10, None, Share(160, 10)),
-        (CLUSTER, 3000, None, None, Share(1600, 0)),
+        (LAPTOP, 1, None, None, workers.Share(1, 2)),
+        (LAPTOP, 48, None, None, workers.Share(2, 0)),
+        (LAPTOP, 48, 4, None, workers.Share(1, 4)),
+        (workers.ClusterCpus(1, 1, True), 3, None, None, workers.Share(1, 0)),
+        (HEAD_ALONE, 48, None, None, workers.Share(16, 100)),
+        (HEAD_ALONE, 48, None, 48, workers.Share(48, 33)),
+        (CLUSTER, 480, 10, None, workers.Share(160, 10)),
+        (CLUSTER, 3000, None, None, workers.Share(1600, 0)),
     ],
 )
-def test_examples(there: ClusterCpus, studies: int, num_hosts: int | None, parallel: int | None, share: Share) -> None:
-    assert share_out(there, studies, num_hosts, parallel) == share
-
-
-def test_the_refusal_says_how_many_are_possible() -> None:
-    with refused(ConfigurationError, key="--parallel", given="3"):
-        share_out(LAPTOP, 48, 2, 3)
+def test_examples(
+    there: workers.ClusterCpus, studies: int, num_hosts: int | None, parallel: int | None, share: workers.Share
+) -> None:
+    assert workers.share_out(there, studies, num_hosts, parallel) == share
 
 
 def test_on_gpus_studies_run_one_after_the_other() -> None:
-    assert share_gpus(None) == share_gpus(1) == Share(1, None)
+    assert workers.share_gpus(None) == workers.share_gpus(1) == workers.Share(1, None)
     with refused(ConfigurationError, key="--parallel", given="2"):
-        share_gpus(2)
+        workers.share_gpus(2)
 
 
 # The pool's bookkeeping, over a Ray of our own that dies when told: what is begun ends once, whatever dies.
@@ -160,14 +130,14 @@ class MortalRay:
         assert all(self.workers[number] for number, _ in references)
         return references[:num_returns], references[num_returns:]
 
-    def get(self, reference: tuple[int, int]) -> End:
+    def get(self, reference: tuple[int, int]) -> workers.End:
         from ray.exceptions import RayActorError
 
         _, position = reference
         if self._deaths[position]:
             self._deaths[position] -= 1
             raise RayActorError(error_msg="The actor died.\nIts process exited: killed by signal 9")
-        return End("completed")
+        return workers.End("completed")
 
     def kill(self, worker: Any) -> None:
         self.workers[worker.number] = False
@@ -188,10 +158,12 @@ def ends_of(
     parallel: int,
     begun: Callable[[int], None] = lambda _: None,
     after: Sequence[set[int]] = (),
-) -> Iterator[tuple[int, End]]:
+) -> Iterator[tuple[int, workers.End]]:
     """Run numbered pieces of work that nobody does, on all nodes, and end their workers."""
-    pool = WorkerPool(ray, nodes=ray.cpus)
-    yield from pool.run(End, [(position,) for position in range(count)], parallel, workers.Display(begun=begun), after)
+    pool = workers.WorkerPool(ray, nodes=ray.cpus)
+    yield from pool.run(
+        workers.End, [(position,) for position in range(count)], parallel, workers.Display(begun=begun), after
+    )
     pool.close()
 
 
@@ -203,24 +175,18 @@ def test_every_study_ends_once_and_only_its_own_deaths_count(deaths: list[int], 
     ends = list(ends_of(ray, len(deaths), parallel, begun.append))
     assert sorted(position for position, _ in ends) == list(range(len(deaths)))
     for position, end in ends:
-        assert end.status == ("lost" if deaths[position] >= ATTEMPTS else "completed")
-        assert begun.count(position) == min(deaths[position] + 1, ATTEMPTS)
+        assert end.status == ("lost" if deaths[position] >= workers.ATTEMPTS else "completed")
+        assert begun.count(position) == min(deaths[position] + 1, workers.ATTEMPTS)
     assert ray.most_at_once <= parallel
     assert not any(ray.workers.values())
-
-
-def test_a_worker_runs_one_study_after_the_other() -> None:
-    ray = MortalRay([0] * 6)
-    list(ends_of(ray, 6, 2))
-    assert len(ray.workers) == 2
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6))
 def test_workers_are_spread_over_nodes_as_their_cpus_are(cpus: list[int]) -> None:
     ray = MortalRay([0] * sum(cpus), cpus)
     list(ends_of(ray, sum(cpus), sum(cpus)))
-    workers = [*ray.node_of.values()]
-    assert {node: workers.count(node) for node in ray.cpus} == ray.cpus
+    nodes = [*ray.node_of.values()]
+    assert {node: nodes.count(node) for node in ray.cpus} == ray.cpus
 
 
 def test_a_lost_node_s_studies_begin_again_on_those_that_are_left() -> None:
@@ -241,13 +207,15 @@ def test_a_study_begins_when_those_before_it_have_ended() -> None:
     before: list[set[int]] = [set(), {0}, set(), {1, 2}]
     ended: set[int] = set()
     begun: list[int] = []
+    ray = MortalRay([1, 0, 0, 0])
 
     def begins(position: int) -> None:
         assert before[position] <= ended
         begun.append(position)
 
-    for position, _ in ends_of(MortalRay([1, 0, 0, 0]), 4, 4, begins, before):
+    for position, _ in ends_of(ray, 4, 4, begins, before):
         ended.add(position)
+    assert len(ray.workers) < len(begun)  # a worker does one after the other
     assert sorted({*begun}) == [0, 1, 2, 3]
 
 
@@ -258,11 +226,11 @@ def test_the_reason_of_a_death_is_told_in_a_line() -> None:
 
 def test_a_study_gets_its_share_and_no_more_hosts_than_clients() -> None:
     config = load_config(["federation.num_clients=4", "engine.address=auto", "engine.checkpoint_every_rounds=3"])
-    shared = with_share(config, num_hosts=16)
+    shared = workers.with_share(config, num_hosts=16)
     assert (shared.engine.grid, shared.engine.num_hosts, shared.engine.address) == ("ray", 4, None)
-    whole = with_share(config.model_copy(update={"engine": EngineConfig(num_hosts=3)}), num_hosts=None)
+    whole = workers.with_share(config.model_copy(update={"engine": EngineConfig(num_hosts=3)}), num_hosts=None)
     assert (whole.engine.grid, whole.engine.num_hosts) == ("ray", 3)
-    alone = with_share(config, num_hosts=0)
+    alone = workers.with_share(config, num_hosts=0)
     assert (alone.engine.grid, alone.engine.checkpoint_every_rounds) == ("local", 3)
     assert shared.digest() == alone.digest() == config.digest()
 
@@ -271,48 +239,46 @@ def test_a_worker_elsewhere_finds_the_data(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDSCOUT_DATA", "data")
     config = load_config(["federation.folder=files"])
-    assert with_share(config, num_hosts=0).federation.folder == tmp_path / "files"
-    assert worker_environment() == {"FEDSCOUT_DATA": str(tmp_path / "data"), "FEDSCOUT_START": str(tmp_path)}
+    assert workers.with_share(config, num_hosts=0).federation.folder == tmp_path / "files"
+    assert workers.worker_environment() == {"FEDSCOUT_DATA": str(tmp_path / "data"), "FEDSCOUT_START": str(tmp_path)}
 
 
 # Which nodes drive studies: those where a study finds what it finds here, and no study's files are left behind.
 
 
-def ray_of(cpus: dict[str, float], own: str = "head") -> Any:
-    """Return as much of Ray as is asked: nodes with CPUs, and calls that have their answers at once."""
-    nodes = [{"NodeID": name, "Alive": True, "Resources": {"CPU": number}} for name, number in cpus.items()]
-    return SimpleNamespace(
-        nodes=lambda: [*nodes, {"NodeID": "lost", "Alive": False, "Resources": {"CPU": 8}}],
-        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: own),
-        wait=lambda calls, num_returns, timeout: (calls, []),
-        get=lambda call: call[1],
-    )
-
-
 def test_a_head_without_cpus_drives_nothing_where_others_have_some() -> None:
-    assert driver_nodes(ray_of({"head": 0, "a": 4, "b": 2}), [load_config()]) == {"a": 4, "b": 2}
-    assert own_node(ray_of({"head": 0}))["head"] >= 1
+    ray = MortalRay([], (0, 4, 2, 8))
+    head, a, b, lost = ray.cpus
+    ray.alive.discard(lost)
+    assert workers.driver_nodes(ray, [load_config()]) == {a: 4, b: 2}
+    assert workers.own_node(ray)[head] >= 1
 
 
 @pytest.mark.parametrize("setting", ["search.warm_start=[runs/wine]", "search.kind=llm_genetic"])
 def test_what_rests_on_this_machine_is_driven_here(setting: str) -> None:
-    assert driver_nodes(ray_of({"head": 2, "a": 4}), [load_config(), load_config([setting])]) == {"head": 2}
+    ray = MortalRay([], (2, 4))
+    assert (
+        workers.driver_nodes(ray, [load_config(), load_config([setting])])
+        == workers.own_node(ray)
+        == {min(ray.cpus): 2}
+    )
 
 
 def test_one_study_for_each_data_set_is_asked_about() -> None:
     wine = [load_config(["federation.dataset=wine", f"seed={seed}"]) for seed in range(3)]
     digits = load_config(["federation.dataset=digits"])
-    assert differing([*wine, digits]) == [wine[0], digits]
+    assert workers.differing([*wine, digits]) == [wine[0], digits]
 
 
 def test_nodes_that_answer_otherwise_are_left_out() -> None:
     """An answer is a pair here, as it must be hashable: which node, and what it says."""
     said = {"head": "these rows", "a": "these rows", "b": "no such file"}
-    workers = {
+    hired = {
         node: SimpleNamespace(versions_and_digests=SimpleNamespace(remote=lambda _, node=node: (node, said[node])))
         for node in said
     }
-    assert matching_nodes(ray_of({"head": 1, "a": 1, "b": 1}), "head", workers, [load_config()]) == {"head", "a"}
+    ray = SimpleNamespace(wait=lambda calls, num_returns, timeout: (calls, []), get=lambda call: call[1])
+    assert workers.matching_nodes(ray, "head", hired, [load_config()]) == {"head", "a"}
 
 
 def test_other_rows_are_another_answer(tmp_path: Path) -> None:
@@ -323,9 +289,9 @@ def test_other_rows_are_another_answer(tmp_path: Path) -> None:
     for value in (1, 1, 2):
         rows = [f"{row**value},{row % 2}" for row in range(40)]
         table.write_text("\n".join(["feature,label", *rows]))
-        answers.append(what_studies_rest_on([config]))
+        answers.append(workers.what_studies_rest_on([config]))
     table.unlink()
-    answers.append(what_studies_rest_on([config]))
+    answers.append(workers.what_studies_rest_on([config]))
     assert answers[0] == answers[1]
     assert answers[2] not in answers[:2]
     assert "table.csv" in answers[3][1][0]
@@ -335,12 +301,12 @@ def test_other_rows_are_another_answer(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeStorage:
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> workers.NodeStorage:
     """The storage of `study`, with an actor in this process."""
-    own: Any = FolderActor()
+    own: Any = workers.FolderActor()
     monkeypatch.setattr(workers, "_answer", lambda answer: answer)
     methods = ("names", "read", "write", "remove", "release")
-    return NodeStorage(
+    return workers.NodeStorage(
         SimpleNamespace(**{name: SimpleNamespace(remote=getattr(own, name)) for name in methods}), tmp_path / "study"
     )
 
@@ -354,7 +320,7 @@ def write(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text))
 
 
-def test_what_is_written_there_is_here(storage: NodeStorage) -> None:
+def test_what_is_written_there_is_here(storage: workers.NodeStorage) -> None:
     (storage.folder / "trials").mkdir(parents=True)
     (storage.folder / "trials" / "0.parquet").write_text("first")
     with mounted(storage) as there:
@@ -366,7 +332,7 @@ def test_what_is_written_there_is_here(storage: NodeStorage) -> None:
     assert contents(storage.folder) == {"trials/0.parquet": "first", "trials/1.parquet": "second"}
 
 
-def test_nobody_else_has_it_until_it_is_released(storage: NodeStorage) -> None:
+def test_nobody_else_has_it_until_it_is_released(storage: workers.NodeStorage) -> None:
     with mounted(storage), pytest.raises(LogError), folder_lock(storage.folder):
         pass
     with mounted(storage):  # begun again, as the process that had it has died
@@ -375,7 +341,7 @@ def test_nobody_else_has_it_until_it_is_released(storage: NodeStorage) -> None:
     assert not storage.folder.exists()  # as nothing was found out
 
 
-def test_what_can_t_be_written_here_is_an_error_there(storage: NodeStorage) -> None:
+def test_what_can_t_be_written_here_is_an_error_there(storage: workers.NodeStorage) -> None:
     (storage.folder / "config.json").mkdir(parents=True)
     (storage.folder / "config.json" / "file").write_text("in a folder of a file's name")
     with mounted(storage) as there, pytest.raises(EngineError):
@@ -384,9 +350,6 @@ def test_what_can_t_be_written_here_is_an_error_there(storage: NodeStorage) -> N
 
 
 # `engine.grid=auto`: which place is sooner, what may not be chosen, and that trying leaves no trace.
-
-
-ALL_DAY = 10**9
 
 
 @pytest.fixture(scope="module")
@@ -401,18 +364,6 @@ def test_short_work_stays_and_long_work_does_not() -> None:
     assert Estimate.of(0.5, 4, 2) == Estimate(4 * (runner.LOCAL_ROUND_SECONDS + 0.5), there)
     assert Estimate.of(0.5, 4, 2).is_local
     assert not Estimate.of(0.5, 400, 2).is_local
-
-
-def test_what_is_long_by_its_operations_alone_is_not_tried(
-    wine: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(runner, "num_processors", lambda: 2)
-    monkeypatch.setattr(ClientHost, "train", lambda *_: pytest.fail("was tried"))
-    monkeypatch.setattr(runner, "FASTEST_FLOPS_PER_SECOND", 1e3)
-    with caplog.at_level(logging.INFO, "fedscout"):
-        assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is None
-    assert not re.search(r"\d", caplog.messages[-1])  # of what was not tried, no seconds are told
-    assert "engine.grid=local" in caplog.messages[-1]
 
 
 class Clock:
@@ -439,30 +390,37 @@ class Clock:
         monkeypatch.setattr(ClientHost, "train", timed)
 
 
-def test_a_slow_client_is_tried_alone(
-    wine: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+SPENT: Mapping[str, tuple[Callable[[Clock, IntArray, HostCall], float], int, bool, int]] = {
+    "long by its operations alone": (lambda *_: pytest.fail("was tried"), 1000, False, 0),
+    "a slow client is tried alone": (lambda *_: 30.0, 100, False, 2),
+    "the first work of a process does not count": (lambda clock, *_: 0.001 if clock.calls else 30.0, 1000, True, 3),
+    # the smallest client alone takes eighty times its part of the whole, more than any gain that is assumed
+    "what is timed quickly is timed whole": (
+        lambda _, rows, call: 80 * 0.02 * rows.min() / rows.sum() if len(call.clients) == 1 else 0.02,
+        *(1000, True, 3),
+    ),
+}
+"""Seconds that a call takes, rounds, whether this process is chosen, and how many clients the last call has."""
+
+
+@pytest.mark.parametrize("case", SPENT)
+def test_what_is_tried_and_chosen(
+    wine: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
-    clock = Clock(monkeypatch, lambda _: (30.0, 0.0))
-    with caplog.at_level(logging.INFO, "fedscout"):
-        assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=100)) is None
-    smallest = (int(np.argmin(wine.partition.sizes)),)
-    assert [call.clients for call in clock.calls] == [smallest, smallest]
-    assert not re.search(r"\d", caplog.messages[-1])
-
-
-def test_the_first_work_of_a_process_does_not_count(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, lambda _: (0.001 if clock.calls else 30.0, 0.0))
-    assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is not None
-    assert clock.calls[-1].clients == (0, 1, 2)
-
-
-def test_what_is_timed_quickly_is_timed_whole(wine: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest client alone takes eighty times its part of the whole, more than any gain that is assumed."""
+    seconds, num_rounds, stays, num_calls = SPENT[case]
     rows = wine.partition.sizes
-    alone = 80 * 0.02 * rows.min() / rows.sum()
-    clock = Clock(monkeypatch, lambda call: (alone if len(call.clients) == 1 else 0.02, 0.0))
-    assert local_host_if_faster(wine, ExpectedWork(Session(), num_rounds=1000)) is not None
-    assert clock.calls[-1].clients == (0, 1, 2)
+    clock = Clock(monkeypatch, lambda call: (seconds(clock, rows, call), 0.0))
+    if num_calls == 0:
+        monkeypatch.setattr(runner, "FASTEST_FLOPS_PER_SECOND", 1e3)
+    with caplog.at_level(logging.INFO, "fedscout"):
+        assert (local_host_if_faster(wine, ExpectedWork(Session(), num_rounds)) is not None) == stays
+    smallest = (int(np.argmin(rows)),)
+    assert [call.clients for call in clock.calls[:2]] == [smallest] * min(num_calls, 2)
+    if stays:
+        assert clock.calls[-1].clients == (0, 1, 2)
+    else:
+        assert not re.search(r"\d", caplog.messages[-1])  # of what was not tried whole, no seconds are told
+        assert "engine.grid=local" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize("unit", [1e-5, 1e-2])
@@ -494,32 +452,21 @@ def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     assert local == pytest.approx(10_000 * round_seconds, abs=0.5)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"num_hosts": 1},
-        {"address": "auto"},
-        {"object_store_bytes": 2**30},
-        {"grid": "ray"},
-        {"grid": "local"},
-        {"device": "cuda"},
-        {"hosts_per_gpu": 2},
-    ],
-)
-def test_who_says_where_is_not_asked(given: dict[str, object]) -> None:
-    assert EngineConfig().allows_in_process
-    assert not EngineConfig(**given).allows_in_process  # type: ignore[arg-type]
+PLACES = ("num_hosts=1", "address=auto", "object_store_bytes=2000000000", "grid=ray", "grid=local", "device=cuda")
 
 
-@pytest.mark.parametrize("limit", ["trial_timeout_seconds", "round_timeout_seconds"])
-def test_limits_of_time_need_hosts_of_their_own(limit: str) -> None:
-    def expected(*arguments: str) -> ExpectedWork | None:
+def test_who_says_where_is_not_asked_and_limits_of_time_need_hosts_of_their_own() -> None:
+    def work(*arguments: str) -> ExpectedWork | None:
         return Pipeline(load_config(arguments), Display())._expected_work(7)
 
-    work = expected("training.fraction_train=0.5")
-    assert work is not None
-    assert (work.num_rounds, work.fraction_train) == (7, 0.5)
-    assert expected(f"training.{limit}=60") is None
+    assert EngineConfig().allows_in_process
+    for place in (*PLACES, "hosts_per_gpu=2"):
+        assert not load_config([f"engine.{place}"]).engine.allows_in_process
+    expected = work("training.fraction_train=0.5")
+    assert expected is not None
+    assert (expected.num_rounds, expected.fraction_train) == (7, 0.5)
+    for limit in ("trial_timeout_seconds", "round_timeout_seconds"):
+        assert work(f"training.{limit}=60") is None
 
 
 def test_a_short_training_starts_no_ray_and_gives_threads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The server as a process, and the SDK's own client before it."""
+"""What an agent may name, and the server as a process with the SDK's own client before it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,82 @@ import anyio
 import psutil
 import pytest
 
+from fedscout.engine.errors import ConfigurationError
+from fedscout.experiments.agents import allowed_config, folder_below
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.workflow import run_detection, run_workflow
 from tests.commands import REPOSITORY
 from tests.experiments.cli.conftest import SMALL
+from tests.kits.refusals import refused
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with links that lead elsewhere, and one to itself; no shell is asked, so `~` is a folder in it."""
+    root = tmp_path / "root"
+    (root / "~").mkdir(parents=True)
+    (tmp_path / "clients.csv").touch()
+    os.symlink(tmp_path, root / "out")
+    os.symlink(tmp_path / "clients.csv", root / "mine.csv")
+    os.symlink(root / "circle.csv", root / "circle.csv")
+    return root
+
+
+def test_settings_and_files_below_the_folder_are_read(root: Path) -> None:
+    config = allowed_config(["federation.dataset=wine", "seed=3", "search.strategies=[krum, fedadam+fedprox]"], root)
+    assert (config.federation.dataset, config.seed) == ("wine", 3)
+    inside = ("hf:owner/name", "./clients.csv", str(root / "clients.csv"), "tables/../clients.csv", "~/clients.csv")
+    for path in inside:
+        assert allowed_config([f"federation.dataset={path}"], root).federation.dataset == path
+
+
+ELSEWHERE = ("/etc/passwd", "../clients.csv", "tables/../../clients.csv", "out/clients.csv", "mine.csv", "circle.csv")
+ADDRESSES = (
+    *(("engine.address", "192.0.2.1:6379"), ("recommender.base_url", "http://192.0.2.1/v1")),
+    ("federation.dataset", "https://192.0.2.1/clients.csv"),
+)
+REFUSED = [
+    *(([f"{key}={path}"], key, path) for path in ELSEWHERE for key in ("federation.dataset", "federation.folder")),
+    (["client_settings.kind=table", "client_settings.path=/etc/passwd"], "client_settings.path", "/etc/passwd"),
+    *(([f"{key}={address}"], key, address) for key, address in ADDRESSES),
+    *(([words], "a setting", words) for words in ("--out=/tmp/x", "-c", "study.yaml", "", "=1", " seed=1", "SEED=1")),
+]
+
+
+@pytest.mark.parametrize(("settings", "key", "given"), REFUSED)
+def test_files_and_servers_elsewhere_and_options_are_refused(
+    root: Path, settings: Sequence[str], key: str, given: str
+) -> None:
+    with refused(ConfigurationError, key=key, given=repr(given)):
+        allowed_config(settings, root)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["strategy.kind=custom", "strategy.path=os:abort"],
+        ["search.customs=[{kind: custom, path: 'own.module:Strategy'}]"],
+        ["model.kind=own:Net"],
+        ["federation.embedding=own:Net"],
+    ],
+)
+def test_code_is_refused_unless_it_is_allowed(tmp_path: Path, settings: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="--own-code"):
+        allowed_config(settings, tmp_path)
+    allowed_config(settings, tmp_path, own_code=True)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../out", "/tmp/out", "a/../..", "--json", "a\0b", "a\nb"])
+def test_folders_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    with refused(ConfigurationError, key="a folder"):
+        folder_below(tmp_path, name)
+    assert folder_below(tmp_path, "runs/one") == tmp_path.resolve() / "runs" / "one"
+
+
+# The server as a process, and the SDK's own client before it.
+
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
-
-pytestmark = pytest.mark.slow
 
 LONG = [*SMALL[:3], "training.num_rounds=1000000"]
 
@@ -93,16 +161,12 @@ def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
         assert seen["result"][name] == json.loads(json.dumps(expected[name]))
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_in_the_command_s_words(tmp_path: Path) -> None:
     async def talk(call: Calls) -> None:
-        for settings, given in (
-            (["federation.dataset=imagenet"], "'imagenet'"),
-            (["federation.dataset=/etc/passwd"], "'/etc/passwd'"),
-            (["strategy.kind=custom", "strategy.path=os:abort"], "'os:abort'"),
-            (["--help"], "'--help'"),
-        ):
-            with pytest.raises(RefusedError, match=given) as raised:
-                await call("detect", settings=settings)
+        for given in ("federation.dataset=imagenet", "federation.dataset=/etc/passwd", "model.kind=os:abort", "--help"):
+            with pytest.raises(RefusedError, match=given.rpartition("=")[2]) as raised:
+                await call("detect", settings=[given])
             assert "Traceback" not in str(raised.value)
         with pytest.raises(RefusedError, match="nothing"):
             await call("read_result", folder="nothing")
@@ -198,8 +262,6 @@ def test_studies_end_with_a_server_that_is_killed(tmp_path: Path) -> None:
 # `fedscout mcp` whose pipes are closed ends in one line.
 
 
-pytest.importorskip("mcp")
-
 COMMAND = f"exec {sys.executable} -m fedscout.experiments.cli.main mcp"
 HELLO = {
     "jsonrpc": "2.0",
@@ -209,6 +271,7 @@ HELLO = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&- </dev/null"])
 def test_a_pipe_that_was_never_open(tmp_path: Path, closed: str) -> None:
     command = ["sh", "-c", f"{COMMAND} {closed}"]
@@ -216,6 +279,7 @@ def test_a_pipe_that_was_never_open(tmp_path: Path, closed: str) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_pipe_whose_reader_is_gone(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     server = subprocess.Popen(

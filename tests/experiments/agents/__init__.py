@@ -1,1 +1,0 @@
-"""Tools for agents, tried by the protocol's own client."""
