@@ -127,22 +127,6 @@ def test_subset_and_split_are_passed_on(hub: Hub) -> None:
     assert asked == [("owner/name", "part", "train+test")]
 
 
-def test_texts_are_numbered_words(hub: Hub) -> None:
-    hub({"sentence": ["so good", "so bad"] * 5, "stars": [1, 2] * 5, "label": ["pos", "neg"] * 5})
-    dataset = load_dataset("hf:owner/name", text_column="sentence")
-    assert (dataset.kind, dataset.vocabulary_size) == ("tokens", 5)
-    assert dataset.class_names == ("neg", "pos")
-    assert dataset.features[:2, :3].tolist() == [[2, 4, 0], [2, 3, 0]]  # so in ten texts; bad and good in five
-
-
-def test_columns_are_a_table(hub: Hub) -> None:
-    hub({"x": [0.0, 2.0] * 4, "n": [1, 1, 3, 3] * 2, "kind": ["p", "q"] * 4, "label": [0, 1, 2, 1] * 2})
-    dataset = load_dataset("hf:owner/name", columns={"n": "number"}, min_release=1)
-    assert (dataset.kind, dataset.feature_names) == ("table", ("x", "n", "kind=p", "kind=q"))
-    assert dataset.features[:4, :2].tolist() == [[-1, -1], [1, -1], [-1, 1], [1, 1]]
-    assert dataset.class_names == ("0", "1", "2")
-
-
 TEXTS, LABELS, PICTURE = ["a", "b"] * 3, [0, 1] * 3, {"img": datasets.Image()}
 NAME = "data set 'hf:owner/name'"
 IMG = f"column 'img' of {NAME}"

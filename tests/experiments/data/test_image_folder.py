@@ -67,11 +67,6 @@ def test_outer_folders_are_natural_clients(clinics: Path) -> None:
     assert clients_of(dataset) == ["north", "north", "south", "south"]
 
 
-def test_folders_may_be_called_what_they_are(pets: Path, clinics: Path) -> None:
-    assert load(pets, label="class").num_rows == 4
-    assert load(clinics, label="class", client_column="client").num_rows == 4
-
-
 def test_a_file_of_labels(tmp_path: Path) -> None:
     for number in range(4):
         picture(tmp_path / "scans" / f"{number}.png", 51 * number)
@@ -88,14 +83,6 @@ def test_a_file_of_labels(tmp_path: Path) -> None:
     assert clients_of(natural) == ["x", "x", "y", "y"]
 
 
-def test_clients_with_a_file_of_labels_beside_clients_with_class_folders(clinics: Path) -> None:
-    picture(clinics / "west" / "a.png")
-    (clinics / "west" / "labels.csv").write_text("image,label\na.png,ill\n")
-    dataset = load(clinics)
-    assert clients_of(dataset) == ["north", "north", "south", "south", "west"]
-    assert dataset.labels.tolist() == [0, 1, 1, 1, 0]
-
-
 def test_what_a_system_or_an_author_leaves_is_passed_over(pets: Path) -> None:
     for name in (".DS_Store", "cat/._1.png", "cat/Thumbs.db", "README.md", "LICENSE", "__MACOSX/cat/x.txt"):
         (pets / name).parent.mkdir(parents=True, exist_ok=True)
@@ -103,24 +90,7 @@ def test_what_a_system_or_an_author_leaves_is_passed_over(pets: Path) -> None:
     assert load(pets).num_rows == 4
 
 
-def test_rows_do_not_depend_on_the_order_in_which_files_were_written(pets: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    for path in sorted(pets.rglob("*.png"), reverse=True):
-        copy = other / path.relative_to(pets)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    np.testing.assert_array_equal(load(other).features, load(pets).features)
-
-
 # Pixels.
-
-
-def test_one_coloured_picture_makes_all_of_them_coloured(pets: Path) -> None:
-    picture(pets / "dog" / "3.png", RED)
-    features = load(pets).features
-    assert features.shape == (5, 3, 4, 4)
-    np.testing.assert_array_equal(features[4, :, 0, 0], [1, 0, 0])
-    np.testing.assert_allclose(features[1, :, 0, 0], [0.2, 0.2, 0.2], rtol=1e-6)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "JPEG", "bmp", "gif", "tif", "webp", "pgm"])
@@ -134,26 +104,6 @@ def test_a_smaller_picture_holds_the_means_of_the_areas(pets: Path) -> None:
     Image.fromarray(pixels).save(pets / "dog" / "3.png")
     expected = pixels.reshape(2, 2, 2, 2).mean(axis=(1, 3)) / 255
     np.testing.assert_allclose(load(pets, size=2).features[4, 0], expected, atol=0.5 / 255)
-
-
-def test_a_larger_picture_repeats_pixels(pets: Path) -> None:
-    pixels = np.array([[0, 255], [51, 102]], dtype=np.uint8)
-    Image.fromarray(pixels).save(pets / "dog" / "3.png")
-    np.testing.assert_allclose(load(pets, size=6).features[4, 0], np.kron(pixels, np.ones((3, 3))) / 255, rtol=1e-6)
-
-
-@pytest.mark.parametrize("pixels", [np.full((8, 2), 51, np.uint8), np.full((4, 4), 65_535 // 5, np.uint16)])
-def test_an_oblong_picture_becomes_a_square_and_sixteen_bits_keep_their_scale(pets: Path, pixels: np.ndarray) -> None:
-    Image.fromarray(pixels).save(pets / "dog" / "3.png")
-    np.testing.assert_allclose(load(pets).features[4], np.full((1, 4, 4), 0.2), rtol=1e-6)
-
-
-def test_what_is_transparent_is_black(pets: Path) -> None:
-    picture(pets / "dog" / "3.png", (255, 255, 255, 0))
-    picture(pets / "dog" / "4.png", (255, 0, 0, 51))
-    features = load(pets).features
-    np.testing.assert_array_equal(features[4], np.zeros((3, 4, 4)))
-    np.testing.assert_allclose(features[5, :, 0, 0], [0.2, 0, 0], atol=1 / 255)
 
 
 def test_a_picture_is_turned_as_the_camera_says(pets: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import fedscout
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data import own
 from fedscout.experiments.data.columns import date_order, parts_of_time
@@ -49,15 +49,6 @@ def test_tweets(tmp_path: Path) -> None:
     assert told(dataset, "suspicion") == {"negativereason": "separates class negative from the others nearly exactly"}
     assert told(dataset, "key")["text"] == "federation.text_column=text"
     assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
-
-
-def test_patients(tmp_path: Path) -> None:
-    dataset = load(tmp_path, patients(), "outcome", "hospital")
-    assert told(dataset)["patient_id"] == "identifier"
-    assert told(dataset)["ward"] == "constant"
-    assert told(dataset, "became")["admitted"] == "year, month, day, weekday (read as day-month-year)"
-    assert [*told(dataset, "suspicion")] == ["discharge_code"]
-    assert dataset.facts["columns_left_out"] == ("patient_id", "ward")
 
 
 def test_readings(tmp_path: Path) -> None:
@@ -99,37 +90,17 @@ def test_a_running_number_is_used_where_there_is_nothing_else(tmp_path: Path) ->
     assert load(tmp_path, table.assign(x=table["age"] / 8), "y").feature_names == ("x",)
 
 
-def test_a_copy_of_a_quantity_is_suspected(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    euros = np.round(draw.gamma(2, 50, 2000), 2)
-    table = pd.DataFrame(
-        {"euros": euros, "dollars": np.round(euros * 1.1, 2), "size": euros + draw.normal(0, 40, 2000)}
-    )
-    dataset = load(tmp_path, table, "euros", task="regression")
-    assert [*told(dataset, "suspicion")] == ["dollars"]
-
-
-def test_a_text_is_the_row_where_there_is_nothing_else(tmp_path: Path) -> None:
-    dataset = load(tmp_path, tweets()[["tweet_id", "text", "airline_sentiment"]], "airline_sentiment")
-    assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
-    assert told(dataset) == {"tweet_id": "identifier", "text": "text", "airline_sentiment": "label"}
-
-
-def test_beside_dates_alone_a_text_is_the_row_unless_they_are_asked_for(tmp_path: Path) -> None:
+def test_alone_or_beside_dates_a_text_is_the_row_unless_they_are_asked_for(tmp_path: Path) -> None:
     table = tweets()[["tweet_id", "tweet_created", "text", "airline_sentiment"]]
+    alone = load(tmp_path, table.drop(columns="tweet_created"), "airline_sentiment")
+    assert told(alone) == {"tweet_id": "identifier", "text": "text", "airline_sentiment": "label"}
     dataset = load(tmp_path, table, "airline_sentiment")
-    assert (dataset.kind, dataset.facts["text_column"]) == ("tokens", "text")
+    assert [(read.kind, read.facts["text_column"]) for read in (alone, dataset)] == [("tokens", "text")] * 2
     assert told(dataset, "became")["tweet_created"] == "left out: text is the only feature"
     assert told(dataset, "key")["tweet_created"] == "federation.columns.tweet_created=date"
     asked = load(tmp_path, table, "airline_sentiment", columns={"tweet_created": "date"})
     assert asked.kind == "table"
     assert told(asked)["text"] == "text"
-
-
-@pytest.mark.parametrize("columns", [{"agee": "number"}, {"outcome": "number"}, {"hospital": "category"}])
-def test_a_kind_of_no_feature_is_one_clear_line(tmp_path: Path, columns: dict[str, str]) -> None:
-    with refused(DataError, key="federation.columns"):
-        load(tmp_path, patients(), "outcome", "hospital", columns=columns)
 
 
 def test_a_kind_is_a_key_of_the_configuration() -> None:
@@ -180,12 +151,6 @@ def test_what_is_no_date(cells: list[str]) -> None:
     assert date_order(pa.chunked_array([cells])) is None
 
 
-def test_dates_that_may_be_read_in_two_ways_are_refused_in_a_line(tmp_path: Path) -> None:
-    path = saved(readings().assign(timestamp="12 Mar 24"), tmp_path / "t.csv")
-    roles = {"label": "state", "client_column": "machine"}
-    assert_refused(str(path), columns={"timestamp": "date"}, names=("'timestamp'", "31.01.2024"), **roles)
-
-
 def test_weekdays_are_those_of_the_calendar() -> None:
     days = pd.date_range("1899-12-25", periods=60_000, freq="D")
     parts = parts_of_time(pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
@@ -193,11 +158,13 @@ def test_weekdays_are_those_of_the_calendar() -> None:
     np.testing.assert_array_equal(parts["day"], days.day)
 
 
-@pytest.mark.parametrize("wrong", ["2024-02-30", "2024-13-01", "31.04.2024"])
-def test_a_date_with_a_fault_is_named(tmp_path: Path, wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "kinds"), [("2024-02-30", {}), ("2024-13-01", {}), ("31.04.2024", {}), ("12 Mar 24", {"when": "date"})]
+)
+def test_a_date_with_a_fault_is_named(tmp_path: Path, wrong: str, kinds: dict[str, str]) -> None:
     days = [f"2024-01-{day:02}" for day in range(1, 7)] + [wrong] + ["2024-01-08"] * 23
     table = pd.DataFrame({"when": days, "y": ["a", "b"] * 15})
-    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=("'when'", "dates"))
+    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", columns=kinds, names=("'when'", "dates"))
 
 
 # A label that is a quantity is predicted as one without being asked; classes stay classes.
@@ -219,10 +186,8 @@ TABLE = pd.DataFrame(
 
 
 def predicts_quantity(folder: Path, table: pd.DataFrame, label: str, **keys: Any) -> bool:
-    return (
-        load_own_data(DatasetRequest(dataset=str(saved(table, folder / "t.csv")), label=label, **keys)).targets
-        is not None
-    )
+    request = DatasetRequest(dataset=str(saved(table, folder / "t.csv")), label=label, **keys)
+    return load_own_data(request).targets is not None
 
 
 @pytest.mark.parametrize(
@@ -258,12 +223,3 @@ def test_parsing_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = saved(TABLE, tmp_path / "t.csv")
     for dataset in (path, "https://host/t.csv", "sqlite:///t.db"):
         assert load_config([f"federation.dataset={dataset}", "federation.label=load"]).federation.task is None
-
-
-def test_the_digest_of_a_study_is_the_same_before_and_after_the_task_is_found(tmp_path: Path) -> None:
-    config = load_config([f"federation.dataset={tmp_path / 't.csv'}", "federation.label=load"])
-    found = config.with_task(predicts_quantity=True)
-    assert (config.metric_name, found.metric_name) == ("accuracy", "r2")
-    assert found.digest() == config.digest()
-    mae = [f"federation.dataset={tmp_path / 't.csv'}", "federation.label=load", "training.metric=mae"]
-    assert load_config(mae).digest() != config.digest()

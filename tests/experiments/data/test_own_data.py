@@ -72,27 +72,6 @@ def test_the_number_of_categories_is_bounded(tmp_path: Path) -> None:
     assert load_dataset(str(save(table.head(512), tmp_path / "t.csv")), label="grade", min_release=2).num_rows == 512
 
 
-def test_an_index_that_pandas_saved_is_no_feature(tmp_path: Path) -> None:
-    PLAIN.drop(columns="site").to_csv(tmp_path / "t.csv")
-    dataset = load_dataset(str(tmp_path / "t.csv"), label="grade")
-    assert dataset.feature_names[0] == "age"
-
-
-def test_texts(tmp_path: Path) -> None:
-    path = str(save(TABLE, tmp_path / "t.csv"))
-    dataset = load_dataset(path, label="grade", client_column="site", text_column="note")
-    assert dataset.kind == "tokens"
-    assert dataset.feature_names == ()
-    # In 12 texts each: bad, luck, good, day, number, any number, and the sign "!", numbered from 2.
-    assert dataset.vocabulary_size == 9
-    np.testing.assert_array_equal(dataset.features[0], dataset.features[2])
-    bad = dataset.features[0]
-    assert bad[0] == bad[1]
-    assert (bad[:3] >= 2).all()
-    assert not bad[3:].any()
-    assert dataset.facts["columns_left_out"] == ("age", "color", "smoker")
-
-
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
@@ -154,13 +133,7 @@ def test_a_relative_path_is_here_or_in_the_data_folder(tmp_path: Path, monkeypat
     assert load_dataset("t.csv", label="grade").num_rows == NUM_ROWS
     save(PLAIN.drop(columns="site").head(20), here / "t.csv")
     assert load_dataset("t.csv", label="grade").num_rows == 20
-
-
-def test_paths_are_relative_to_where_the_command_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(PLAIN.drop(columns="site"), tmp_path / "t.csv")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setenv(START_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(START_VARIABLE, str(data))  # where the command was given
     assert load_dataset("t.csv", label="grade").num_rows == NUM_ROWS
 
 
@@ -236,9 +209,14 @@ def test_a_sample_of_rows_keeps_their_groups(tmp_path: Path) -> None:
         ({"group_column": "ill"}, "federation.label", "federation.group_column"),
         ({"group_column": "ward"}, "federation.client_column", "federation.group_column"),
         ({"group_column": "subject", "drop_columns": ("subject",)}, "federation.drop_columns", "group_column"),
+        ({"columns": {"pulze": "number"}}, "federation.columns", "'pulze'"),
+        ({"columns": {"ill": "number"}}, "federation.columns", "federation.label"),
+        ({"columns": {"ward": "category"}}, "federation.columns", "federation.client_column"),
     ],
 )
-def test_a_wrong_group_column_is_one_clear_line(tmp_path: Path, settings: dict[str, Any], key: str, names: str) -> None:
+def test_a_column_of_a_wrong_role_is_one_clear_line(
+    tmp_path: Path, settings: dict[str, Any], key: str, names: str
+) -> None:
     with refused(DataError, key=key, names=names):
         build(tmp_path, **settings)
 

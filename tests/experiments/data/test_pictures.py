@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.loaders.pictures import COARSE, FINE, RETINAL
+from fedscout.experiments.data.loaders.pictures import RETINAL
 from tests.experiments.data.image_files import idx_bytes, picture, random_images, write, write_idx
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
 from tests.kits.refusals import refused
@@ -65,11 +65,6 @@ def test_cifar100_has_two_labels(tmp_path: Path) -> None:
     groups = load_dataset("cifar100", label="coarse_label", folder=tmp_path)
     assert groups.class_names == ("fruit_and_vegetables", "large_carnivores", "people", "vehicles_2")
     np.testing.assert_array_equal(groups.features, dataset.features)
-
-
-def test_the_classes_are_as_many_as_published() -> None:
-    assert (len(set(FINE)), len(set(COARSE))) == (100, 20)
-    assert (sorted(FINE), sorted(COARSE)) == (list(FINE), list(COARSE))
 
 
 class Trap:
@@ -129,17 +124,6 @@ def test_a_missing_batch_is_named(tmp_path: Path) -> None:
     assert_refused("cifar10", folder=tmp_path, names="cifar10/cifar-10-batches-bin/data_batch_3.bin")
 
 
-@pytest.mark.data
-def test_images_of_cifar10_from_an_archive(data_folder: Path) -> None:
-    dataset = load_dataset("cifar10", folder=data_folder, split="test")
-    with np.load(data_folder / "cifar10" / "cifar10_first2000_test.npz", allow_pickle=False) as archive:
-        pixels, labels = archive["x"], archive["y"]
-    np.testing.assert_array_equal(dataset.labels, labels)
-    assert dataset.num_classes == 10
-    for row in (0, 1000, len(labels) - 1):
-        np.testing.assert_array_equal(np.rint(dataset.features[row] * 255), np.moveaxis(pixels[row], -1, 0))
-
-
 # MNIST, Fashion-MNIST and EMNIST: files of the IDX format, whole and damaged.
 
 
@@ -158,12 +142,6 @@ def test_pixels_and_labels_are_those_of_the_files(tmp_path: Path, name: str, pac
     assert (dataset.features.min(), dataset.features.max()) == (0, 1)
     np.testing.assert_array_equal(dataset.labels, TEN)
     assert dataset.client_ids is None
-
-
-def test_names_with_a_dot_are_read(tmp_path: Path) -> None:
-    write(tmp_path / "mnist" / "train-images.idx3-ubyte", idx_bytes(IMAGES))
-    write(tmp_path / "mnist" / "train-labels.idx1-ubyte", idx_bytes(TEN.astype(np.uint8)))
-    assert load_dataset("mnist", folder=tmp_path).num_rows == 20
 
 
 def test_a_part_is_chosen_by_split_and_the_training_part_is_usual(tmp_path: Path) -> None:
@@ -198,18 +176,6 @@ def test_emnist_is_upright(tmp_path: Path, name: str, num_classes: int, first: i
     assert dataset.class_names[::10][: len(characters)] == tuple(characters)
     assert dataset.class_names[-1] == {47: "t", 62: "z", 26: "z", 10: "9"}[num_classes]
     np.testing.assert_array_equal(np.rint(dataset.features[:, 0] * 255), images.transpose(0, 2, 1))
-
-
-def test_emnist_is_found_where_its_archive_unpacks(tmp_path: Path) -> None:
-    write_idx(tmp_path / "emnist" / "gzip", IMAGES, TEN, start="emnist-digits-train", packed=True)
-    assert load_dataset("emnist_digits", folder=tmp_path).num_rows == 20
-
-
-def test_classes_that_do_not_occur_are_left_out(tmp_path: Path) -> None:
-    write_idx(tmp_path / "fashion_mnist", IMAGES[:3], np.array([9, 2, 9]))
-    dataset = load_dataset("fashion_mnist", folder=tmp_path)
-    assert dataset.class_names == ("pullover", "ankle boot")
-    assert dataset.labels.tolist() == [1, 0, 1]
 
 
 GOOD_IMAGES = idx_bytes(IMAGES)

@@ -175,17 +175,10 @@ def test_an_encoding_is_found_far_from_the_beginning(tmp_path: Path) -> None:
     assert (len(table), table["b"][400_000].as_py()) == (400_001, "é")
 
 
-def test_a_given_encoding_is_not_overruled(tmp_path: Path) -> None:
-    path = write(tmp_path, TOWNS.encode("cp1252"))
-    with refused(DataError, key="table.csv"):
-        read_csv(path, encoding="utf-8")
-    assert read_csv(path, encoding="cp1251")["town"][0].as_py() == "Kцln"
-
-
-@pytest.mark.parametrize(("separator", "between"), [("^", "^"), (" ", " "), (":", ":")])
-def test_a_given_separator(tmp_path: Path, separator: str, between: str) -> None:
+@pytest.mark.parametrize("separator", ["^", " ", ":"])
+def test_a_given_separator(tmp_path: Path, separator: str) -> None:
     rows = [["a", "b", "c"], ["1", '"x  y"', "z"], ["2", "3", "4"]]
-    path = write(tmp_path, "\n".join(between.join(row) for row in rows))
+    path = write(tmp_path, "\n".join(separator.join(row) for row in rows))
     assert read_csv(path, separator).to_pydict() == {"a": ["1", "2"], "b": ["x  y", "3"], "c": ["z", "4"]}
 
 
@@ -276,26 +269,19 @@ def test_nested_and_binary_columns_are_refused_unless_left_out(tmp_path: Path, c
     assert read_parquet(path, dropped=("odd",))["x"].to_pylist() == [1, 2]
 
 
-def test_repeated_names(tmp_path: Path) -> None:
-    path = tmp_path / "table.parquet"
-    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
-    with refused(DataError, key="the column names of table.parquet"):
-        read_parquet(path)
+def faulty_parquet(folder: Path) -> dict[str, bytes | pa.Table]:
+    content = write_parquet(folder, a=pa.array(range(1000))).read_bytes()
+    damaged = {"empty": b"", "text": b"a,b\n1,2\n", "truncated": content[:99], "tail lost": content[:-3]}
+    repeated = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    return {**damaged, "repeated names": repeated, "no rows": pa.table({"a": pa.array([], pa.int64())})}
 
 
-def test_no_rows(tmp_path: Path) -> None:
-    with refused(DataError, key="table.parquet"):
-        read_parquet(write_parquet(tmp_path, a=pa.array([], pa.int64())))
-
-
-@pytest.mark.parametrize("damage", ["empty", "text", "truncated", "tail lost"])
-def test_what_is_no_parquet(tmp_path: Path, damage: str) -> None:
-    path = write_parquet(tmp_path, a=pa.array(range(1000)))
-    content = path.read_bytes()
-    path.write_bytes(
-        {"empty": b"", "text": b"a,b\n1,2\n", "truncated": content[:99], "tail lost": content[:-3]}[damage]
-    )
-    with refused(DataError, key="table.parquet") as caught:
+@pytest.mark.parametrize("fault", ["empty", "text", "truncated", "tail lost", "repeated names", "no rows"])
+def test_what_is_no_parquet(tmp_path: Path, fault: str) -> None:
+    path, content = tmp_path / "table.parquet", faulty_parquet(tmp_path)[fault]
+    path.write_bytes(content) if isinstance(content, bytes) else pq.write_table(content, path)
+    key = "the column names of table.parquet" if fault == "repeated names" else "table.parquet"
+    with refused(DataError, key=key) as caught:
         read_parquet(path)
     assert "\n" not in str(caught.value)
 
@@ -370,14 +356,6 @@ def test_a_header_of_many_columns_is_read_though_no_other_delimiter_fits_it(tmp_
     assert [column[1].as_py() for column in rows.columns] == ["2"] * 3000
 
 
-def test_a_class_name_of_a_thousand_letters_is_cut_in_the_message(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(ROWS + f"1,{'q' * 1000}\n")
-    with refused(DataError, key="column 'y' of data set 't.csv'") as caught:
-        load_dataset(str(path), label="y")
-    assert len(str(caught.value)) < 450
-
-
 # Files of published data sets obey the same keys.
 
 
@@ -421,13 +399,6 @@ def test_merged_cells_hold_what_the_sheet_shows(
 ) -> None:
     rows = [["a", "b"], ["north", 1], ["south", 2], ["west", 3], ["east", 4]]
     assert read_excel(book(tmp_path, rows, *merged)).to_pydict() == {"a": column_a, "b": column_b}
-
-
-def test_a_formula_without_its_value_is_refused(tmp_path: Path) -> None:
-    path = book(tmp_path, [["a", "b"], [1, 2], [3, "=A2+1"]])
-    with refused(DataError, key="column 'b' of t.xlsx", names="federation.columns.b=drop"):
-        read_excel(path)
-    assert read_excel(path, dropped={"b"}).to_pydict() == {"a": [1, 3], "b": [None, None]}
 
 
 def test_a_text_that_begins_as_a_formula_does_is_a_text(tmp_path: Path) -> None:

@@ -147,11 +147,6 @@ def test_an_address_of_a_database_holds_no_password(monkeypatch: pytest.MonkeyPa
         assert "secret" not in str(caught.value)
 
 
-def test_a_driver_that_is_missing_is_one_clear_line() -> None:
-    with refused(ConfigurationError, key="reading postgresql://user@host/name", names="pip install psycopg"):
-        load_dataset("postgresql://user@host/name", query="SELECT 1", label="y")
-
-
 @pytest.mark.parametrize(("name", "value"), [("encoding", "cp1252"), ("separator", "tab"), ("header", "false")])
 def test_how_a_text_is_written_is_for_text_files_alone(tmp_path: Path, name: str, value: str) -> None:
     path = str(save(patients(), tmp_path / "t.parquet"))
@@ -252,17 +247,25 @@ def test_a_table_on_the_web(tmp_path: Path, server: str) -> None:
     assert_refused(f"{server}/none.csv", names="none.csv", **ROLES)
 
 
-@pytest.mark.parametrize(("address", "package"), [("s3://b/t.csv", "s3fs"), ("gs://b/t.csv", "gcsfs")])
-def test_a_package_that_is_missing_is_one_clear_line(address: str, package: str) -> None:
-    assert_refused(address, key=address, names=package, kind=ConfigurationError, **ROLES)
-
-
-@pytest.mark.parametrize(("name", "library"), [("t.xlsx", "openpyxl"), ("t.duckdb", "duckdb")])
-def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str) -> None:
-    path = save(patients(), tmp_path / name)
-    monkeypatch.setitem(sys.modules, library, None)
-    with refused(ConfigurationError, key=f"reading {name}", names="pip install 'fedscout[tables]'"):
-        load_dataset(str(path), **ROLES)
+@pytest.mark.parametrize(
+    ("place", "key", "library", "hint"),
+    [
+        ("s3://b/t.csv", "s3://b/t.csv", "", "s3fs"),
+        ("gs://b/t.csv", "gs://b/t.csv", "", "gcsfs"),
+        ("postgresql://user@host/name", "reading postgresql://user@host/name", "", "pip install psycopg"),
+        ("t.xlsx", "reading t.xlsx", "openpyxl", "pip install 'fedscout[tables]'"),
+        ("t.duckdb", "reading t.duckdb", "duckdb", "pip install 'fedscout[tables]'"),
+    ],
+)
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, key: str, library: str, hint: str
+) -> None:
+    dataset, query = place, "SELECT 1" if place.startswith("postgresql") else None
+    if library:
+        dataset = str(save(patients(), tmp_path / place))
+        monkeypatch.setitem(sys.modules, library, None)
+    with refused(ConfigurationError, key=key, names=hint):
+        load_dataset(dataset, query=query, **ROLES)
 
 
 # JSON lines.

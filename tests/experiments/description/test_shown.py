@@ -17,7 +17,7 @@ from fedscout.detectors import DetectionConfig
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
 from fedscout.engine.data.federation import Device, Federation
-from fedscout.experiments.charts import MAX_ROWS, MOST_CLASSES, MOST_DIFFERENT, federation_map, shades, strip_of
+from fedscout.experiments.charts import MAX_ROWS, MOST_DIFFERENT, federation_map, shades, strip_of
 from fedscout.experiments.description import (
     ClientChange,
     Description,
@@ -62,12 +62,6 @@ def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Pa
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["description.json"]
 
 
-@pytest.mark.parametrize("out", ["file", "file/below"])
-def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, out: str) -> None:
-    (tmp_path / "file").touch()
-    cli("describe", "--out", out).refuses("--out ", f"got {out}")
-
-
 @pytest.mark.slow
 def test_neither_torch_nor_ray_is_imported(tmp_path: Path) -> None:
     heavy = {"torch", "ray", "flwr", "optuna", "gymnasium"}
@@ -102,10 +96,6 @@ def test_near_copies_across_the_split_are_told_and_gone_with_groups() -> None:
     assert dependence_notes(replace(plain, groups=np.arange(500) // 5), 0, 0.2) == ()
 
 
-def test_of_independent_rows_nothing_is_said() -> None:
-    assert dependence_notes(visits(10.0), 0, 0.2) == ()
-
-
 @pytest.mark.parametrize("name", ["digits", "wine", "breast_cancer"])
 def test_of_usual_data_sets_nothing_is_said(name: str) -> None:
     federation = build_federation(FederationConfig(dataset=name, partition={"kind": "iid"}), ModelConfig())
@@ -128,10 +118,6 @@ def test_a_series_that_is_drawn_from_is_told() -> None:
     assert "FedAvg" not in note
     (cut,) = dependence_notes(replace(series, split="last"), 0, 0.2)
     assert "same test rows" in cut
-
-
-def test_texts_are_not_compared() -> None:
-    assert near_copies_of_test_rows(replace(visits(0.05), facts={"data_kind": "tokens"}), 0, 0.2) is None
 
 
 def test_many_clients_are_drawn_from() -> None:
@@ -169,15 +155,6 @@ def shown(description: Description, width: int = 120) -> str:
 )
 def test_shades_are_equal_steps(values: list[float], largest: float, expected: list[int]) -> None:
     assert shades(values, largest).tolist() == expected
-
-
-def test_few_clients_have_a_row_each_in_their_order() -> None:
-    strip = strip_of(described([[10, 0, 5], [0, 3, 0], [0, 0, 0]]), 60)
-    assert [row.label for row in strip.rows] == ["0", "1", "2"]
-    assert [row.counts.tolist() for row in strip.rows] == [[10, 0, 5], [0, 3, 0], [0, 0, 0]]
-    assert strip.rows[0].shares.tolist() == [10 / 15, 0, 5 / 15]
-    assert strip.rows[1].divergence is None  # too few rows
-    assert strip.remark == ""
 
 
 def test_of_many_the_most_different_are_shown() -> None:
@@ -254,14 +231,6 @@ def test_a_cell_is_the_share_of_the_clients_rows() -> None:
     assert [bar["affected"] for bar in values_of(bars)] == [False, True, False]
 
 
-def test_many_clients_have_the_rows_of_the_strip() -> None:
-    description = many(MAX_ROWS + 5)
-    tiles, bars = drawn(description)
-    strip = strip_of(description, MOST_CLASSES)
-    assert tiles["encoding"]["y"]["scale"]["domain"] == [row.label for row in strip.rows]
-    assert [bar["rows"] for bar in values_of(bars)] == [row.num_rows for row in strip.rows]
-
-
 @pytest.mark.slow
 def test_files_are_json_png_and_svg(tmp_path: Path) -> None:
     description = described([[30, 10], [5, 15]], class_names=("$a_$", "b" * 50))
@@ -288,10 +257,6 @@ class FirstColumnToZero:
 
 def changes_of(source: Federation) -> tuple[ClientChange, ...]:
     return describe_federation(source, DetectionConfig(), seed=0).changes
-
-
-def test_without_a_scenario_nothing_is_changed() -> None:
-    assert changes_of(by_counts([[10, 10], [20, 5]])) == ()
 
 
 def test_changes_are_told_client_by_client() -> None:
@@ -331,8 +296,3 @@ def test_attackers_are_named_with_what_they_send() -> None:
     (change,) = changes_of(by_counts([[10, 10], [20, 5]], attacks=attacks))
     assert (change.client, change.steps, change.num_labels_changed) == (1, (), 0)
     assert change.attacks == ("ScaledUpdate(factor=-1.0)", "GaussianUpdate(deviation=0.5)")
-
-
-def test_an_empty_client_that_a_scenario_names_has_nothing_to_change() -> None:
-    (change,) = changes_of(by_counts([[10, 10], [20, 5], [0, 0]], transforms={2: (ShiftLabels(),)}))
-    assert (change.num_rows, change.num_labels_changed) == (0, 0)

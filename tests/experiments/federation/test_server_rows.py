@@ -23,7 +23,7 @@ from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.scenarios.table import parse_effects
 from fedscout.experiments.server_rows import sample_rows, without_server_rows, without_small_clients
 from fedscout.experiments.studies.workflow import cohort_of
-from tests.experiments.data.loading import clients_of, load_dataset
+from tests.experiments.data.loading import clients_of
 from tests.kits.refusals import refused
 
 
@@ -116,11 +116,6 @@ def test_a_group_that_is_too_large_is_taken_if_none_is_smaller() -> None:
 def test_groups_that_each_hold_a_class_alone_can_not_be_given_away() -> None:
     with refused(DataError, key="federation.server_rows", names="3 groups (federation.group_column)"):
         cut(3, dataset=grouped((4, 5, 6), num_classes=3))
-
-
-def test_nothing_asked_for_is_the_data_set_itself() -> None:
-    whole = numbered()
-    assert without_server_rows(whole, None, labelled=False, generator=stream(0, "server-rows")) == (whole, None)
 
 
 # The keys of the configuration.
@@ -222,12 +217,6 @@ def test_labels_are_matched_by_name_and_the_scale_is_the_servers_own(tmp_path: P
     np.testing.assert_allclose(server.features, (columns - columns.mean(0)) / columns.std(0), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("asked", "number"), [(10, 10), (0.5, 30), (60, 60)])
-def test_some_of_its_rows(tmp_path: Path, asked: float, number: int) -> None:
-    federation = built_with(tmp_path, GOOD, server_rows=asked, server_labels=True)
-    assert np.bincount(federation.server.labels).tolist() == [number // 2, 0, number // 2]
-
-
 def test_the_digests_hold_it(tmp_path: Path) -> None:
     one, other = (data_digest(built_with(tmp_path, table(60, ("well", "ill"), seed=seed))) for seed in (1, 2))
     assert one != other
@@ -290,25 +279,9 @@ def test_rows_keep_their_order_label_and_client(max_rows: int, seed: int) -> Non
     assert part.facts["num_classes_left_out"] == 4 - part.num_classes
 
 
-@pytest.mark.parametrize("max_rows", [None, 100, 1000])
-def test_enough_is_all(max_rows: int | None) -> None:
-    whole = numbered()
-    assert sample(whole, max_rows) is whole
-
-
 def test_one_class_is_too_few() -> None:
     with refused(DataError, key="data set 'numbered'", given="1: 0"):
         sample(numbered((99, 1)), 2)
-
-
-def test_the_key_of_the_configuration() -> None:
-    config = FederationConfig(max_rows=300, seed=3, num_clients=3, partition={"kind": "iid"})
-    federation = build_federation(config, ModelConfig())
-    assert len(federation.labels) == 300
-    assert federation.partition.sizes.tolist() == [100, 100, 100]
-    assert federation.facts["num_rows_not_sampled"] == 1497
-    expected = np.sort(stream(3, "rows").permutation(1797)[:300])
-    np.testing.assert_array_equal(federation.features, load_dataset("digits").features[expected])
 
 
 # Natural clients.

@@ -113,16 +113,7 @@ def test_padding_stays_zero_and_is_not_read() -> None:
         torch.testing.assert_close(model.module(text), model.module(padded))
         other = torch.cat([text, torch.full((1, 6), VOCABULARY - 1.0)], dim=1)
         assert not torch.allclose(model.module(text), model.module(other))
-
-
-def test_the_order_of_characters_counts_for_the_lstm() -> None:
-    module = build_model(SMALL["char_lstm"])().eval()
-    assert not torch.allclose(module(torch.tensor([[1.0, 2.0, 3.0]])), module(torch.tensor([[2.0, 1.0, 3.0]])))
-
-
-def test_a_text_of_padding_alone_has_outputs() -> None:
-    for name in ("embedding_bag", "textcnn", "char_lstm"):
-        assert torch.isfinite(build_model(SMALL[name])()(torch.zeros(2, 6))).all()
+        assert torch.isfinite(model.module(torch.zeros(2, 6))).all()
 
 
 def test_the_embedding_bag_adds_up_vectors_in_any_order() -> None:
@@ -141,15 +132,6 @@ def test_textcnn_finds_a_word_wherever_it_is() -> None:
     early, late = torch.zeros(1, 12), torch.zeros(1, 12)
     early[0, 1:4] = late[0, 7:10] = torch.tensor([5.0, 6.0, 7.0])
     torch.testing.assert_close(module(early), module(late))
-
-
-def test_dropout_is_of_the_training_only() -> None:
-    asked = SMALL["textcnn"]
-    module, rows = build_model(asked)(), torch.from_numpy(learnable_federation(asked).features)
-    module.train()
-    assert not torch.equal(module(rows), module(rows))
-    module.eval()
-    assert torch.equal(module(rows), module(rows))
 
 
 def test_a_block_of_the_residual_net_adds_what_came_in() -> None:

@@ -54,13 +54,6 @@ def test_a_client_whose_classes_are_exhausted_gets_what_is_left(monkeypatch: pyt
     assert dealt.facts == {"num_rows_off_mixture": 40}
 
 
-def test_vanishing_alpha_is_one_class_a_client() -> None:
-    mixtures = _mixtures(1e-300, 500, 4, np.random.default_rng(0))
-    assert (mixtures.max(axis=1) == 1).all()
-    # Each class is drawn with p = 1/4: within five standard deviations √(500 · 3/16).
-    assert np.abs(mixtures.sum(axis=0) - 125).max() < 5 * np.sqrt(500 * 3 / 16)
-
-
 # Dirichlet: shares with the moments of the distribution, and a minimum size that is always reached or refused.
 
 
@@ -125,11 +118,6 @@ def test_minimum_size_is_reached_whatever_alpha(num_clients: int, min_size: int,
     assert 1 <= result.facts["dirichlet_draws"] <= MAX_DRAWS
 
 
-def test_no_repair_where_a_draw_will_do() -> None:
-    labels = np.repeat(np.arange(10), 100)
-    assert dirichlet_deal(labels, 5, alpha=100.0, min_size=5).facts == {"dirichlet_draws": 1, "dirichlet_moved_rows": 0}
-
-
 def test_repair_moves_no_more_rows_than_are_short() -> None:
     # One class, α → 0: one client has all 100 rows in every draw, the other four lack 10 each.
     result = dirichlet_deal(np.zeros(100, np.int64), 5, alpha=1e-12, min_size=10)
@@ -167,13 +155,6 @@ def test_every_client_has_its_share_of_the_classes(num_classes: int, share: floa
     # All rows are dealt as soon as the clients have places for all classes.
     assert np.count_nonzero(counts.sum(axis=0)) == min(num_classes, num_clients * expected)
     assert set(counts.sum(axis=0)) <= {0, 40}
-
-
-def test_clients_of_a_class_share_it_equally() -> None:
-    labels = np.arange(1200) % 4
-    counts = class_counts(labels, deal("classes_per_client", labels, 8, class_share=0.5).partition)
-    # Eight clients with two of four equal classes: four clients a class, 75 of its 300 rows each.
-    assert set(counts[counts > 0]) == {75}
 
 
 def test_a_rare_class_goes_to_no_more_clients_than_it_has_rows() -> None:

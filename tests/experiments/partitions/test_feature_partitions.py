@@ -171,19 +171,6 @@ def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
         deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule="all", min_size=400)
 
 
-def test_both_counts_are_reported() -> None:
-    columns = skewed()
-    dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns)
-    num_owners = np.bincount(dealt.partition.rows, minlength=800)
-    assert dealt.facts == {
-        "num_columns_without_tails": 0,
-        "num_rows_repeated": int((num_owners > 1).sum()),
-        "num_rows_dropped": int((num_owners == 0).sum()),
-    }
-    assert dealt.facts["num_rows_repeated"] > 0
-    assert dealt.facts["num_rows_dropped"] > 0
-
-
 def test_fewer_columns_than_clients() -> None:
     with refused(DataError, key="federation.num_clients", given="4"):
         deal("fds_wgc", np.arange(100) % 2, 4, features=noise(100, 3))

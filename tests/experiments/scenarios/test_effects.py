@@ -139,11 +139,6 @@ def test_another_effect_changes_neither_who_is_chosen_nor_how_much() -> None:
     assert behind.facts["effects"][2] == alone.facts["effects"][0]
 
 
-def test_two_effects_of_a_kind_choose_independently() -> None:
-    result = plan(effect("poisoning", clients=0.5), effect("poisoning", clients=0.5), num_clients=40)
-    assert clients_of(result, 0) != clients_of(result, 1)
-
-
 def test_who_holds_no_row_is_not_affected() -> None:
     for kind in (*ON_DATA, *ON_UPDATES):
         assert plan(effect(kind, clients="all"), sizes=[20, 0, 20]).affected_clients == (0, 2), kind
@@ -211,13 +206,6 @@ def test_rates_are_beta_distributed(alpha: float, beta: float) -> None:
     assert rates.var() == pytest.approx(variance, rel=5 * np.sqrt(3 / num_clients))
 
 
-def test_a_client_s_rate_does_not_depend_on_who_else_is_affected() -> None:
-    rates = {"kind": "label_flip", "alpha": 2, "beta": 5}
-    everyone = plan({**rates, "clients": "all"}).facts["effects"][0]["rates"]
-    assert plan({**rates, "clients": [1, 3]}).facts["effects"][0]["rates"] == [everyone[1], everyone[3]]
-    assert plan({**rates, "clients": "all"}, seed=1).facts["effects"][0]["rates"] != everyone
-
-
 @given(st.integers(2, 20), st.floats(0, 1, exclude_min=True), st.integers(0, 100))
 def test_a_drawn_permutation_is_one_cycle(num_classes: int, share: float, seed: int) -> None:
     result = plan({"kind": "concept_shift", "share": share}, num_classes=num_classes, rows_each=40, seed=seed)
@@ -273,14 +261,6 @@ def test_published_noise_on_tokens_is_refused(scenario: str) -> None:
     assert SCENARIOS["noisy_labels"].deal(tokens).partition.num_clients == 4
 
 
-def test_tokens_are_dropped_to_padding() -> None:
-    tokens = np.arange(1, 61, dtype=np.float32).reshape(10, 6)
-    (drop,) = plan(effect("feature_drop"), data_kind="tokens").transforms[2]
-    kept, _ = drop(tokens, np.zeros(10, np.int64), 3, np.random.default_rng(0))
-    assert (kept == 0).all(axis=0).sum() == 3
-    assert ((kept == 0) | (kept == tokens)).all()
-
-
 def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         plan(
@@ -303,10 +283,6 @@ STEP = {"kind": "devices", "clients": "all", "seconds_per_step": 0.5}
 
 def devices(*effects: dict[str, Any], num_clients: int = 4, seed: int = 0) -> dict[int, Device]:
     return plan(*effects, num_clients=num_clients, rows_each=1, seed=seed).devices
-
-
-def test_values_hold_for_everybody_who_is_named() -> None:
-    assert devices({**STEP, "clients": [1, 3]}) == dict.fromkeys((1, 3), Device(seconds_per_step=0.5))
 
 
 def test_effects_stack_value_by_value() -> None:
