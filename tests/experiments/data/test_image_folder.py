@@ -160,10 +160,10 @@ def test_a_link_to_another_disk_is_followed(pets: Path, tmp_path: Path) -> None:
     assert load(pets).class_names == ("bird", "cat", "dog")
 
 
-def corrupt() -> bytes:
+def noise() -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)).save(file, "png")
-    return file.getvalue()[:200] + bytes(60) + file.getvalue()[260:]
+    return file.getvalue()
 
 
 def bomb(side: int) -> bytes:
@@ -179,24 +179,16 @@ def bomb(side: int) -> bytes:
     [
         (b"not a picture", "PNG"),
         (b"", "PNG"),
-        (corrupt(), "damaged"),
+        (noise()[:200] + bytes(60) + noise()[260:], "damaged"),
         (bomb(60_000), "bomb"),
         (bomb(10_000), "bomb"),  # of which Pillow only warns
+        (noise()[:2000], "damaged"),
     ],
-    ids=["text", "empty", "corrupt", "bomb", "smaller bomb"],
+    ids=["text", "empty", "corrupt", "bomb", "smaller bomb", "truncated"],
 )
 def test_what_is_called_a_picture_and_is_none(pets: Path, content: bytes, names: str) -> None:
     (pets / "dog" / "3.png").write_bytes(content)
     assert_refused(str(pets), key="3.png", names=(str(pets / "dog"), names))
-
-
-@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "gif", "bmp"])
-def test_a_truncated_picture(pets: Path, suffix: str) -> None:
-    path = pets / "dog" / f"3.{suffix}"
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert_refused(str(pets), key=path.name, names=str(path))
 
 
 def test_several_pictures_in_one(pets: Path) -> None:

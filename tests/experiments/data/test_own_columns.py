@@ -133,6 +133,8 @@ def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
         (["2024-02-29", ""], "year-month-day", [2024, 2, 29, 3]),
         (["2015-02-24 11:35:52 -0800"], "year-month-day", [2015, 2, 24, 1, 11, 35]),
         (["01.02.2024", "NA"], "day-month-year", [2024, 2, 1, 3]),
+        (["01.02.70"], "day-month-year", [1970, 2, 1, 6]),
+        (["01.02.69"], "day-month-year", [2069, 2, 1, 4]),
         (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
         (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
         (["12:05 AM"], "time of day", [0, 5]),

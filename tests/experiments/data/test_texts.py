@@ -178,14 +178,6 @@ MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_files_are_one_clear_error(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
-    write(tmp_path, content)
-    with refused(DataError, key=key, names=names) as caught:
-        load(tmp_path)
-    assert len(caught.value.faults) == 1
-
-
 @pytest.mark.data
 def test_the_whole_text_by_speaker(data_folder: Path) -> None:
     config = FederationConfig(dataset="shakespeare", folder=data_folder, partition=PartitionConfig(kind="natural"))
@@ -252,12 +244,6 @@ MALFORMED_TWEETS: dict[str, tuple[str | bytes, str, str]] = {
     "one class": (GOOD.replace('"4"', '"0"'), "data set 'sentiment140'", "got 1: negative"),
     "endless field": (GOOD + line(0, "u", "x" * 200_000), f"every cell of {FILE}", ""),
 }
-
-
-@pytest.mark.parametrize(("content", "key", "names"), MALFORMED_TWEETS.values(), ids=MALFORMED_TWEETS)
-def test_malformed_tweets(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
-    write_tweets(tmp_path, content)
-    assert_refused("sentiment140", folder=tmp_path, key=key or None, names=names)
 
 
 def test_two_parts_are_one_too_many(tmp_path: Path) -> None:
@@ -379,12 +365,6 @@ MALFORMED_FEMNIST: dict[str, tuple[Any, str, str | tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "key", "names"), MALFORMED_FEMNIST.values(), ids=MALFORMED_FEMNIST)
-def test_malformed_files(tmp_path: Path, content: Any, key: str, names: str | tuple[str, ...]) -> None:
-    write_leaf(tmp_path, "leaf_femnist", content)
-    assert_refused("leaf_femnist", folder=tmp_path, key=key, names=names)
-
-
 MALFORMED_TEXT: dict[str, tuple[Any, str, str]] = {
     "numbers": (with_user([1, 2], ["a", "b"], 2), "a.json", f"{PLACE}x.0: Input should be a valid string"),
     "two characters behind": (with_user(["ab"], ["ab"], 1), "a.json", f"{PLACE}y.0: String should have at most 1"),
@@ -395,7 +375,20 @@ MALFORMED_TEXT: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "key", "names"), MALFORMED_TEXT.values(), ids=MALFORMED_TEXT)
-def test_malformed_windows_are_one_clear_error(tmp_path: Path, content: Any, key: str, names: str) -> None:
-    write_leaf(tmp_path, "leaf_shakespeare", content)
-    assert_refused("leaf_shakespeare", folder=tmp_path, min_release=1, key=key, names=names)
+OF_SHAKESPEARE = {"text": TextSettings(length=2, stride=1), "min_release": 1}
+FILES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[Any, str, Any]]]] = {
+    "shakespeare": ("shakespeare/input.txt", OF_SHAKESPEARE, MALFORMED),
+    "sentiment140": (f"sentiment140/{FILE}", {}, MALFORMED_TWEETS),
+    "leaf_femnist": ("leaf_femnist/train/a.json", {}, MALFORMED_FEMNIST),
+    "leaf_shakespeare": ("leaf_shakespeare/train/a.json", {"min_release": 1}, MALFORMED_TEXT),
+}
+"""Of each data set: the file, what is asked for, and the faults that it may have."""
+
+
+@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, (*_, faults) in FILES.items() for fault in faults])
+def test_malformed_files_are_one_clear_error(tmp_path: Path, name: str, fault: str) -> None:
+    file, chosen, faults = FILES[name]
+    content, key, names = faults[fault]
+    encoded = content.encode() if isinstance(content, str) else content
+    image_files.write(tmp_path / file, encoded if isinstance(encoded, bytes) else json.dumps(encoded).encode())
+    assert_refused(name, folder=tmp_path, key=key or None, names=names, **chosen)

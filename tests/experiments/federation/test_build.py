@@ -95,30 +95,25 @@ def test_what_clients_let_out_is_configured() -> None:
 # The federation's configuration: defaults that make the demo, and contradictions that are refused.
 
 
-@pytest.mark.parametrize("partition", [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}])
-def test_scenario_beside_a_partition_is_refused(partition: dict[str, Any]) -> None:
-    (key, value), *_ = partition.items()
-    with pytest.raises(ValidationError, match=f"{key}={value} with scenario=label_skew"):
-        FederationConfig.model_validate({"scenario": "label_skew", "partition": partition})
+COUNTS = [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5], "", 7, [["5"]]]
+PUBLISHED = [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}]
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("partition", "others", "named"),
     [
-        ({"kind": "iid", "alpha": 0.5}, r"kind=iid .*alpha=0.5"),
-        ({"class_share": 0.2}, r"kind=dirichlet .*alpha, min_size.*class_share=0.2"),
-        ({"kind": "natural", "min_size": 6}, r"kind=natural .*min_size=6"),
+        ({"kind": "iid", "alpha": 0.5}, {}, r"kind=iid .*alpha=0.5"),
+        ({"class_share": 0.2}, {}, r"kind=dirichlet .*alpha, min_size.*class_share=0.2"),
+        ({"kind": "natural", "min_size": 6}, {}, r"kind=natural .*min_size=6"),
+        *(({"kind": "counts", "counts": counts}, {}, r"partition\.counts") for counts in COUNTS),
+        *((given, {"scenario": "label_skew"}, "with scenario=label_skew") for given in PUBLISHED),
     ],
 )
-def test_settings_that_the_kind_does_not_read_are_refused(given: dict[str, Any], named: str) -> None:
+def test_settings_of_a_partition_that_do_not_fit_are_refused(
+    partition: dict[str, Any], others: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ValidationError, match=named):
-        FederationConfig.model_validate({"partition": given})
-
-
-@pytest.mark.parametrize("counts", [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5], "", 7, [["5"]]])
-def test_counts_must_be_a_matrix(counts: Any) -> None:
-    with pytest.raises(ValidationError, match=r"partition\.counts"):
-        FederationConfig.model_validate({"partition": {"kind": "counts", "counts": counts}})
+        FederationConfig.model_validate({"partition": partition, **others})
 
 
 def test_all_faults_are_reported_at_once() -> None:

@@ -10,16 +10,11 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientUpdate, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.seeds import stream
 from fedscout.engine.training.backends import LoopTrainer
-from fedscout.engine.training.loop import RowsWork, score_client
-from fedscout.engine.trials.record import TrialSettings
-from fedscout.engine.trials.trial import run_trial
+from fedscout.engine.training.loop import RowsWork
 from fedscout.experiments.models.table import build_model
-from fedscout.strategies import parse_strategy
 from tests.experiments.models.requests import SMALL, VOCABULARY, learnable_federation
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, optimizer="adam", learning_rate=0.003)
@@ -37,34 +32,6 @@ def test_the_gradient_reaches_every_parameter(name: str) -> None:
 
     without = [name for name, parameter in model.module.named_parameters() if not parameter.grad.abs().sum() > 0]
     assert without == []
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_federated_averaging_learns(name: str) -> None:
-    """Two clients, three rounds: the averaged model is better on all rows than the initial one."""
-    federation = learnable_federation(SMALL[name])
-    spec = TrialSettings(
-        strategy=parse_strategy({"kind": "fedavg"}, Cohort(2, 2, TRAINING.learning_rate)),
-        num_rounds=3,
-        num_sampled=2,
-        session=Session(training=TRAINING),
-        keep_model=True,
-    )
-    host = ClientHost(federation, {})
-
-    result = run_trial(spec, LocalGrid(host, session=spec.session))
-
-    assert result.status == "completed", result.error
-    assert loss_of(federation, result.vector) < loss_of(federation, host.initial_vector(0))
-
-
-def loss_of(federation: Federation, vector: np.ndarray) -> float:
-    model = new_model(federation.model, seed=0)
-    model.load(torch.from_numpy(vector))
-    rows = (federation.client_data(client).own for client in range(federation.num_clients))
-    return sum(score_client(model, data).loss_sum for data in rows)
 
 
 @pytest.mark.parametrize(

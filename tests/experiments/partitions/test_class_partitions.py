@@ -136,11 +136,6 @@ def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.Mon
     assert sum(moved) < sum(moved_at_once)
 
 
-def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:
-    with refused(DataError, key="federation.num_clients", given="11 times 10"):
-        dirichlet_deal(np.zeros(100, np.int64), 11, alpha=0.5, min_size=10)
-
-
 # Clients of given classes: as many as asked, each one held, and sizes as equal as class counts allow.
 
 
@@ -163,14 +158,6 @@ def test_a_rare_class_goes_to_no_more_clients_than_it_has_rows() -> None:
     assert (np.count_nonzero(counts, axis=1) == 2).all()
     assert 1 <= np.count_nonzero(counts[:, 2]) <= 3
     assert counts.sum() == 1003
-    with refused(DataError, key="every client"):
-        deal("classes_per_client", labels, 10, class_share=1.0)
-
-
-def test_too_small_clients_are_refused() -> None:
-    labels = np.array([0] * 500 + [1] * 3)
-    with refused(DataError, key="federation.partition.min_size"):
-        deal("classes_per_client", labels, 4, class_share=0.5)
 
 
 @pytest.mark.parametrize(("num_classes", "level", "expected"), [(11, 0.2, 9), (11, 0.8, 3), (3, 0.6, 2), (2, 0.4, 2)])
@@ -200,23 +187,6 @@ def test_all_combinations_of_levels_and_quantities() -> None:
     assert groups == {(size, held) for size in quantities for held in (10, 7, 4, 1)}
     for row in counts:  # equal parts of each class
         assert row[row > 0].max() - row[row > 0].min() <= 1
-
-
-@pytest.mark.parametrize(("quantities", "levels"), [((400,), (0.5,)), ((3,), (0.5,))])
-def test_quantities_beyond_the_data(quantities: tuple[int, ...], levels: tuple[float, ...]) -> None:
-    with refused(DataError, key="federation.partition.quantities"):
-        deal("heterogeneity_index", np.arange(1000) % 10, 10, levels=levels, quantities=quantities)
-
-
-def test_quantities_beyond_a_class() -> None:
-    # Four clients of one class and 60 rows each, but of three classes of 80 rows: one class would have to serve two.
-    with refused(DataError, key="federation.partition.quantities", given="120"):
-        deal("heterogeneity_index", np.arange(240) % 3, 4, levels=(1.0,), quantities=(60,))
-
-
-def test_one_class_has_no_skew() -> None:
-    with refused(DataError, key="federation.partition.kind", given="one"):
-        deal("heterogeneity_index", np.zeros(100, np.int64), 4)
 
 
 @given(st.lists(st.integers(6, 200), min_size=2, max_size=6), st.integers(1, 6), st.integers(0, 999))
@@ -256,28 +226,6 @@ def test_pathological_clients_have_so_many_classes(assignment: str, num_classes:
         assert (counts[np.arange(10), np.arange(10) % 5] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("labels", "num_clients", "settings"),
-    [(np.arange(100) % 5, 60, {"min_size": 1}), (np.array([0] * 300 + [1] * 300 + [2]), 10, {"classes_per_client": 1})],
-    ids=["more parts than rows", "a rare class"],
-)
-def test_pathological_refusals(labels: np.ndarray, num_clients: int, settings: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="20 assignments"):
-        deal("pathological", labels, num_clients, **settings)
-
-
-@pytest.mark.slow
-def test_pathological_draws_are_bounded() -> None:
-    # Both classes at every client: class 1 has nine rows for ten of them, whatever is drawn.
-    labels = np.array([0] * 300 + [1] * 9)
-    with refused(DataError, key="federation.partition.kind"):
-        deal("pathological", labels, 10, class_assignment="random", classes_per_client=2)
-    # With one class a client, 30 rows each take eight clients of class 0 at most, and one of class 1: nine, not ten.
-    labels = np.array([0] * 250 + [1] * 50)
-    with refused(DataError, key="federation.partition.min_size", given="30"):
-        deal("pathological", labels, 10, classes_per_client=1, class_assignment="random", min_size=30)
-
-
 def test_shards_are_runs_of_the_sorted_rows() -> None:
     labels = np.arange(3000) % 10
     counts = class_counts(labels, deal("shard", labels, 15).partition)
@@ -285,12 +233,6 @@ def test_shards_are_runs_of_the_sorted_rows() -> None:
     assert set(counts[counts > 0].tolist()) <= {100, 200}
     assert (counts.sum(axis=1) == 200).all()
     assert deal("shard", labels, 7).partition.sizes.tolist() == [2 * (3000 // 14)] * 7
-
-
-@pytest.mark.parametrize(("num_shards", "min_size"), [(6, 5), (1, 6)])
-def test_shards_beyond_the_rows(num_shards: int, min_size: int) -> None:
-    with pytest.raises(DataError, match=r"federation\.(partition|num_clients)"):
-        deal("shard", np.arange(100) % 2, 20, shards_per_client=num_shards, min_size=min_size)
 
 
 def test_distribution_deals_adjacent_classes_and_some_rows_of_each() -> None:
@@ -302,17 +244,38 @@ def test_distribution_deals_adjacent_classes_and_some_rows_of_each() -> None:
     assert counts.sum() == 3000
 
 
-@pytest.mark.parametrize(
-    ("num_clients", "settings", "key"),
-    [
-        (7, {}, "federation.num_clients"),
-        (10, {"classes_per_client": 6}, "federation.partition.classes_per_client"),
-        (10, {"min_size": 400}, "every class"),
-    ],
-)
-def test_distribution_refusals(num_clients: int, settings: dict[str, Any], key: str) -> None:
-    with refused(DataError, key=key):
-        deal("distribution", np.arange(1000) % 5, num_clients, **settings)
+RANDOM_ONE = {"classes_per_client": 1, "class_assignment": "random"}
+BELOW, QUANTITIES = "federation.partition.min_size", "federation.partition.quantities"
+KIND, CLIENTS, SHARDS = "federation.partition.kind", "federation.num_clients", "federation.partition.shards_per_client"
+REFUSALS: list[tuple[str, list[int], int, dict[str, Any], str, object]] = [
+    ("dirichlet", [100], 11, {"alpha": 0.5, "min_size": 10}, CLIENTS, "11 times 10"),
+    ("classes_per_client", [500, 500, 3], 10, {"class_share": 1.0}, "every client", None),
+    ("classes_per_client", [500, 3], 4, {"class_share": 0.5}, BELOW, None),
+    ("heterogeneity_index", [100] * 10, 10, {"levels": (0.5,), "quantities": (400,)}, QUANTITIES, None),
+    ("heterogeneity_index", [100] * 10, 10, {"levels": (0.5,), "quantities": (3,)}, QUANTITIES, 3),
+    # Four clients of one class and 60 rows each, but of three classes of 80 rows: one class would have to serve two.
+    ("heterogeneity_index", [80] * 3, 4, {"levels": (1.0,), "quantities": (60,)}, QUANTITIES, 120),
+    ("heterogeneity_index", [100], 4, {}, KIND, "one"),
+    ("pathological", [20] * 5, 60, {"min_size": 1}, BELOW, None),  # more parts than rows
+    ("pathological", [300, 300, 1], 10, {"classes_per_client": 1}, BELOW, None),
+    # Both classes at every client: class 1 has nine rows for ten of them, whatever is drawn.
+    ("pathological", [300, 9], 10, {"class_assignment": "random"}, KIND, None),
+    # With one class a client, 30 rows each take eight clients of class 0 at most, and one of class 1: nine, not ten.
+    ("pathological", [250, 50], 10, {**RANDOM_ONE, "min_size": 30}, BELOW, 30),
+    ("shard", [50, 50], 20, {"shards_per_client": 6}, SHARDS, 6),
+    ("shard", [50, 50], 20, {"shards_per_client": 1, "min_size": 6}, CLIENTS, None),
+    ("distribution", [200] * 5, 7, {}, CLIENTS, None),
+    ("distribution", [200] * 5, 10, {"classes_per_client": 6}, "federation.partition.classes_per_client", None),
+    ("distribution", [200] * 5, 10, {"min_size": 400}, "every class", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "counts", "num_clients", "chosen", "key", "given_value"), REFUSALS)
+def test_classes_that_have_too_few_rows_are_refused(
+    kind: str, counts: list[int], num_clients: int, chosen: dict[str, Any], key: str, given_value: object
+) -> None:
+    with refused(DataError, key=key, given=given_value):
+        deal(kind, np.repeat(np.arange(len(counts)), counts), num_clients, **chosen)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("linear", 16), ("square", 7), ("exponential", 5)])

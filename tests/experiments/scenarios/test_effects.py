@@ -123,15 +123,6 @@ def test_a_larger_share_holds_the_clients_of_a_smaller_one() -> None:
     assert all(small < large for small, large in pairwise(shares))
 
 
-def test_draws_prefer_no_client_and_depend_on_the_seed() -> None:
-    num_seeds = 400
-    counts = np.zeros(10)
-    for seed in range(num_seeds):
-        counts[clients_of(plan(effect("poisoning", clients=0.3), num_clients=10, rows_each=1, seed=seed))] += 1
-    # Each client is chosen with probability 0.3: a binomial count.
-    assert counts == pytest.approx(num_seeds * 0.3, abs=5 * np.sqrt(num_seeds * 0.3 * 0.7))
-
-
 def test_another_effect_changes_neither_who_is_chosen_nor_how_much() -> None:
     flips = {"kind": "label_flip", "clients": 0.3, "alpha": 2, "beta": 5}
     alone = plan(flips, num_clients=40)

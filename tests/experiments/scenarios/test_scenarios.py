@@ -269,25 +269,6 @@ def empty_features(federation: Federation, client: int) -> int:
     return int((view(federation, client)[0] == 0).all(axis=0).sum())
 
 
-@pytest.mark.parametrize("partition", [{"kind": "iid"}, {"kind": "dirichlet", "alpha": 0.5}])
-def test_others_keep_their_data_to_the_last_bit(partition: dict[str, Any]) -> None:
-    plain = build(partition=partition)
-    stacked = build(
-        {**NOISE, "clients": [1]},
-        {"kind": "poisoning", "clients": [1]},
-        {"kind": "dropout", "clients": "all", "probability": 0.2},
-        partition=partition,
-    )
-    np.testing.assert_array_equal(stacked.partition.rows, plain.partition.rows)
-    np.testing.assert_array_equal(stacked.partition.offsets, plain.partition.offsets)
-    assert stacked.affected_clients == (1,)
-    for client in (0, 2, 3):
-        assert not stacked.client_data(client).corrupted
-        assert_same_client(stacked, plain, client)
-    for clean, own in zip(view(stacked, 1, clean=True), view(plain, 1), strict=True):
-        np.testing.assert_array_equal(clean, own)
-
-
 def test_effects_go_in_order() -> None:
     num_dropped = round(0.5 * 13)
     assert empty_features(build(NOISE, DROP), 2) == num_dropped  # the noise is dropped, too
