@@ -24,8 +24,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, MAX_NAME_LENGTH, ReadLimits
-from fedscout.experiments.data.table_files import DELIMITERS, read_csv, read_frame, read_parquet, sniff_delimiter
+from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, ReadLimits
+from fedscout.experiments.data.table_files import (
+    DELIMITERS,
+    MAX_NAME_LENGTH,
+    read_csv,
+    read_frame,
+    read_parquet,
+    sniff_delimiter,
+)
 from fedscout.experiments.data.table_formats import read_excel
 from tests.experiments.data.image_files import random_images, write_idx
 from tests.experiments.data.loading import assert_refused, load_dataset
