@@ -37,14 +37,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import (
-    Dataset,
-    DatasetRequest,
-    ReadLimits,
-    TextArray,
-    present_classes,
-    usual_facts,
-)
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, ReadLimits, present_classes, usual_facts
 from fedscout.experiments.data.table_files import read_csv, require_columns
 
 if TYPE_CHECKING:
@@ -65,7 +58,7 @@ def image_dataset(
     label: str,
     source: str,
     facts: Mapping[str, Any] | None = None,
-    client_ids: TextArray | None = None,
+    client_ids: npt.NDArray[np.str_] | None = None,
 ) -> Dataset:
     """Return the data set of images; classes without an image are dropped.
 

@@ -62,7 +62,7 @@ import numpy.typing as npt
 from fedscout.engine.errors import DataError, first_line
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import FOLDER_VARIABLE, Dataset, DatasetRequest, Publication
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
 
@@ -285,11 +285,7 @@ CHANNELS = ("B1", "B2", "B3", "B4")
 def load_bearing_raw(request: DatasetRequest) -> Dataset:
     """Load the raw snapshots of test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
     request.choose_label((LABEL,))
-    expected = f"the snapshots of test 2 (${FOLDER_VARIABLE}/{SNAPSHOTS}/)"
-    root = BEARING.folder(request, expected)
-    folder = root / SNAPSHOTS
-    if not folder.is_dir():
-        raise DataError.of(root, f"hold {expected} for data set 'bearing_raw'", "none", BEARING.origin)
+    folder = BEARING.files(request, f"{SNAPSHOTS}/*")[0].parent
     snapshots = list_snapshots(folder)
     if len(snapshots) != NUM_SNAPSHOTS:
         must = f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"

@@ -41,15 +41,7 @@ from fedscout.engine.text import shown
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, present_classes, usual_facts
 from fedscout.experiments.data.images import value_deviation
 from fedscout.experiments.data.table_files import read_csv, read_text
-from fedscout.experiments.data.texts import (
-    LABEL,
-    USUAL_CHARACTERS,
-    code_points,
-    next_character_dataset,
-    text_dataset,
-    text_rows,
-    windows,
-)
+from fedscout.experiments.data.texts import LABEL, code_points, next_character_dataset, text_dataset, text_rows, windows
 
 ADDRESS = "https://github.com/TalwalkarLab/leaf"
 FEMNIST = Publication(
@@ -178,6 +170,7 @@ SHAKESPEARE_LAYOUTS = tuple(
     Layout("text", (f"shakespeare/{name}",))
     for name in ("input.txt", "tinyshakespeare_input.txt", "tinyshakespeare.txt")
 )
+USUAL_CHARACTERS = 80
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 

@@ -225,6 +225,13 @@ def test_rows_of_the_published_form(tmp_path: Path) -> None:
     assert dataset.facts["num_duplicate_rows"] == 10
 
 
+@pytest.mark.parametrize("header", ["0,1,2,3,4,5\n", "\ufeff" + HEADER])
+def test_a_header_of_numbers_or_behind_a_mark_is_no_row(tmp_path: Path, header: str) -> None:
+    write_tweets(tmp_path, header + GOOD, "training_part.csv")
+    dataset = load_dataset("sentiment140", folder=tmp_path)
+    assert (dataset.labels.tolist(), dataset.features[0, :5].tolist()) == ([0, 1] * 6, [4, 3, 5, 2, 0])
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_both_encodings_are_read(tmp_path: Path, encoding: str) -> None:
     write_tweets(tmp_path, GOOD.replace("text", "ca\u00f1\u00f3n").encode(encoding))
