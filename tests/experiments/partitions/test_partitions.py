@@ -186,6 +186,7 @@ def test_all_combinations_of_levels_and_quantities() -> None:
     labels = np.arange(6000) % 10
     quantities = (100, 200, 300)
     partition = deal("heterogeneity_index", labels, 12, levels=(0, 1 / 3, 2 / 3, 1), quantities=quantities).partition
+    assert partition.sizes.tolist() == [100] * 4 + [200] * 4 + [300] * 4
     counts = class_counts(labels, partition)
     groups = {(int(size), int(held)) for size, held in zip(partition.sizes, (counts > 0).sum(axis=1), strict=True)}
     assert groups == {(size, held) for size in quantities for held in (10, 7, 4, 1)}
