@@ -122,6 +122,11 @@ def test_minimum_size_is_reached_whatever_alpha(num_clients: int, min_size: int,
     assert 1 <= result.facts["dirichlet_draws"] <= MAX_DRAWS
 
 
+def test_no_repair_where_a_draw_will_do() -> None:
+    labels = np.repeat(np.arange(10), 100)
+    assert dirichlet_deal(labels, 5, alpha=100.0, min_size=5).facts == {"dirichlet_draws": 1, "dirichlet_moved_rows": 0}
+
+
 def test_repair_moves_no_more_rows_than_are_short() -> None:
     # One class, α → 0: one client has all 100 rows in every draw, the other four lack 10 each.
     result = dirichlet_deal(np.zeros(100, np.int64), 5, alpha=1e-12, min_size=10)
