@@ -480,23 +480,6 @@ class RealizedHeterogeneity(_Value):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """The heterogeneity metrics and the data from which they were computed.
-
-    Attributes:
-        realised: The metrics.
-        client_rows: Rows of the clients.
-        label_skew: The detector's finding, with the divergence of each client.
-        heterogeneity_indices: Heterogeneity index of each measured client.
-    """
-
-    realised: RealizedHeterogeneity
-    client_rows: ClientRows
-    label_skew: Finding
-    heterogeneity_indices: Mapping[int, float]
-
-
 def realised(
     federation: Federation, settings: DetectionConfig | None = None, seed: int = 0, max_features: int = QUICK_COLUMNS
 ) -> RealizedHeterogeneity:
@@ -508,11 +491,17 @@ def realised(
         seed: Seed of the client and feature samples; detection samples with the study's seed.
         max_features: Maximum number of compared features; larger feature sets are sampled.
     """
-    return measure(federation, settings or DetectionConfig(), seed, max_features).realised
+    return measure(federation, settings or DetectionConfig(), seed, max_features)[0]
 
 
-def measure(federation: Federation, settings: DetectionConfig, seed: int, max_features: int) -> Measurement:
-    """Return the metrics of `realised` with the data from which they were computed."""
+def measure(
+    federation: Federation, settings: DetectionConfig, seed: int, max_features: int
+) -> tuple[RealizedHeterogeneity, ClientRows, Finding, Mapping[int, float]]:
+    """Return the metrics of `realised` with the data from which they were computed.
+
+    These are the rows of the clients, the finding on label skew with the divergence of each client, and the
+    heterogeneity index of each measured client.
+    """
     sizes, plays = federation.partition.sizes, federation.task is not None
     measured = tuple(np.flatnonzero(sizes >= max(federation.release.min_release, 1)).tolist())
     paired = paired_clients(measured, settings.max_pairwise_clients, seed)
@@ -523,7 +512,8 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
     counts = client_rows.label_counts
     released_counts = ReleasedCounts.whole({client: counts[client] for client in with_labels})
     finding = decide_label_skew(released_counts, settings.label_threshold)
-    indices = _heterogeneity_indices(counts, with_labels)
+    num_present = np.count_nonzero(counts, axis=1).tolist()
+    indices = {client: metrics.heterogeneity_index(num_present[client], counts.shape[1]) for client in with_labels}
     values: dict[str, object] = {
         **metrics.count_metrics(counts[list(with_labels)], counts[list(paired)], federation.has_ordered_classes),
         "heterogeneity_index": Spread.of(list(indices.values())) if indices else None,
@@ -553,14 +543,7 @@ def measure(federation: Federation, settings: DetectionConfig, seed: int, max_fe
         **values,
         "notes": _notes(federation, client_rows, len(measured), len(paired), is_text),
     }
-    return Measurement(RealizedHeterogeneity.model_validate(document), client_rows, finding, indices)
-
-
-def _heterogeneity_indices(counts: IntArray, measured: Sequence[int]) -> dict[int, float]:
-    num_classes = counts.shape[1]
-    by_present = [metrics.heterogeneity_index(present, num_classes) for present in range(1, num_classes + 1)]
-    present = np.count_nonzero(counts, axis=1)
-    return {client: by_present[present[client] - 1] for client in measured}
+    return RealizedHeterogeneity.model_validate(document), client_rows, finding, indices
 
 
 def _notes(
@@ -684,16 +667,16 @@ def describe_federation(
         seed: Seed of the study, for the sample of clients and the train/test split.
         test_fraction: Share of test rows per client.
     """
-    measurement = measure(federation, settings, seed, settings.max_features)
+    metrics_of_all, client_rows, label_skew, indices = measure(federation, settings, seed, settings.max_features)
     return Description(
         name=federation.name,
         source=str(federation.facts.get("source", "")),
         data_kind=str(federation.facts.get("data_kind", "table")),
         feature_shape=federation.features.shape[1:],
         class_names=federation.class_names,
-        realised=measurement.realised,
-        clients=_clients(federation, measurement),
-        changes=changes_of(federation, measurement.client_rows),
+        realised=metrics_of_all,
+        clients=_clients(federation, client_rows, label_skew.client_values, indices),
+        changes=changes_of(federation, client_rows),
         affected_clients=federation.affected_clients,
         unseen_clients=tuple(sorted(federation.unseen)),
         target_name=federation.target_name,
@@ -703,11 +686,12 @@ def describe_federation(
     )
 
 
-def _clients(federation: Federation, measurement: Measurement) -> tuple[ClientDescription, ...]:
+def _clients(
+    federation: Federation, client_rows: ClientRows, divergences: Mapping[int, float], indices: Mapping[int, float]
+) -> tuple[ClientDescription, ...]:
     names = federation.facts.get("client_names", ())
-    divergences, indices = measurement.label_skew.client_values, measurement.heterogeneity_indices
     affected = frozenset(federation.affected_clients)
-    counts = measurement.client_rows.label_counts.tolist()
+    counts = client_rows.label_counts.tolist()
     sizes = federation.partition.sizes.tolist()
     plays = federation.task is not None
     physics = getattr(federation.task, "physics", ())

@@ -7,6 +7,31 @@ Unseen clients join after training. They are sampled by the federation's seed, s
 the same ones, and not taken from the end, as partitions and natural clients are ordered by class or name. They are the
 first of one permutation, so `federation.unseen_clients=3` leaves out those of `=2` and one more. The scenario may
 affect some of them.
+
+Samples of a data set, and rows held by the server only.
+
+Samples: a data set without its smallest natural clients, or a random sample of rows. Classes without a remaining row
+are dropped and the others renumbered; the number of dropped ones is on record. Statistics computed by the loader
+(standardisation, vocabulary) are those of all rows.
+
+Server rows held out of the clients' data set are taken before partitioning, so that no client can hold one of them.
+Classes have their shares of all rows: in a random order, the i-th of a class's n rows has rank (i − 1/2)/n, and the
+rows of lowest rank are the server's (Webster's method of apportionment). The last row of each class stays with the
+clients, so both sides have the same classes. For one seed, a smaller sample is a subset of a larger one. Rows of one
+group (`federation.group_column`) stay together, as in a client's split: distilling on a patient's first visit would
+leak information about the second. Groups are visited in a random order in which every stretch has its share of each
+class, a group's class being its most frequent one, and taken as long as each brings the number of rows closer to the
+requested one and leaves the clients a row of each class. If no group is small enough, the smallest admissible one is
+taken. A row that occurs twice in the data set may be on both sides; `num_duplicate_rows` counts those.
+
+Server rows from another data set, such as a public one with the same columns, are read like the clients' data, with
+their label, dropped columns and limits. They must be of the same kind and shape and, for tables, have the same columns
+in the same order. Labels are matched by class name; a class that the clients' data lack is rejected if the server keeps
+labels, and a class that the server's data lack is accepted. Each side is scaled by its own rows: a table is
+standardised by its own means and deviations, pixels have the scale of images. So no information about the clients' rows
+reaches the server, but an overall shift or another spread of the server's columns is removed; and few rows yield an
+imprecise scale. Token numbers depend on each data set's own vocabulary, so tokens are rejected. There is no check that
+clients do not hold these rows.
 """
 
 from __future__ import annotations
@@ -18,12 +43,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Partition, Privacy, Release
-from fedscout.engine.data.federation import Federation, SplitKind
-from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.data.federation import Federation, ServerData, SplitKind, spread_over_classes
+from fedscout.engine.errors import ConfigurationError, DataError, UserError
 from fedscout.engine.seeds import stream
+from fedscout.engine.text import listed
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.dataset import Dataset, distinct_texts, duplicate_rows, present_classes
 from fedscout.experiments.data.loaders.table import load_dataset
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.models.request import ModelRequest
@@ -33,7 +60,266 @@ from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.scenarios.effects import EffectRequest, ScenarioPlan
 from fedscout.experiments.scenarios.table import SCENARIOS, stack_effects
-from fedscout.experiments.server_rows import sample_rows, with_server, without_small_clients
+
+
+def without_small_clients(dataset: Dataset, min_client_rows: int) -> Dataset:
+    """Return a data set without the natural clients that have too few rows; unchanged if there are none.
+
+    Args:
+        dataset: All rows.
+        min_client_rows: Minimum number of rows of a client to keep.
+
+    Raises:
+        DataError: If it exceeds one and there are no natural clients, or no client has enough rows.
+    """
+    if min_client_rows <= 1:
+        return dataset
+    if dataset.client_ids is None:
+        raise DataError.of(
+            "federation.min_client_rows",
+            f"be left out, as data set {dataset.name!r} has no natural clients or "
+            "federation.client_column does not name them",
+            min_client_rows,
+        )
+    names, owners = distinct_texts(dataset.client_ids)
+    sizes = np.bincount(owners)
+    large = sizes >= min_client_rows
+    if not large.any():
+        raise DataError.of(
+            "federation.min_client_rows",
+            f"be at most {sizes.max()}, the rows of the largest client of data set {dataset.name!r}",
+            min_client_rows,
+        )
+    if large.all():
+        return dataset
+    rows = np.flatnonzero(large[owners])
+    return taken(
+        dataset,
+        rows,
+        num_small_clients_left_out=len(names) - int(np.count_nonzero(large)),
+        num_rows_of_small_clients=dataset.num_rows - len(rows),
+    )
+
+
+def sample_rows(dataset: Dataset, max_rows: int | None, generator: np.random.Generator) -> Dataset:
+    """Return a data set of at most `max_rows` rows; unchanged if it has no more, or `max_rows` is None.
+
+    Rows are drawn uniformly, regardless of labels and natural clients, and stay in order. For one seed, a smaller
+    sample is a subset of a larger one.
+
+    Args:
+        dataset: All rows.
+        max_rows: Maximum number of rows, >= 2.
+        generator: Draws them.
+
+    Raises:
+        DataError: If rows of fewer than two classes were drawn.
+    """
+    if max_rows is None or dataset.num_rows <= max_rows:
+        return dataset
+    rows = np.sort(generator.permutation(dataset.num_rows)[:max_rows])
+    return taken(dataset, rows, num_rows_not_sampled=dataset.num_rows - max_rows)
+
+
+def taken(dataset: Dataset, rows: IntArray, **facts: int) -> Dataset:
+    """Return a data set of selected rows, with additional facts.
+
+    Args:
+        dataset: All rows.
+        rows: Rows to keep, in order.
+        facts: Facts to record.
+
+    Raises:
+        DataError: If they are of fewer than two classes.
+    """
+    labels, class_names = present_classes(dataset.name, dataset.labels[rows], dataset.class_names)
+    features = dataset.features[rows]
+    lost = dataset.facts.get("num_classes_left_out", 0) + dataset.num_classes - len(class_names)
+    return replace(
+        dataset,
+        features=features,
+        labels=labels,
+        class_names=class_names,
+        client_ids=None if dataset.client_ids is None else dataset.client_ids[rows],
+        groups=None if dataset.groups is None else dataset.groups[rows],
+        targets=None if dataset.targets is None else dataset.targets[rows],
+        facts={
+            **dataset.facts,
+            "num_rows": len(rows),
+            "num_duplicate_rows": duplicate_rows(features, labels),
+            "num_classes_left_out": lost,
+            **facts,
+        },
+    )
+
+
+ROWS_KEY = "federation.server_rows"
+
+
+def without_server_rows(
+    dataset: Dataset, asked: float | None, labelled: bool, generator: np.random.Generator
+) -> tuple[Dataset, ServerData | None]:
+    """Return the clients' part of a data set and the server's; all and None if `asked` is None.
+
+    Args:
+        dataset: All rows.
+        asked: A number of rows, >= 1, or a share of all, in (0, 1), rounded to at least one row; met as closely as
+            whole groups allow.
+        labelled: Whether the server keeps their labels.
+        generator: Draws them.
+
+    Raises:
+        DataError: If the clients would be left without a row of each class.
+    """
+    if asked is None:
+        return dataset, None
+    num_rows = _number(asked, dataset)
+    max_server_rows = dataset.num_rows - dataset.num_classes
+    if num_rows > max_server_rows:
+        raise DataError.of(
+            ROWS_KEY,
+            f"be at most {max_server_rows} of the {dataset.num_rows} rows of data set {dataset.name!r}, to "
+            f"leave the clients a row of each class",
+            num_rows,
+        )
+    if dataset.groups is None:
+        drawn = stratified(dataset.labels, num_rows, generator)
+    else:
+        drawn = _whole_groups(dataset, dataset.groups, num_rows, generator)
+    is_server = np.zeros(dataset.num_rows, np.bool_)
+    is_server[drawn] = True
+    server = ServerData(dataset.features[is_server], dataset.labels[is_server] if labelled else None)
+    facts = {"num_server_rows": server.num_rows, "server_labels": labelled}
+    clients = taken(dataset, np.flatnonzero(~is_server))
+    return replace(clients, facts={**clients.facts, **facts}), server
+
+
+def _number(asked: float, dataset: Dataset) -> int:
+    return max(1, round(asked * dataset.num_rows)) if asked < 1 else int(asked)
+
+
+def stratified(labels: IntArray, num_rows: int, generator: np.random.Generator) -> IntArray:
+    """Return rows drawn in proportion to the classes, each class's last row after all others, shape `(num_rows,)`."""
+    order = generator.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels)
+    sizes = np.repeat(counts, counts)
+    ranks = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sort_keys = np.where(ranks + 1 < sizes, (ranks + 0.5) / sizes, np.inf)
+    return order[np.argsort(sort_keys, kind="stable")[:num_rows]]
+
+
+def _whole_groups(dataset: Dataset, groups: IntArray, wanted: int, generator: np.random.Generator) -> IntArray:
+    """Return the rows of drawn groups, about as many as requested, never all rows of a class.
+
+    Raises:
+        DataError: If every group holds all rows of some class.
+    """
+    _, members = np.unique(groups, return_inverse=True)
+    counts_by_group = np.zeros((members.max() + 1, dataset.num_classes), np.int64)
+    np.add.at(counts_by_group, (members, dataset.labels), 1)
+    sizes, client_counts = counts_by_group.sum(axis=1), counts_by_group.sum(axis=0)
+    admissible = np.flatnonzero((counts_by_group < client_counts).all(axis=1))
+    if not len(admissible):
+        raise DataError.of(
+            ROWS_KEY,
+            f"leave the clients a row of each class of data set {dataset.name!r}, but each of its "
+            f"{len(sizes)} groups (federation.group_column) holds all rows of some class",
+        )
+    drawn: list[int] = []
+    for group in spread_over_classes(counts_by_group.argmax(axis=1), generator):
+        num_missing = wanted - sizes[drawn].sum()
+        if abs(num_missing - sizes[group]) < abs(num_missing) and (counts_by_group[group] < client_counts).all():
+            drawn.append(group)
+            client_counts = client_counts - counts_by_group[group]
+    return np.flatnonzero(np.isin(members, drawn or [admissible[np.argmin(sizes[admissible])]]))
+
+
+DATASET_KEY = "federation.server_dataset"
+OF_THE_CLIENTS: dict[str, object] = {
+    "client_column": None,
+    "group_column": None,
+    "split": None,
+    "min_client_rows": 1,
+    "max_rows": None,
+}
+"""Settings that apply only to the clients' data, at their defaults."""
+
+
+def with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset, ServerData | None]:
+    """Return the data set without the server's rows but with facts on them, and the server's data.
+
+    Raises:
+        DataError: If another data set can't be read, or the rows do not suffice.
+    """
+    generator = stream(federation.seed, "server-rows")
+    num_rows, labelled, name = federation.server_rows, federation.server_labels, federation.server_dataset
+    if name is None:
+        return without_server_rows(dataset, num_rows, labelled, generator)
+    try:
+        other = load_dataset(federation.model_copy(update={**OF_THE_CLIENTS, "dataset": name}))
+    except UserError as error:
+        raise DataError([f"{DATASET_KEY}={name} can't be read: {fault}" for fault in error.faults]) from error
+    server = rows_of_another(dataset, other, num_rows, labelled, generator)
+    facts: dict[str, Any] = {"num_server_rows": server.num_rows, "server_labels": labelled}
+    facts |= {"server_dataset": other.name, "server_source": other.source}
+    return replace(dataset, facts={**dataset.facts, **facts}), server
+
+
+def rows_of_another(
+    clients: Dataset, other: Dataset, asked: float | None, labelled: bool, generator: np.random.Generator
+) -> ServerData:
+    """Return server rows drawn from another data set than the clients'.
+
+    Args:
+        clients: Data set of the clients, with all rows that any of them holds.
+        other: Data set of the server.
+        asked: A number of its rows, a share in (0, 1) of them, or None for all; drawn in proportion to the classes.
+        labelled: Whether the server keeps labels.
+        generator: Draws them.
+
+    Raises:
+        DataError: If its rows are incompatible with those of the clients, or there are too few.
+    """
+    _check_rows(clients, other)
+    labels = _labels_by_client_class(clients, other) if labelled else None
+    num_rows = other.num_rows if asked is None else _number(asked, other)
+    if num_rows > other.num_rows:
+        raise DataError.of(
+            "federation.server_rows", f"be at most the {other.num_rows} rows of {DATASET_KEY}={other.name}", num_rows
+        )
+    rows = np.sort(stratified(other.labels, num_rows, generator))
+    return ServerData(other.features[rows], None if labels is None else labels[rows])
+
+
+def _check_rows(clients: Dataset, other: Dataset) -> None:
+    if "tokens" in (clients.kind, other.kind):
+        raise DataError.of(
+            DATASET_KEY, "be left out for tokens, whose numbers denote other words there", repr(other.name)
+        )
+    expected, received = _row_text(clients), _row_text(other)
+    pairs = zip(clients.feature_names, other.feature_names, strict=False)
+    if differing := next((pair for pair in pairs if pair[0] != pair[1]), None):
+        expected, received = (
+            f"{text} with column {name!r}" for text, name in zip((expected, received), differing, strict=True)
+        )
+    if expected != received:
+        must = f"hold rows like those of data set {clients.name!r}, which are {expected}"
+        raise DataError.of(DATASET_KEY, must, f"{received} of {other.name!r}")
+
+
+def _row_text(dataset: Dataset) -> str:
+    shape = " x ".join(map(str, dataset.features.shape[1:]))
+    return f"{dataset.kind} of {shape} numbers"
+
+
+def _labels_by_client_class(clients: Dataset, other: Dataset) -> IntArray:
+    """Return the labels of the server's rows, numbered by the clients' classes."""
+    numbers = {name: number for number, name in enumerate(clients.class_names)}
+    if unknown := [name for name in other.class_names if name not in numbers]:
+        must = f"hold no other classes than data set {clients.name!r} where federation.server_labels=true"
+        raise DataError.of(DATASET_KEY, must, f"{listed(unknown)} of {other.name!r}")
+    return np.array([numbers[name] for name in other.class_names], np.int64)[other.labels]
 
 
 def draw_unseen(federation: FederationConfig, num_clients: int) -> frozenset[int]:

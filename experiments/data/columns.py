@@ -25,12 +25,13 @@ Arguments that messages propose are quoted where the shell or YAML requires it.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -454,6 +455,9 @@ FEWEST_QUANTITIES = 20  # different fractions, or numbers of few rows each, beyo
 FEWEST_ROWS_A_CLASS = 5
 FEW_ROWS_A_CLASS = 20
 MOST_CLASSES = 100_000
+MOST_NAMED = 5
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -497,53 +501,137 @@ class ColumnRoles:
             raise DataError.of(f"data set {name!r}", "have a feature column in addition to the label, but it has none")
         return names
 
+    def check(self, name: str, table: pa.Table, text: str | None = None, kinds: Iterable[str] = ()) -> None:
+        """Check that the columns that the user names exist in the table, and that each has one role.
 
-def check_roles(
-    name: str, table: pa.Table, roles: ColumnRoles, text: str | None = None, kinds: Iterable[str] = ()
-) -> None:
-    """Check that the columns that the user names exist in the table, and that each has one role.
+        Args:
+            name: Name of the data set, for messages.
+            table: The table.
+            text: Column of texts, or None.
+            kinds: Columns whose kind the user sets.
 
-    Args:
-        name: Name of the data set, for messages.
-        table: The table.
-        roles: Label, client, group and dropped columns.
-        text: Column of texts, or None.
-        kinds: Columns whose kind the user sets.
+        Raises:
+            DataError: Lists all faults.
+        """
+        named = [
+            *(("federation.columns", column) for column in kinds),
+            *(("federation.drop_columns", column) for column in self.dropped),
+            ("federation.text_column", text),
+            ("federation.label", self.label),
+            ("federation.client_column", self.client),
+            ("federation.group_column", self.group),
+        ]
+        keys_by_column: dict[str, list[str]] = {}
+        for key, column in dict.fromkeys(named):
+            if column is not None:
+                keys_by_column.setdefault(column, []).append(key)
+        available = f"its columns are: {listed(table.column_names)}"
+        faults = [
+            Fault(
+                key,
+                f"name columns of data set {name!r}",
+                repr(column),
+                available + did_you_mean(column, table.column_names),
+            )
+            for column, keys in keys_by_column.items()
+            if column not in table.column_names
+            for key in keys
+        ]
+        faults += [
+            Fault(" and ".join(keys), "name different columns", f"{column!r} for each")
+            for column, keys in keys_by_column.items()
+            if len(keys) > 1
+        ]
+        if faults:
+            raise DataError(faults)
 
-    Raises:
-        DataError: Lists all faults.
-    """
-    named = [
-        *(("federation.columns", column) for column in kinds),
-        *(("federation.drop_columns", column) for column in roles.dropped),
-        ("federation.text_column", text),
-        ("federation.label", roles.label),
-        ("federation.client_column", roles.client),
-        ("federation.group_column", roles.group),
-    ]
-    keys_by_column: dict[str, list[str]] = {}
-    for key, column in dict.fromkeys(named):
-        if column is not None:
-            keys_by_column.setdefault(column, []).append(key)
-    available = f"its columns are: {listed(table.column_names)}"
-    faults = [
-        Fault(
-            key,
-            f"name columns of data set {name!r}",
-            repr(column),
-            available + did_you_mean(column, table.column_names),
-        )
-        for column, keys in keys_by_column.items()
-        if column not in table.column_names
-        for key in keys
-    ]
-    faults += [
-        Fault(" and ".join(keys), "name different columns", f"{column!r} for each")
-        for column, keys in keys_by_column.items()
-        if len(keys) > 1
-    ]
-    if faults:
-        raise DataError(faults)
+    def labelled_rows(self, name: str, table: pa.Table) -> tuple[pa.Table, IntArray]:
+        """Return the rows with a value in the label, client and group columns, and their positions in the table.
+
+        Args:
+            name: Name of the data set, for messages.
+            table: Plain cells.
+
+        Raises:
+            DataError: If there is none.
+        """
+        columns = {"label": self.label, "client": self.client, "group": self.group}
+        words = {"label": MISSING if self.quantity else NO_NAMES}
+        is_lacking = {
+            role: present_cells(table[column], words.get(role, NO_NAMES)).is_null().to_numpy()
+            for role, column in columns.items()
+            if column is not None
+        }
+        is_removed = np.logical_or.reduce([*is_lacking.values()])
+        if not is_removed.any():
+            return table, np.arange(len(table))
+        if is_removed.all():
+            raise DataError.of(
+                f"data set {name!r}",
+                f"have a row with values in all of {listed(filter(None, columns.values()))}, but each of its "
+                f"{len(table):,} rows lacks one",
+            )
+        kept = np.flatnonzero(~is_removed)
+        counts = {role: int(mask.sum()) for role, mask in is_lacking.items() if mask.any()}
+        reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
+        if self.client is not None:
+            clients = np.array(table[self.client].cast("string").to_pylist(), dtype=object)
+            if lost := {*clients[is_removed]} - {*clients[kept], None}:
+                reasons += f"; no rows are left of {listed(sorted(lost), MOST_NAMED)}"
+        num_removed = len(table) - len(kept)
+        logger.warning("%s: %s of %s rows are left out: %s", name, f"{num_removed:,}", f"{len(table):,}", reasons)
+        return table.take(kept), kept
+
+    def labels(self, name: str, table: pa.Table) -> tuple[IntArray, tuple[str, ...]]:
+        """Return labels in `[0, num_classes)` and the class names, ordered by `in_order`.
+
+        Raises:
+            DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
+                column looks like a regression target (`are_quantities`) and is not declared to hold classes.
+        """
+        import pyarrow.compute as pc
+
+        column = self.label
+        if pc.count_distinct(table[column]).as_py() > MOST_CLASSES:  # before each of them is looked at
+            raise DataError.of(
+                f"column {column!r} of data set {name!r}",
+                f"hold at most {MOST_CLASSES:,} classes",
+                f"more in {len(table):,} rows, as for identifiers and regression targets",
+                "federation.task=regression predicts numbers",
+            )
+        positions, values = _distinct(name, table, column)
+        names = in_order(values)
+        if not self.classes and are_quantities(numbers_of_texts(names), len(positions)):
+            raise DataError.of(
+                f"column {column!r} of data set {name!r}",
+                "hold classes",
+                f"{len(names)} different numbers in {len(positions)} rows, which looks like a regression target",
+                "federation.task=regression predicts it, federation.task=classification uses the numbers as classes",
+            )
+        if len(names) < 2 or len(names) > len(positions) // 2:
+            raise DataError.of(
+                f"column {column!r} of data set {name!r}",
+                f"hold at least two classes and at most half as many as there are rows ({len(positions)})",
+                f"{len(names)}: {names[0]}" if len(names) == 1 else len(names),
+            )
+        index_by_name = {value: number for number, value in enumerate(names)}
+        return np.array([index_by_name[value] for value in values], dtype=np.int64)[positions], tuple(names)
+
+    def clients(self, name: str, table: pa.Table) -> TextArray | None:
+        """Return the natural client of each row; None without a client column.
+
+        Raises:
+            DataError: As `discrete`.
+        """
+        return None if self.client is None else discrete(name, table, self.client)
+
+    def groups(self, name: str, table: pa.Table) -> IntArray | None:
+        """Return the group of each row, in `[0, num_groups)`; None without a group column.
+
+        Raises:
+            DataError: As `discrete`.
+        """
+        return None if self.group is None else distinct_texts(discrete(name, table, self.group))[1]
 
 
 def discrete(name: str, table: pa.Table, column: str) -> TextArray:
@@ -575,51 +663,6 @@ def _distinct(name: str, table: pa.Table, column: str) -> tuple[IntArray, list[s
     return positions, values
 
 
-def groups_of(name: str, table: pa.Table, column: str | None) -> IntArray | None:
-    """Return the group of each row, in `[0, num_groups)`; None without a group column.
-
-    Raises:
-        DataError: As `discrete`.
-    """
-    return None if column is None else distinct_texts(discrete(name, table, column))[1]
-
-
-def classes(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[IntArray, tuple[str, ...]]:
-    """Return labels in `[0, num_classes)` and the class names, ordered by `in_order`.
-
-    Raises:
-        DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the column
-            looks like a regression target (`are_quantities`) and the user does not declare that it holds classes.
-    """
-    import pyarrow.compute as pc
-
-    column = roles.label
-    if pc.count_distinct(table[column]).as_py() > MOST_CLASSES:  # before each of them is looked at
-        raise DataError.of(
-            f"column {column!r} of data set {name!r}",
-            f"hold at most {MOST_CLASSES:,} classes",
-            f"more in {len(table):,} rows, as for identifiers and regression targets",
-            "federation.task=regression predicts numbers",
-        )
-    positions, values = _distinct(name, table, column)
-    names = in_order(values)
-    if not roles.classes and are_quantities(numbers_of_texts(names), len(positions)):
-        raise DataError.of(
-            f"column {column!r} of data set {name!r}",
-            "hold classes",
-            f"{len(names)} different numbers in {len(positions)} rows, which looks like a regression target",
-            "federation.task=regression predicts it, federation.task=classification uses the numbers as classes",
-        )
-    if len(names) < 2 or len(names) > len(positions) // 2:
-        raise DataError.of(
-            f"column {column!r} of data set {name!r}",
-            f"hold at least two classes and at most half as many as there are rows ({len(positions)})",
-            f"{len(names)}: {names[0]}" if len(names) == 1 else len(names),
-        )
-    index_by_name = {value: number for number, value in enumerate(names)}
-    return np.array([index_by_name[value] for value in values], dtype=np.int64)[positions], tuple(names)
-
-
 def are_quantities(different: npt.NDArray[np.float64], num_rows: int) -> bool:
     """Return whether a label has too many distinct numbers for its number of rows to be a class label.
 
@@ -635,6 +678,19 @@ def are_quantities(different: npt.NDArray[np.float64], num_rows: int) -> bool:
     return len(different) > min(FEWEST_QUANTITIES, num_rows // 2)
 
 
+def hold_quantities(cells: pa.ChunkedArray, are_all: bool) -> bool:
+    """Return whether the cells of a label without its missing ones are a regression target (`are_quantities`).
+
+    Args:
+        cells: Plain cells.
+        are_all: Whether the table has no more; whole numbers of a part of it may be classes.
+    """
+    present = present_cells(cells).drop_null()
+    numbers = np.unique(as_numbers(present))
+    is_whole = bool(np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all())
+    return (are_all or not is_whole) and are_quantities(numbers, len(present))
+
+
 def in_order(names: Collection[str]) -> list[str]:
     """Return numbers in numeric order, then the other names in alphabetical order."""
     return sorted(names, key=lambda name: (0, Decimal(name), name) if PLAIN_NUMBER.fullmatch(name) else (1, 0, name))
@@ -643,87 +699,6 @@ def in_order(names: Collection[str]) -> list[str]:
 def are_numbers(names: Collection[str]) -> bool:
     """Return whether all names are plain numbers, so that their order is meaningful."""
     return all(PLAIN_NUMBER.fullmatch(name) for name in names)
-
-
-@dataclass(frozen=True)
-class ColumnUse:
-    """How a column of the user's table is used.
-
-    Attributes:
-        name: Column name in the file.
-        kind: number, category, date, text, identifier, constant, empty, label, client, group, or dropped.
-        became: Description of its use.
-        key: Command-line argument that overrides this use; empty if there is none.
-        columns: Columns read from it for the model; empty if it is left out.
-        unused: If it is left out, the columns read from it that are still tested for label leaks.
-        readings: By column read, the settings that a client needs to read its own cells identically.
-        suspicion: Description of a suspected label leak; empty if there is none.
-        missing_codes: Values that may encode a missing value.
-        num_missing: Number of missing cells.
-        num_features: Number of model features derived from it.
-    """
-
-    name: str
-    kind: str
-    became: str
-    key: str = ""
-    columns: tuple[Column, ...] = ()
-    unused: tuple[Column, ...] = ()
-    readings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    suspicion: str = ""
-    missing_codes: tuple[str, ...] = ()
-    num_missing: int = 0
-    num_features: int = 0
-
-    def left_out(self, kind: str, reason: str, key: str) -> ColumnUse:
-        """Return this column excluded from the model."""
-        return ColumnUse(self.name, kind, f"left out: {reason}", key, unused=self.columns)
-
-    def document(self) -> dict[str, Any]:
-        """Return how it is used as JSON-serializable values."""
-        return {name: value for name, value in vars(self).items() if name not in {"columns", "unused", "readings"}}
-
-
-def all_uses(
-    table: pa.Table, roles: ColumnRoles, uses: Sequence[ColumnUse], class_names: Sequence[str] = ()
-) -> list[ColumnUse]:
-    """Return the use of every column, in table order.
-
-    Args:
-        table: Plain cells.
-        roles: Roles of its columns.
-        uses: Uses of the columns that have no other role.
-        class_names: Class names of the label, if known.
-    """
-    label_use, key = "the classes to predict", "federation.label"
-    if roles.quantity:
-        label_use, key = "the regression target", "federation.task=classification"
-    elif len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
-        label_use = f"{len(class_names)} classes to predict, all numbers: regression?"
-        key = "federation.task=regression"
-    with_roles = [ColumnUse(column, "dropped", "left out as requested") for column in roles.dropped]
-    with_roles.append(ColumnUse(roles.label, "label", label_use, key))
-    if roles.client is not None:
-        with_roles.append(ColumnUse(roles.client, "client", "names the clients", "federation.client_column"))
-    if roles.group is not None:
-        with_roles.append(ColumnUse(roles.group, "group", "names the groups", "federation.group_column"))
-    use_by_column = {use.name: use for use in (*uses, *with_roles)}
-    return [replace(use_by_column[column], num_missing=table[column].null_count) for column in table.column_names]
-
-
-def refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
-    """Reject a table without a usable feature column.
-
-    Raises:
-        DataError: Lists how the first columns are used.
-    """
-    unused = [use for use in uses if use.kind not in {"label", "client", "group"}][:NUM_FAULTS_SHOWN]
-    reasons = [f"{use.name[:60]!r} is {use.became}" + (f" ({use.key[:100]})" if use.key else "") for use in unused]
-    raise DataError.of(
-        f"data set {name!r}",
-        "have a feature column in addition to the label",
-        f"none that can be used: {'; '.join(reasons)}" if unused else "none",
-    )
 
 
 DateOrder = Literal["year-month-day", "day-month-year", "month-day-year", "time of day"]

@@ -4,8 +4,8 @@
 small compressed file can expand beyond any machine's memory.
 
 `Dataset` is the in-memory form used by the rest of the program: features, labels, classes and their source.
-`DatasetRequest` is the part of the configuration passed to every loader; `choose_label` and `choose_parts` check it for
-data sets whose files define the label, the natural clients and the official splits.
+`DatasetRequest` is the part of the configuration passed to every loader; its `choose_label` and `choose_parts` check it
+for data sets whose files define the label, the natural clients and the official splits.
 """
 
 from __future__ import annotations
@@ -56,6 +56,54 @@ class Publication:
         text = f"{self.citation} is published at {self.address}"
         return f"{text}; {self.derivation}" if self.derivation else text
 
+    def folder(self, request: DatasetRequest, wanted: str) -> Path:
+        """Return the configured data folder, or the one in the environment variable `FEDSCOUT_DATA`.
+
+        Args:
+            request: User settings.
+            wanted: Required files, for messages.
+
+        Raises:
+            DataError: If no folder is configured.
+        """
+        root = request.folder or os.environ.get(FOLDER_VARIABLE)
+        if not root:
+            raise DataError.of(
+                "federation.folder",
+                f"name the folder that data set {request.dataset!r} is read from",
+                "nothing",
+                f"put {wanted} in place and set {FOLDER_VARIABLE} or federation.folder to that folder; {self.origin}",
+            )
+        return Path(root).expanduser()
+
+    def files(self, request: DatasetRequest, *names: str) -> list[Path]:
+        """Return the paths of files, given relative to the data folder.
+
+        Raises:
+            DataError: As `locate`.
+        """
+        return self.locate(request, Layout("files", names))[1]
+
+    def locate(self, request: DatasetRequest, *layouts: Layout) -> tuple[Layout, list[Path]]:
+        """Return the first complete layout, of those in order of preference, and the paths of its files.
+
+        Raises:
+            DataError: If no folder is configured, or no layout is complete; lists the missing files of a partially
+                present one.
+        """
+        wanted = " or ".join(map(str, layouts))
+        root = self.folder(request, wanted)
+        partial = ""
+        for layout in layouts:
+            paths_by_file = layout.find(root)
+            if all(paths_by_file):
+                return layout, [path for paths in paths_by_file for path in paths]
+            if any(paths_by_file) and not partial:
+                missing = [file for file, paths in zip(layout.files, paths_by_file, strict=True) if not paths]
+                partial = f"; the {layout.name} lacks {', '.join(missing)}"
+        must = f"hold {wanted} for data set {request.dataset!r}"
+        raise DataError.of(root, must, f"none of them completely{partial}", self.origin)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -79,88 +127,16 @@ class Layout:
             for file in self.files
         ]
 
-
-def data_root(dataset: str, folder: Path | None, wanted: str, publication: Publication) -> Path:
-    """Return the data folder.
-
-    Args:
-        dataset: Name of the data set, for messages.
-        folder: The configured folder; None for the one in the environment variable `FEDSCOUT_DATA`.
-        wanted: Required files, for messages.
-        publication: Cited if no folder is configured.
-
-    Raises:
-        DataError: If no folder is configured.
-    """
-    root = folder or os.environ.get(FOLDER_VARIABLE)
-    if not root:
-        raise DataError.of(
-            "federation.folder",
-            f"name the folder that data set {dataset!r} is read from",
-            "nothing",
-            f"put {wanted} in place and set {FOLDER_VARIABLE} or federation.folder to that folder; "
-            f"{publication.origin}",
-        )
-    return Path(root).expanduser()
-
-
-def locate(dataset: str, names: tuple[str, ...], publication: Publication, folder: Path | None) -> list[Path]:
-    """Return the paths of a data set's files.
-
-    Args:
-        dataset: Name of the data set, for messages.
-        names: Files relative to the data folder.
-        publication: Cited if a file is missing.
-        folder: The data folder; None for the one in the environment variable `FEDSCOUT_DATA`.
-
-    Raises:
-        DataError: As `locate_layout`.
-    """
-    return locate_layout(dataset, (Layout("files", names),), publication, folder)[1]
-
-
-def locate_layout(
-    dataset: str, layouts: Sequence[Layout], publication: Publication, folder: Path | None
-) -> tuple[Layout, list[Path]]:
-    """Return the first complete layout, and the paths of its files.
-
-    Args:
-        dataset: Name of the data set, for messages.
-        layouts: Layouts in order of preference.
-        publication: Cited if files are missing.
-        folder: The data folder; None for the one in the environment variable `FEDSCOUT_DATA`.
-
-    Raises:
-        DataError: If no folder is configured, or no layout is complete; lists the missing files of a partially present
-            one.
-    """
-    wanted = " or ".join(_summary(layout) for layout in layouts)
-    root = data_root(dataset, folder, wanted, publication)
-    partial = ""
-    for layout in layouts:
-        paths_by_file = layout.find(root)
-        if all(paths_by_file):
-            return layout, [path for paths in paths_by_file for path in paths]
-        if any(paths_by_file) and not partial:
-            missing = [file for file, paths in zip(layout.files, paths_by_file, strict=True) if not paths]
-            partial = f"; the {layout.name} lacks {', '.join(missing)}"
-    raise DataError.of(
-        root, f"hold {wanted} for data set {dataset!r}", f"none of them completely{partial}", publication.origin
-    )
-
-
-def _summary(layout: Layout) -> str:
-    shown = [f"${FOLDER_VARIABLE}/{file}" for file in layout.files[:NUM_NAMES_SHOWN]]
-    if len(layout.files) > NUM_NAMES_SHOWN:
-        shown += ["…", layout.files[-1].rpartition("/")[2]]
-    return f"the {layout.name} ({', '.join(shown)}{', each also as .gz' if layout.packed else ''})"
+    def __str__(self) -> str:
+        shown = [f"${FOLDER_VARIABLE}/{file}" for file in self.files[:NUM_NAMES_SHOWN]]
+        if len(self.files) > NUM_NAMES_SHOWN:
+            shown += ["…", self.files[-1].rpartition("/")[2]]
+        return f"the {self.name} ({', '.join(shown)}{', each also as .gz' if self.packed else ''})"
 
 
 MAX_FILE_BYTES = 2_000_000_000
 MAX_FILE_ROWS = 10_000_000
 MAX_CELL_LENGTH = 131_072
-MAX_NAME_LENGTH = 1_000
-MAX_COLUMNS = 20_000
 MAX_QUERY_SECONDS = 15.0
 
 
@@ -417,6 +393,7 @@ def known_separator(name: str | None) -> str | None:
     return character
 
 
+SPLITS: Final = ("train", "test", "all")
 LAST_ROWS: Final = "last"
 """The value of `federation.split` that applies to each client's rows, not to a published part."""
 
@@ -542,47 +519,40 @@ class DatasetRequest(BaseModel):
         """Columns that are left out, and may hold values of any type."""
         return {*self.drop_columns, *(column for column, kind in self.columns.items() if kind == "drop")}
 
+    def choose_label(self, labels: tuple[str, ...], client: str | None = None) -> str:
+        """Return the label to predict.
+
+        Args:
+            labels: Labels in the files, the default first.
+            client: Name of the natural clients, or None. The client column may be omitted, as the files define them.
+
+        Raises:
+            DataError: If another label, or another client column, is requested.
+        """
+        faults, of_data_set = [], f"of data set {self.dataset!r}"
+        if self.label not in {None, *labels}:
+            must = f"be one of {', '.join(map(repr, labels))}"
+            given = f"{self.label!r}{did_you_mean(self.label, labels)}"
+            faults.append(Fault(f"federation.label {of_data_set}", must, given))
+        if self.client_column not in {None, client}:
+            missing = "left out, as its files have no column of natural clients and no other is known"
+            must = f"be {f'{client!r} or left out' if client else missing}"
+            faults.append(Fault(f"federation.client_column {of_data_set}", must, repr(self.client_column)))
+        if faults:
+            raise DataError(faults)
+        return self.label or labels[0]
+
+    def choose_parts(self) -> tuple[str, ...]:
+        """Return the official parts to read: `("train",)`, `("test",)` or both.
+
+        Raises:
+            DataError: If `federation.split` is none of them.
+        """
+        split = self.part or "train"
+        if split not in SPLITS:
+            must = f"be one of {', '.join(SPLITS)}"
+            raise DataError.of(f"federation.split of data set {self.dataset!r}", must, repr(split))
+        return ("train", "test") if split == "all" else (split,)
+
 
 DatasetLoader = Callable[[DatasetRequest], Dataset]
-
-
-SPLITS = ("train", "test", "all")
-
-
-def choose_label(request: DatasetRequest, labels: tuple[str, ...], client: str | None) -> str:
-    """Return the label to predict.
-
-    Args:
-        request: User settings. The client column may be omitted, as the files define the natural clients.
-        labels: Labels in the files, the default first.
-        client: Name of the natural clients, or None.
-
-    Raises:
-        DataError: If another label, or another client column, is requested.
-    """
-    faults, of_data_set = [], f"of data set {request.dataset!r}"
-    if request.label not in {None, *labels}:
-        must = f"be one of {', '.join(map(repr, labels))}"
-        suggestion = did_you_mean(request.label, labels)
-        faults.append(Fault(f"federation.label {of_data_set}", must, f"{request.label!r}{suggestion}"))
-    if request.client_column not in {None, client}:
-        missing = "left out, as its files have no column of natural clients and no other is known"
-        must = f"be {f'{client!r} or left out' if client else missing}"
-        faults.append(Fault(f"federation.client_column {of_data_set}", must, repr(request.client_column)))
-    if faults:
-        raise DataError(faults)
-    return request.label or labels[0]
-
-
-def choose_parts(request: DatasetRequest) -> tuple[str, ...]:
-    """Return the official parts to read: `("train",)`, `("test",)` or both.
-
-    Raises:
-        DataError: If `federation.split` is none of them.
-    """
-    split = request.part or "train"
-    if split not in SPLITS:
-        raise DataError.of(
-            f"federation.split of data set {request.dataset!r}", f"be one of {', '.join(SPLITS)}", repr(split)
-        )
-    return ("train", "test") if split == "all" else (split,)

@@ -37,15 +37,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import (
-    USUAL_LIMITS,
-    Dataset,
-    DatasetRequest,
-    ReadLimits,
-    TextArray,
-    present_classes,
-    usual_facts,
-)
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, ReadLimits, present_classes, usual_facts
 from fedscout.experiments.data.table_files import read_csv, require_columns
 
 if TYPE_CHECKING:
@@ -66,7 +58,7 @@ def image_dataset(
     label: str,
     source: str,
     facts: Mapping[str, Any] | None = None,
-    client_ids: TextArray | None = None,
+    client_ids: npt.NDArray[np.str_] | None = None,
 ) -> Dataset:
     """Return the data set of images; classes without an image are dropped.
 
@@ -247,15 +239,15 @@ class Picture:
 
 
 def list_pictures(
-    folder: Path, label: str | None = None, client_column: str | None = None, limits: ReadLimits = USUAL_LIMITS
+    folder: Path, limits: ReadLimits, label: str | None = None, client_column: str | None = None
 ) -> list[Picture]:
     """Return a folder's images, ordered by their relative paths.
 
     Args:
         folder: An existing folder.
+        limits: Maximum size of a `labels.csv`.
         label: Label column of a `labels.csv`, None for `label`; for folders without one, None or `class`.
         client_column: Client column in the `labels.csv` of the folder itself; for client folders, None or `client`.
-        limits: Maximum size of a `labels.csv`.
 
     Raises:
         DataError: If the folder can't be read, has no supported layout or a mix of them, or has no such label or
@@ -302,7 +294,7 @@ def _from_clients(folder: Path, entries: list[Path], label: str | None, limits: 
     for client in entries:
         if not client.is_dir():
             raise DataError.of(folder, f"hold only folders of clients, as some have a {LABELS_FILE}", repr(client.name))
-        own = list_pictures(client, label if (client / LABELS_FILE).is_file() else None, limits=limits)
+        own = list_pictures(client, limits, label if (client / LABELS_FILE).is_file() else None)
         if own[0].client is not None:
             must = f"hold class folders or a {LABELS_FILE}, as the clients beside it do, but {own[0].path} lies deeper"
             raise DataError.of(client, must)
@@ -382,7 +374,7 @@ def load_image_folder(request: DatasetRequest) -> Dataset:
     folder = Path(request.dataset).expanduser()
     if not folder.is_dir():
         raise DataError.of("federation.dataset", "name a folder that exists", repr(request.dataset))
-    pictures = list_pictures(folder, request.label, request.client_column, request.limits)
+    pictures = list_pictures(folder, request.limits, request.label, request.client_column)
     return pictures_dataset(folder.name or request.dataset, pictures, f"own pictures in {folder}", request)
 
 
@@ -428,7 +420,7 @@ def client_pictures(folder: Path, request: DatasetRequest, grey: bool) -> tuple[
     Raises:
         DataError: If the folder has no supported layout, or a file is not a valid image.
     """
-    pictures = list_pictures(folder, request.label, None, request.limits)
+    pictures = list_pictures(folder, request.limits, request.label)
     pixels = _pixels([picture.path for picture in pictures], request.image_size, "L" if grey else "RGB")
     return unit_pixels(pixels), [picture.label for picture in pictures]
 

@@ -25,38 +25,21 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from glob import glob
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
-from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import did_you_mean, listed
-from fedscout.experiments.data.columns import (
-    MISSING,
-    NO_NAMES,
-    ColumnRoles,
-    ColumnUse,
-    all_uses,
-    are_quantities,
-    as_numbers,
-    check_roles,
-    classes,
-    column_key,
-    discrete,
-    groups_of,
-    present_cells,
-    refuse_table,
-    with_missing,
-)
+from fedscout.experiments.data.columns import ColumnRoles, column_key, hold_quantities, with_missing
 from fedscout.experiments.data.dataset import (
     FOLDER_VARIABLE,
     START_VARIABLE,
@@ -67,17 +50,10 @@ from fedscout.experiments.data.dataset import (
     names_files_of_clients,
 )
 from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture, stacked
-from fedscout.experiments.data.own_columns import as_text_or_identifier, own_columns, suspected
+from fedscout.experiments.data.own_columns import ColumnUse, all_uses, as_text_or_identifier, own_columns, suspected
 from fedscout.experiments.data.table_files import concatenated, plain_table
 from fedscout.experiments.data.table_formats import CLIENT, LABEL, ROWS, is_array_file, read_arrays, read_table, stem
-from fedscout.experiments.data.tables import (
-    TableStatistics,
-    dataset_of_columns,
-    merged_statistics,
-    predicted_of,
-    statistics_faults,
-    unusable_reason,
-)
+from fedscout.experiments.data.tables import dataset_of_columns, merged_statistics, predicted_of, unusable_columns
 from fedscout.experiments.data.texts import text_dataset, text_rows
 
 if TYPE_CHECKING:
@@ -85,51 +61,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-MOST_NAMED = 5
-
-logger = logging.getLogger(__name__)
-
-
-def labelled_rows(name: str, table: pa.Table, roles: ColumnRoles) -> tuple[pa.Table, IntArray]:
-    """Return the rows with a value in the label, client and group columns, and their positions in the table.
-
-    Args:
-        name: Name of the data set, for messages.
-        table: Plain cells.
-        roles: Label, client and group columns.
-
-    Raises:
-        DataError: If there is none.
-    """
-    columns = {"label": roles.label, "client": roles.client, "group": roles.group}
-    words = {"label": MISSING if roles.quantity else NO_NAMES}
-    is_lacking = {
-        role: present_cells(table[column], words.get(role, NO_NAMES)).is_null().to_numpy()
-        for role, column in columns.items()
-        if column is not None
-    }
-    is_removed = np.logical_or.reduce([*is_lacking.values()])
-    if not is_removed.any():
-        return table, np.arange(len(table))
-    if is_removed.all():
-        raise DataError.of(
-            f"data set {name!r}",
-            f"have a row with values in all of {listed(filter(None, columns.values()))}, but each of its "
-            f"{len(table):,} rows lacks one",
-        )
-    kept = np.flatnonzero(~is_removed)
-    counts = {role: int(mask.sum()) for role, mask in is_lacking.items() if mask.any()}
-    reasons = ", ".join(f"{count:,} without a {role} ({columns[role]})" for role, count in counts.items())
-    if roles.client is not None:
-        clients = np.array(table[roles.client].cast("string").to_pylist(), dtype=object)
-        if lost := {*clients[is_removed]} - {*clients[kept], None}:
-            reasons += f"; no rows are left of {listed(sorted(lost), MOST_NAMED)}"
-    num_removed = len(table) - len(kept)
-    logger.warning("%s: %s of %s rows are left out: %s", name, f"{num_removed:,}", f"{len(table):,}", reasons)
-    return table.take(kept), kept
-
-
 NUM_ROWS_EXAMINED = 10_000
+MOST_SHOWN = 5
 
 
 def _with_task(request: DatasetRequest, table: pa.Table, label: str) -> DatasetRequest:
@@ -142,10 +75,7 @@ def _with_task(request: DatasetRequest, table: pa.Table, label: str) -> DatasetR
     if request.task is not None or request.text_column is not None or label not in table.column_names:
         return request
     cells = with_missing(table.slice(0, NUM_ROWS_EXAMINED).select([label]), request.missing_values)[label]
-    present = present_cells(cells).drop_null()
-    numbers = np.unique(as_numbers(present))
-    is_whole = bool(np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all())
-    if (is_whole and len(table) >= NUM_ROWS_EXAMINED) or not are_quantities(numbers, len(present)):
+    if not hold_quantities(cells, len(table) < NUM_ROWS_EXAMINED):
         return request
     return request.model_copy(update={"task": "regression"})
 
@@ -181,9 +111,9 @@ def dataset_from_own_table(
         quantity=request.predicts_quantity,
         classes=request.task == "classification",
     )
-    check_roles(name, table, roles, request.text_column, request.columns)
+    roles.check(name, table, request.text_column, request.columns)
     table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
-    rows, _ = labelled_rows(name, table, roles)
+    rows, _ = roles.labelled_rows(name, table)
     dataset = (_mixed if request.text_column is None else _texts)(name, rows, request, roles, source)
     return replace(dataset, facts={**dataset.facts, "num_rows_unlabelled": len(table) - len(rows)})
 
@@ -191,13 +121,14 @@ def dataset_from_own_table(
 def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRoles, source: str) -> Dataset:
     """Read numbers, categories and dates; if there are only dates and a text, read the text."""
     predicted = predicted_of(name, table, roles)
-    client_ids = None if roles.client is None else discrete(name, table, roles.client)
+    client_ids = roles.clients(name, table)
     clients = None if client_ids is None else distinct_texts(client_ids)[1]
     uses = own_columns(name, table, roles.features(name, table), roles, request, clients)
     columns = [column for use in uses for column in use.columns]
     if columns:
         statistics = merged_statistics(name, columns, client_ids, request.min_release)
-        uses = _without_unusable(name, uses, statistics, request)
+        unusable = unusable_columns(name, columns, statistics, request.min_release)
+        uses = [*_without_unusable(uses, unusable, request)]
         columns = [column for use in uses for column in use.columns]
     uses = suspected(uses, predicted)
     text = next((use.name for use in uses if use.kind == "text"), None)
@@ -206,7 +137,7 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     if text is not None and not roles.quantity and are_found_dates:  # a text is preferred to dates nobody asked for
         return _texts(name, table, request.model_copy(update={"text_column": text}), roles, source, uses)
     if not columns:
-        refuse_table(name, all_uses(table, roles, uses, predicted.class_names))
+        _refuse_table(name, all_uses(table, roles, uses, predicted.class_names))
     unused = [use.name for use in uses if not use.columns]
     facts = {"columns_left_out": (*roles.dropped, *unused)}
     dataset = dataset_of_columns(name, table, roles, columns, predicted, client_ids, statistics, source, facts)
@@ -218,28 +149,38 @@ def _mixed(name: str, table: pa.Table, request: DatasetRequest, roles: ColumnRol
     return replace(dataset, encoding=encoding, facts={**dataset.facts, "columns": documents})
 
 
+def _refuse_table(name: str, uses: Sequence[ColumnUse]) -> NoReturn:
+    """Reject a table without a usable feature column.
+
+    Raises:
+        DataError: Lists how the first columns are used.
+    """
+    unused = [use for use in uses if use.kind not in {"label", "client", "group"}][:MOST_SHOWN]
+    reasons = [f"{use.name[:60]!r} is {use.became}" + (f" ({use.key[:100]})" if use.key else "") for use in unused]
+    raise DataError.of(
+        f"data set {name!r}",
+        "have a feature column in addition to the label",
+        f"none that can be used: {'; '.join(reasons)}" if unused else "none",
+    )
+
+
 def _without_unusable(
-    name: str, uses: list[ColumnUse], statistics: TableStatistics, request: DatasetRequest
-) -> list[ColumnUse]:
+    uses: list[ColumnUse], unusable: Mapping[str, tuple[str, str, Fault]], request: DatasetRequest
+) -> Iterator[ColumnUse]:
     """Leave out columns with too little information from clients; those whose kind the user sets are rejected.
 
     Raises:
         DataError: Lists all rejected columns.
     """
-    columns = [column for use in uses for column in use.columns]
-    faults = statistics_faults(name, columns, statistics, request.min_release)
-    if refused := [fault for column, fault in faults.items() if column in request.columns]:
+    if refused := [fault for column, (_, _, fault) in unusable.items() if column in request.columns]:
         raise DataError(refused)
-    return [_left_out_if_unusable(use, faults.keys(), statistics) for use in uses]
-
-
-def _left_out_if_unusable(use: ColumnUse, unusable: Collection[str], statistics: TableStatistics) -> ColumnUse:
-    """Return a column, left out if clients report too little information about it."""
-    column = next((column for column in use.columns if column.name in unusable), None)
-    if column is None:
-        return use
-    kind, reason = unusable_reason(column, statistics)
-    return as_text_or_identifier(use) if kind == "identifier" else use.left_out(kind, reason, "federation.min_release")
+    for use in uses:
+        named = [column.name for column in use.columns if column.name in unusable]
+        kind, reason, _ = unusable[named[0]] if named else ("", "", None)
+        if kind == "identifier":
+            yield as_text_or_identifier(use)
+        else:
+            yield use.left_out(kind, reason, "federation.min_release") if named else use
 
 
 def _texts(
@@ -251,7 +192,7 @@ def _texts(
             "federation.task", "be classification or left out where federation.text_column is given", "regression"
         )
     column = str(request.text_column)
-    labels, class_names = classes(name, table, roles)
+    labels, class_names = roles.labels(name, table)
     rows = text_rows(("" if cell is None else str(cell) for cell in table[column].to_pylist()), request)
     if rows.facts["num_texts_without_words"] == len(labels):
         raise DataError.of(f"column {column!r} of data set {name!r}", "hold texts, but no cell contains a word")
@@ -271,11 +212,11 @@ def _texts(
         class_names,
         roles.label,
         source,
-        client_ids=None if roles.client is None else discrete(name, table, roles.client),
+        client_ids=roles.clients(name, table),
         facts={"text_column": column, "columns_left_out": tuple(unused), "columns": documents},
     )
     encoding = {"text": column, "words": rows.words, "length": rows.features.shape[1]} if rows.words else None
-    return replace(dataset, groups=groups_of(name, table, roles.group), encoding=encoding)
+    return replace(dataset, groups=roles.groups(name, table), encoding=encoding)
 
 
 CHANNELS = (1, 3)
@@ -354,8 +295,8 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
         with suppress(OSError):  # a name that no file system takes
             if not are_files_of_clients and candidate.exists():
                 return candidate
-            if are_files_of_clients and (paths := _files(candidate)):
-                return paths
+            if are_files_of_clients and (paths := [path for path in map(Path, glob(str(candidate))) if path.is_file()]):
+                return sorted(paths)
     must = "be the name of a data set, or the path of an existing file or folder"
     raise DataError.of(
         "federation.dataset",
@@ -363,10 +304,6 @@ def own_place(request: DatasetRequest) -> Path | str | list[Path]:
         repr(name),
         f"looked for {' and '.join(map(str, candidates))}{_suggestion(candidates[0])}",
     )
-
-
-def _files(pattern: Path) -> list[Path]:
-    return sorted(path for path in map(Path, glob(str(pattern))) if path.is_file())
 
 
 def _suggestion(place: Path) -> str:
@@ -586,11 +523,11 @@ def dataset_of_rows(name: str, rows: datasets.Dataset, request: DatasetRequest, 
         return dataset_from_own_table(name, _cells(rows, {*request.dropped, *images}), request, label, source)
     reject_table_settings(request)
     roles = ColumnRoles(label, request.client_column, classes=True)
-    check_roles(name, rows.data.table, roles)
+    roles.check(name, rows.data.table)
     cells = _cells(rows.select_columns([column for column in (label, request.client_column) if column]))
-    labelled, kept = labelled_rows(name, cells, roles)
-    labels, class_names = classes(name, labelled, roles)
-    clients = None if roles.client is None else discrete(name, labelled, roles.client)
+    labelled, kept = roles.labelled_rows(name, cells)
+    labels, class_names = roles.labels(name, labelled)
+    clients = roles.clients(name, labelled)
     pixels = _pixels(name, rows if len(kept) == len(rows) else rows.select(kept), images[0])
     facts = {"num_rows_unlabelled": len(rows) - len(kept)}
     return image_dataset(name, pixels, labels, class_names, label, source, facts, clients)

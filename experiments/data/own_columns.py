@@ -53,8 +53,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,11 +64,11 @@ from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
+    FEWEST_QUANTITIES,
     LARGEST_WHOLE,
     CategoryColumn,
     Column,
     ColumnRoles,
-    ColumnUse,
     NumberColumn,
     NumberFormat,
     are_numbers,
@@ -90,6 +90,72 @@ from fedscout.experiments.data.tables import Predicted
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """How a column of the user's table is used.
+
+    Attributes:
+        name: Column name in the file.
+        kind: number, category, date, text, identifier, constant, empty, label, client, group, or dropped.
+        became: Description of its use.
+        key: Command-line argument that overrides this use; empty if there is none.
+        columns: Columns read from it for the model; empty if it is left out.
+        unused: If it is left out, the columns read from it that are still tested for label leaks.
+        readings: By column read, the settings that a client needs to read its own cells identically.
+        suspicion: Description of a suspected label leak; empty if there is none.
+        missing_codes: Values that may encode a missing value.
+        num_missing: Number of missing cells.
+        num_features: Number of model features derived from it.
+    """
+
+    name: str
+    kind: str
+    became: str
+    key: str = ""
+    columns: tuple[Column, ...] = ()
+    unused: tuple[Column, ...] = ()
+    readings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    suspicion: str = ""
+    missing_codes: tuple[str, ...] = ()
+    num_missing: int = 0
+    num_features: int = 0
+
+    def left_out(self, kind: str, reason: str, key: str) -> ColumnUse:
+        """Return this column excluded from the model."""
+        return ColumnUse(self.name, kind, f"left out: {reason}", key, unused=self.columns)
+
+    def document(self) -> dict[str, Any]:
+        """Return how it is used as JSON-serializable values."""
+        return {name: value for name, value in vars(self).items() if name not in {"columns", "unused", "readings"}}
+
+
+def all_uses(
+    table: pa.Table, roles: ColumnRoles, uses: Sequence[ColumnUse], class_names: Sequence[str] = ()
+) -> list[ColumnUse]:
+    """Return the use of every column, in table order.
+
+    Args:
+        table: Plain cells.
+        roles: Roles of its columns.
+        uses: Uses of the columns that have no other role.
+        class_names: Class names of the label, if known.
+    """
+    label_use, key = "the classes to predict", "federation.label"
+    if roles.quantity:
+        label_use, key = "the regression target", "federation.task=classification"
+    elif len(class_names) > FEWEST_QUANTITIES and are_numbers(class_names):
+        label_use = f"{len(class_names)} classes to predict, all numbers: regression?"
+        key = "federation.task=regression"
+    with_roles = [ColumnUse(column, "dropped", "left out as requested") for column in roles.dropped]
+    with_roles.append(ColumnUse(roles.label, "label", label_use, key))
+    if roles.client is not None:
+        with_roles.append(ColumnUse(roles.client, "client", "names the clients", "federation.client_column"))
+    if roles.group is not None:
+        with_roles.append(ColumnUse(roles.group, "group", "names the groups", "federation.group_column"))
+    use_by_column = {use.name: use for use in (*uses, *with_roles)}
+    return [replace(use_by_column[column], num_missing=table[column].null_count) for column in table.column_names]
 
 
 SUSPECTED = 0.95
@@ -241,7 +307,8 @@ def identifier_reason(name: str, column: Column, num_different: int, is_whole: b
         return ""
     is_unique = num_different >= ALMOST_ALL * num_rows
     is_counted = is_number and is_whole
-    if is_counted and is_present.all() and _is_running(values):
+    is_distinct = len(np.unique(values)) == num_rows
+    if is_counted and is_present.all() and is_distinct and np.ptp(values) == num_rows - 1:  # and without gaps
         return RUNNING
     is_named = bool(words & NAMES_ROWS) and is_unique
     is_named |= bool(words & IDENTIFIER_WORDS) and num_different * MOST_ROWS_EACH >= num_rows
@@ -280,11 +347,6 @@ def _match_one_to_one(first: IntArray, second: IntArray) -> bool:
     base = int(second.max()) + 2
     num_pairs = len(np.unique((first.astype(np.int64) + 1) * base + second + 1))
     return len(np.unique(first)) == num_pairs == len(np.unique(second))
-
-
-def _is_running(numbers: npt.NDArray[np.float64]) -> bool:
-    """Return whether whole numbers are distinct and without gaps."""
-    return bool(numbers.max() - numbers.min() == len(numbers) - 1 and len(np.unique(numbers)) == len(numbers))
 
 
 def _are_running_by_client(numbers: npt.NDArray[np.float64], clients: IntArray) -> bool:
@@ -346,12 +408,12 @@ def own_columns(
     uses = _without_copies(uses, table, roles, request)
     if any(use.columns for use in uses):
         return uses
-    return [_as_number(use) if use.became.endswith(RUNNING) else use for use in uses]
-
-
-def _as_number(use: ColumnUse) -> ColumnUse:
-    """Return a running number as a numeric column, for tables without any other feature."""
-    return ColumnUse(use.name, "number", RUNNING, column_key(use.name, "category"), use.unused)
+    return [  # a running number is better than no feature
+        ColumnUse(use.name, "number", RUNNING, column_key(use.name, "category"), use.unused)
+        if use.became.endswith(RUNNING)
+        else use
+        for use in uses
+    ]
 
 
 def _without_copies(
@@ -463,7 +525,8 @@ def _number_or_category(
         repeats = not reason.startswith(RUNNING) and len(texts) < np.count_nonzero(codes >= 0)
         key = text_argument("group_column", name) if repeats else column_key(name, use.kind)
         return use.left_out("identifier", reason, key)
-    return _without_constant(use, column)
+    value = _constant(column)
+    return use if value is None else use.left_out("constant", f"always {value}", column_key(name, use.kind))
 
 
 def _constant(column: Column) -> str | None:
@@ -473,12 +536,6 @@ def _constant(column: Column) -> str | None:
     if isinstance(column, CategoryColumn):
         return shown(column.categories[0][:40]) if len(column.categories) == 1 else None
     return f"{column.numbers[0]:g}" if np.ptp(column.numbers) == 0 else None
-
-
-def _without_constant(use: ColumnUse, column: Column) -> ColumnUse:
-    """Return a column, left out if all its cells are equal."""
-    value = _constant(column)
-    return use if value is None else use.left_out("constant", f"always {value}", column_key(use.name, use.kind))
 
 
 def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | None:

@@ -32,20 +32,14 @@ import numpy as np
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
 from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
-from fedscout.experiments.data.dataset import (
-    MAX_CELL_LENGTH,
-    MAX_COLUMNS,
-    MAX_NAME_LENGTH,
-    NO_LIMITS,
-    SEPARATORS,
-    USUAL_LIMITS,
-    ReadLimits,
-)
+from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, NO_LIMITS, SEPARATORS, USUAL_LIMITS, ReadLimits
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+MAX_NAME_LENGTH = 1_000
+MAX_COLUMNS = 20_000
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 UTF_8 = "utf-8-sig"
 CHARACTERS_SNIFFED = 1_048_576

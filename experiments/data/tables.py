@@ -61,12 +61,8 @@ from fedscout.experiments.data.columns import (
     NumberFormat,
     as_numbers,
     cells_named,
-    check_roles,
-    classes,
     column_key,
-    discrete,
     first_faults,
-    groups_of,
     parts_of_time,
     present_cells,
     typed_column,
@@ -376,11 +372,11 @@ def dataset_from_table(
         DataError: Lists all faults: a column that does not exist, an empty or non-numeric cell, a label that is not a
             class, fewer than two classes.
     """
-    check_roles(name, table, roles)
+    roles.check(name, table)
     columns = roles.features(name, table)
     values = _numbers(name, table, columns)
-    labels, class_names = classes(name, table, roles)
-    client_ids = None if roles.client is None else discrete(name, table, roles.client)
+    labels, class_names = roles.labels(name, table)
+    client_ids = roles.clients(name, table)
     return dataset_of_numbers(name, values, labels, class_names, columns, roles.label, source, facts, client_ids)
 
 
@@ -528,14 +524,13 @@ def dataset_from_mixed_table(
     Raises:
         DataError: Lists all faults of the columns, the label or the clients.
     """
-    check_roles(name, table, roles)
+    roles.check(name, table)
     predicted = predicted_of(name, table, roles)
-    client_ids = None if roles.client is None else discrete(name, table, roles.client)
+    client_ids = roles.clients(name, table)
     columns = typed_columns(name, table, roles.features(name, table), roles.categories)
     statistics = merged_statistics(name, columns, client_ids, min_release)
-    faults = statistics_faults(name, columns, statistics, min_release)
-    if faults:
-        raise DataError([*faults.values()])
+    if unusable := unusable_columns(name, columns, statistics, min_release):
+        raise DataError([fault for _, _, fault in unusable.values()])
     facts = {"columns_left_out": (*roles.never_features, *roles.dropped), **facts}
     return dataset_of_columns(name, table, roles, columns, predicted, client_ids, statistics, source, facts)
 
@@ -548,7 +543,7 @@ def predicted_of(name: str, table: pa.Table, roles: ColumnRoles) -> Predicted:
     """
     if roles.quantity:
         return quantity_target(name, roles.label, as_numbers(table[roles.label]))
-    return Predicted(*classes(name, table, roles))
+    return Predicted(*roles.labels(name, table))
 
 
 def dataset_of_columns(
@@ -584,7 +579,7 @@ def dataset_of_columns(
         feature_names=encoded.names,
         source=source,
         client_ids=client_ids,
-        groups=groups_of(name, table, roles.group),
+        groups=roles.groups(name, table),
         deviations=encoded.deviations,
         targets=predicted.targets,
         encoding=encoding_document(columns, statistics),
@@ -625,27 +620,24 @@ def _rows_of_clients(columns: Sequence[Column], client_ids: TextArray | None) ->
     return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
 
 
-def statistics_faults(
+def unusable_columns(
     name: str, columns: Sequence[Column], statistics: TableStatistics, min_release: int
-) -> dict[str, Fault]:
-    """Return faults by column, if clients report too little about it or its values rarely repeat."""
-    reasons = {column.name: unusable_reason(column, statistics)[1] for column in columns}
-    return {
-        column: Fault(
-            f"column {column!r} of data set {name!r}",
-            f"be usable with federation.min_release={min_release}, but {reason}",
-            hint=f"{column_key(column, 'drop')} leaves it out",
-        )
-        for column, reason in reasons.items()
-        if reason
-    }
+) -> dict[str, tuple[str, str, Fault]]:
+    """Return kind, reason and fault of columns of which clients report too little, or whose values rarely repeat."""
+    found = {}
+    for column in columns:
+        if unusable := _unusable(column, statistics):
+            kind, reason = unusable
+            must = f"be usable with federation.min_release={min_release}, but {reason}"
+            hint = f"{column_key(column.name, 'drop')} leaves it out"
+            found[column.name] = kind, reason, Fault(f"column {column.name!r} of data set {name!r}", must, hint=hint)
+    return found
 
 
-def unusable_reason(column: Column, statistics: TableStatistics) -> tuple[str, str]:
-    """Return the kind of a column that is not usable and why, or empty texts."""
+def _unusable(column: Column, statistics: TableStatistics) -> tuple[str, str] | None:
     if isinstance(column, NumberColumn):
         has_values = statistics.moments[column.name].count > 0
-        return ("", "") if has_values else ("empty", "no client has enough values to be released")
+        return None if has_values else ("empty", "no client has enough values to be released")
     if is_identifier_like(column, statistics):
         sample = next((name for name in column.categories if name not in statistics.tallies[column.name].counts), "")
         return "identifier", f"{len(column.categories):,} different values rarely repeat, such as {sample[:40]!r}"
@@ -654,7 +646,7 @@ def unusable_reason(column: Column, statistics: TableStatistics) -> tuple[str, s
         return "category", "each category is too rare to be released"
     if num_categories > MAX_CATEGORIES:
         return "category", f"{num_categories:,} categories, more than the maximum of {MAX_CATEGORIES}"
-    return "", ""
+    return None
 
 
 def is_identifier_like(column: CategoryColumn, statistics: TableStatistics) -> bool:

@@ -56,7 +56,6 @@ def token_numbers(tokens: Sequence[str], row_counts: IntArray, min_release: int,
     return numbers
 
 
-USUAL_CHARACTERS = 80
 NUM_CODE_POINTS = 0x110000
 BLOCK_ROWS = 4096
 LABEL = "next character"

@@ -51,10 +51,9 @@ from fedscout.engine.nodes.client import REFUSED, ClientNode
 from fedscout.engine.nodes.policy import OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import ACTION, DOCUMENT_KEY, Wire, algorithms_of
 from fedscout.engine.text import listed, shown
-from fedscout.experiments.data.columns import ColumnRoles, discrete, groups_of, with_missing
+from fedscout.experiments.data.columns import ColumnRoles, discrete, with_missing
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.images import client_pictures
-from fedscout.experiments.data.own import labelled_rows
 from fedscout.experiments.data.table_files import read_frame
 from fedscout.experiments.data.table_formats import for_place, read_table
 from fedscout.experiments.data.tables import encoded_rows
@@ -280,9 +279,10 @@ def _table(agreement: Agreement, rows: Any, node: Any) -> tuple[FloatArray, IntA
             "label", f"name a column of {name}", repr(label), f"its columns: {listed(table.column_names)}"
         )
     group = request.group_column if request.group_column in table.column_names else None
-    table, _ = labelled_rows(name, table, ColumnRoles(label, group=group))
+    roles = ColumnRoles(label, group=group)
+    table, _ = roles.labelled_rows(name, table)
     labels = _class_numbers(agreement, discrete(name, table, label).tolist())
-    groups = groups_of(name, table, group)
+    groups = roles.groups(name, table)
     return encoded_rows(name, table, agreement.encoding), labels, groups
 
 

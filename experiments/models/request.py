@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import ModuleType
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
-from fedscout.engine.models.layout import ModelFactory
 from fedscout.experiments.data.dataset import DataKind
 
 if TYPE_CHECKING:
@@ -62,11 +61,6 @@ class ModelSettings(BaseModel):
 
 NUMBERS: tuple[DataKind, ...] = ("table", "image")
 """Rows whose values are amounts. Token numbers are names."""
-
-TABLE: tuple[DataKind, ...] = ("table",)
-TOKENS: tuple[DataKind, ...] = ("tokens",)
-
-IMAGE_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,7 @@ class ModelRequest:
             DataError: If rows are no images, or too small.
         """
         shape = self.feature_shape
-        if len(shape) != IMAGE_AXES or min(shape[1:]) < smallest:
+        if len(shape) != 3 or min(shape[1:]) < smallest:
             raise DataError.of(
                 f"model.kind={kind}",
                 f"have images of shape (channels, height, width) with at least {smallest} pixels per side{reason}",
@@ -175,10 +169,6 @@ class ModelRequest:
         if norm not in allowed:
             raise ConfigurationError.of("model.norm", f"be {' or '.join(allowed)} with model.kind={kind}", norm)
         return norm
-
-
-ModelBuilder = Callable[[ModelRequest], ModelFactory]
-"""Returns a picklable value whose `str` is its name."""
 
 
 @dataclass(frozen=True)

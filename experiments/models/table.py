@@ -6,23 +6,14 @@ named by their import path, so that a model can be checked and sent without PyTo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.text import did_you_mean
-from fedscout.experiments.models.request import (
-    GROUP_CHANNELS,
-    IMAGE_AXES,
-    TABLE,
-    TOKENS,
-    ImportedModel,
-    ModelBuilder,
-    ModelRequest,
-    is_import_path,
-)
+from fedscout.experiments.models.request import GROUP_CHANNELS, ImportedModel, ModelRequest, is_import_path
 
 LENET_SMALLEST_SIDE = 16
 """Of which the second pooling leaves one pixel: 16 - 4 = 12, halved 6, 6 - 4 = 2, halved 1."""
@@ -93,7 +84,7 @@ def embedding_classifier(request: ModelRequest) -> ImportedModel:
     Sentence-BERT: sentence embeddings using Siamese BERT-networks. EMNLP 2019, where logistic regression is the usual
     probe. Only the classifier is trained and sent.
     """
-    request.check("embedding_classifier", reads=("hidden",), data_kinds=TABLE)
+    request.check("embedding_classifier", reads=("hidden",), data_kinds=["table"])
     return _dense_net(request, request.hidden())
 
 
@@ -181,7 +172,7 @@ def resnet18(request: ModelRequest) -> ImportedModel:
 
 def embedding_bag(request: ModelRequest) -> ImportedModel:
     """Return an embedding bag: each text is the scaled sum of its words' learned vectors."""
-    request.check("embedding_bag", reads=("embedding_size",), data_kinds=TOKENS)
+    request.check("embedding_bag", reads=("embedding_size",), data_kinds=["tokens"])
     embedding_size = request.settings.embedding_size or 32
     return _network(
         f"embedding_bag {'-'.join(map(str, (request.vocabulary_size, embedding_size, request.num_classes)))}",
@@ -194,7 +185,7 @@ def embedding_bag(request: ModelRequest) -> ImportedModel:
 
 def textcnn(request: ModelRequest) -> ImportedModel:
     """Return TextCNN; `hidden` is the number of feature maps per kernel width."""
-    request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=TOKENS)
+    request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=["tokens"])
     maps, dropout = request.one_hidden("textcnn", 100), request.settings.dropout
     return _network(
         f"textcnn of {maps} maps per width, {request.vocabulary_size} tokens",
@@ -209,7 +200,7 @@ def textcnn(request: ModelRequest) -> ImportedModel:
 
 def char_lstm(request: ModelRequest) -> ImportedModel:
     """Return a next-character LSTM; `hidden` are the units of each LSTM layer."""
-    request.check("char_lstm", reads=("hidden", "embedding_size"), data_kinds=TOKENS)
+    request.check("char_lstm", reads=("hidden", "embedding_size"), data_kinds=["tokens"])
     embedding_size, widths = request.settings.embedding_size or 8, request.hidden(256, 256)
     return _network(
         f"char_lstm {'-'.join(map(str, (embedding_size, *widths, request.num_classes)))}",
@@ -234,7 +225,7 @@ def automatic_kind(request: ModelRequest) -> str:
     """
     shape = request.feature_shape
     match request.data_kind:
-        case "image" if len(shape) == IMAGE_AXES and min(shape[1:]) >= CNN2_SMALLEST_SIDE:
+        case "image" if len(shape) == 3 and min(shape[1:]) >= CNN2_SMALLEST_SIDE:
             return "lenet" if min(shape[1:]) >= LENET_SMALLEST_SIDE else "cnn2"
         case "tokens":
             # Few tokens, and classes for at least half of them: a rare character may never be a label.
@@ -244,7 +235,7 @@ def automatic_kind(request: ModelRequest) -> str:
     return "dense"
 
 
-MODELS: Mapping[str, ModelBuilder] = {
+MODELS: Mapping[str, Callable[[ModelRequest], ModelFactory]] = {
     "auto": automatic,
     "linear": linear,
     "dense": dense,

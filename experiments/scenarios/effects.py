@@ -153,6 +153,11 @@ class EffectRequest:
         """Return a random generator specific to this effect."""
         return stream(self.seed, f"scenario {purpose}", self.occurrence, *indices)
 
+    def with_rows(self, clients: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the clients that hold any rows."""
+        sizes = self.partition.sizes
+        return tuple(client for client in clients if sizes[client])
+
 
 @dataclass(frozen=True)
 class ScenarioPlan:
@@ -242,38 +247,32 @@ class ScenarioEffect(BaseModel):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the plan for the selected clients of a federation without faults."""
 
+    def same_for_all(
+        self,
+        clients: tuple[int, ...],
+        request: EffectRequest,
+        facts: Mapping[str, Any],
+        *,
+        transforms: tuple[ClientTransform, ...] = (),
+        attack: UpdateAttack | None = None,
+        changes: bool = True,
+    ) -> ScenarioPlan:
+        """Return the plan that applies the same transforms or attack to all clients.
 
-def with_rows(clients: tuple[int, ...], request: EffectRequest) -> tuple[int, ...]:
-    """Return the clients that hold any rows."""
-    sizes = request.partition.sizes
-    return tuple(client for client in clients if sizes[client])
-
-
-def same_for_all(
-    clients: tuple[int, ...],
-    request: EffectRequest,
-    facts: Mapping[str, Any],
-    *,
-    transforms: tuple[ClientTransform, ...] = (),
-    attack: UpdateAttack | None = None,
-    changes: bool = True,
-) -> ScenarioPlan:
-    """Return the plan that applies the same transforms or attack to all clients.
-
-    Args:
-        clients: The selected clients.
-        request: The federation.
-        facts: Facts to record.
-        transforms: Corruption of their rows, in order.
-        attack: Attack on their updates, or None.
-        changes: Whether it changes anything; if so, clients with rows are affected.
-    """
-    return ScenarioPlan(
-        transforms=dict.fromkeys(clients, transforms) if transforms else {},
-        attacks={} if attack is None else dict.fromkeys(clients, (attack,)),
-        affected_clients=with_rows(clients, request) if changes else (),
-        facts=facts,
-    )
+        Args:
+            clients: The selected clients.
+            request: The federation.
+            facts: Facts to record.
+            transforms: Corruption of their rows, in order.
+            attack: Attack on their updates, or None.
+            changes: Whether it changes anything; if so, clients with rows are affected.
+        """
+        return ScenarioPlan(
+            transforms=dict.fromkeys(clients, transforms) if transforms else {},
+            attacks={} if attack is None else dict.fromkeys(clients, (attack,)),
+            affected_clients=request.with_rows(clients) if changes else (),
+            facts=facts,
+        )
 
 
 class LatencyEffect(ScenarioEffect):
@@ -466,7 +465,7 @@ class FeatureNoiseEffect(ScenarioEffect):
         """Return the noise, the same parameters for all clients."""
         noise = FeatureNoise(self.mean * request.feature_unit, self.std * request.feature_unit)
         facts = {"mean": self.mean, "std": self.std, "feature_unit": request.feature_unit}
-        return same_for_all(clients, request, facts, transforms=(noise,), changes=bool(self.mean or self.std))
+        return self.same_for_all(clients, request, facts, transforms=(noise,), changes=bool(self.mean or self.std))
 
 
 class FeatureDropEffect(ScenarioEffect):
@@ -479,7 +478,7 @@ class FeatureDropEffect(ScenarioEffect):
         """Return the transform that drops features, drawn for each client when it is applied."""
         drop = FeatureDrop(round(self.share * request.num_features))
         facts = {"dropped_features": drop.num_dropped, "features": request.num_features}
-        return same_for_all(clients, request, facts, transforms=(drop,), changes=drop.num_dropped > 0)
+        return self.same_for_all(clients, request, facts, transforms=(drop,), changes=drop.num_dropped > 0)
 
 
 class FeatureScaleEffect(ScenarioEffect):
@@ -493,7 +492,7 @@ class FeatureScaleEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the factor, the same for all clients."""
         scale, changes = FeatureScale(self.factor), self.factor != 1
-        return same_for_all(clients, request, {"factor": self.factor}, transforms=(scale,), changes=changes)
+        return self.same_for_all(clients, request, {"factor": self.factor}, transforms=(scale,), changes=changes)
 
 
 GREY, COLOUR = 1, 3
@@ -550,7 +549,9 @@ class JpegEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the compression, the same for all clients."""
-        return same_for_all(clients, request, {"quality": self.quality}, transforms=(JpegCompression(self.quality),))
+        return self.same_for_all(
+            clients, request, {"quality": self.quality}, transforms=(JpegCompression(self.quality),)
+        )
 
 
 @dataclass(frozen=True)
@@ -620,7 +621,7 @@ class SignFlipEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
-        return same_for_all(clients, request, {"factor": self.factor}, attack=ScaledUpdate(-self.factor))
+        return self.same_for_all(clients, request, {"factor": self.factor}, attack=ScaledUpdate(-self.factor))
 
 
 class ScaledUpdateEffect(ScenarioEffect):
@@ -632,7 +633,7 @@ class ScaledUpdateEffect(ScenarioEffect):
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
         attack, changes = ScaledUpdate(self.factor), self.factor != 1
-        return same_for_all(clients, request, {"factor": self.factor}, attack=attack, changes=changes)
+        return self.same_for_all(clients, request, {"factor": self.factor}, attack=attack, changes=changes)
 
 
 class GaussianUpdateEffect(ScenarioEffect):
@@ -645,7 +646,7 @@ class GaussianUpdateEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same parameters for all clients."""
-        return same_for_all(clients, request, {"std": self.std}, attack=GaussianUpdate(self.std))
+        return self.same_for_all(clients, request, {"std": self.std}, attack=GaussianUpdate(self.std))
 
 
 class LittleIsEnoughEffect(ScenarioEffect):
@@ -656,5 +657,5 @@ class LittleIsEnoughEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the attack, the same for all clients."""
-        attack, changes = LittleIsEnough(clients, self.z), len(with_rows(clients, request)) > 1
-        return same_for_all(clients, request, {"z": self.z}, attack=attack, changes=changes)
+        attack, changes = LittleIsEnough(clients, self.z), len(request.with_rows(clients)) > 1
+        return self.same_for_all(clients, request, {"z": self.z}, attack=attack, changes=changes)

@@ -66,14 +66,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import Partition
 from fedscout.engine.errors import DataError, Fault
 from fedscout.experiments.partitions.labels import PartitionRequest, PartitionResult
-from fedscout.experiments.scenarios.effects import (
-    EffectRequest,
-    FeatureNoise,
-    ScenarioEffect,
-    ScenarioPlan,
-    same_for_all,
-    with_rows,
-)
+from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioEffect, ScenarioPlan
 
 
 @dataclass(frozen=True)
@@ -156,7 +149,7 @@ class PoisoningEffect(ScenarioEffect):
 
     def plan(self, clients: tuple[int, ...], request: EffectRequest) -> ScenarioPlan:
         """Return the shift of all labels."""
-        return same_for_all(clients, request, {}, transforms=(ShiftLabels(),))
+        return self.same_for_all(clients, request, {}, transforms=(ShiftLabels(),))
 
 
 class CorruptedEffect(ScenarioEffect):
@@ -174,7 +167,7 @@ class CorruptedEffect(ScenarioEffect):
         """Return the noise, followed by the shift of all labels."""
         noise = FeatureNoise(self.mean * request.feature_unit, self.std * request.feature_unit)
         facts = {"mean": self.mean, "std": self.std, "feature_unit": request.feature_unit}
-        return same_for_all(clients, request, facts, transforms=(noise, ShiftLabels()))
+        return self.same_for_all(clients, request, facts, transforms=(noise, ShiftLabels()))
 
 
 SHARES = (0.9, 0.7, 0.5, 0.1)
@@ -271,7 +264,7 @@ class ClassSkewEffect(ScenarioEffect):
         Raises:
             DataError: If no class has enough rows for a client.
         """
-        skewed, sizes = with_rows(clients, request), request.partition.sizes
+        skewed, sizes = request.with_rows(clients), request.partition.sizes
         generator = request.stream("class_skew")
         wanted = {client: round(self.share * int(sizes[client])) for client in skewed}
         labels = request.labels[request.partition.rows]

@@ -62,15 +62,7 @@ import numpy.typing as npt
 from fedscout.engine.errors import DataError, first_line
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import (
-    FOLDER_VARIABLE,
-    Dataset,
-    DatasetRequest,
-    Publication,
-    choose_label,
-    data_root,
-    locate,
-)
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
 
@@ -104,8 +96,8 @@ DROPPED = ("Mean", "RMS", "Crest Factor", "Form Factor")
 
 def load_bearing(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `state`: 0 is healthy, 1 is degraded."""
-    choose_label(request, (LABEL,), client=None)
-    (path,) = locate("bearing", (FILE,), BEARING, request.folder)
+    request.choose_label((LABEL,))
+    (path,) = BEARING.files(request, FILE)
     rows = read_csv(path, delimiter=",", limits=request.limits)
     require_columns(path, rows, (TIME,))
     _check_order(path, rows)
@@ -144,9 +136,9 @@ def load_faults(columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
     """Load these columns of the data set; the label is `Fault`."""
     import pyarrow as pa
 
-    choose_label(request, (FAULT,), client=None)
+    request.choose_label((FAULT,))
     tables = []
-    for path in locate(request.dataset, FAULT_FILES, BEARING, request.folder):
+    for path in BEARING.files(request, *FAULT_FILES):
         rows = read_csv(path, delimiter=",", limits=request.limits)
         require_columns(path, rows, (*columns, FAULT))
         tables.append(rows.select([*columns, FAULT]))
@@ -292,12 +284,8 @@ CHANNELS = ("B1", "B2", "B3", "B4")
 
 def load_bearing_raw(request: DatasetRequest) -> Dataset:
     """Load the raw snapshots of test 2, 244 features; the label is `state`: 0 is healthy, 1 is degraded."""
-    choose_label(request, (LABEL,), client=None)
-    expected = f"the snapshots of test 2 (${FOLDER_VARIABLE}/{SNAPSHOTS}/)"
-    root = data_root("bearing_raw", request.folder, expected, BEARING)
-    folder = root / SNAPSHOTS
-    if not folder.is_dir():
-        raise DataError.of(root, f"hold {expected} for data set 'bearing_raw'", "none", BEARING.origin)
+    request.choose_label((LABEL,))
+    folder = BEARING.files(request, f"{SNAPSHOTS}/*")[0].parent
     snapshots = list_snapshots(folder)
     if len(snapshots) != NUM_SNAPSHOTS:
         must = f"hold the {NUM_SNAPSHOTS} snapshots of test 2, as the label follows from the row number"

@@ -38,29 +38,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import shown
-from fedscout.experiments.data.dataset import (
-    Dataset,
-    DatasetRequest,
-    Layout,
-    Publication,
-    ReadLimits,
-    choose_label,
-    choose_parts,
-    locate_layout,
-    present_classes,
-    usual_facts,
-)
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, present_classes, usual_facts
 from fedscout.experiments.data.images import value_deviation
 from fedscout.experiments.data.table_files import read_csv, read_text
-from fedscout.experiments.data.texts import (
-    LABEL,
-    USUAL_CHARACTERS,
-    code_points,
-    next_character_dataset,
-    text_dataset,
-    text_rows,
-    windows,
-)
+from fedscout.experiments.data.texts import LABEL, code_points, next_character_dataset, text_dataset, text_rows, windows
 
 ADDRESS = "https://github.com/TalwalkarLab/leaf"
 FEMNIST = Publication(
@@ -104,7 +85,7 @@ class _LeafFile(BaseModel, Generic[Samples]):
 
 def load_leaf_femnist(request: DatasetRequest) -> Dataset:
     """Load the images; the label is `character`, the natural client `writer`."""
-    label = choose_label(request, ("character",), client="writer")
+    label = request.choose_label(("character",), client="writer")
     images, labels, writers = [np.empty((0, 1, SIDE, SIDE), np.float32)], [], []
     for _, writer, samples in _users(request, FEMNIST, _LeafFile[_Images]):
         images.append(np.array(samples.x, np.float32).reshape(-1, 1, SIDE, SIDE))
@@ -128,7 +109,7 @@ def load_leaf_femnist(request: DatasetRequest) -> Dataset:
 
 def load_leaf_shakespeare(request: DatasetRequest) -> Dataset:
     """Load the windows; the label is the next character, the natural client `role`."""
-    choose_label(request, (LABEL,), client="role")
+    request.choose_label((LABEL,), client="role")
     if (request.text.length, request.text.stride) != (None, None):
         raise DataError.of(
             f"federation.text.length and federation.text.stride of data set {request.dataset!r}",
@@ -153,11 +134,11 @@ def _users(
 
     A user may occur once per file.
     """
-    parts = choose_parts(request)
+    parts = request.choose_parts()
     layouts = [Layout("divided files", tuple(f"{request.dataset}/{part}/*.json" for part in parts))]
     if parts == ("train", "test"):
         layouts.append(Layout("files not divided", (f"{request.dataset}/all_data/*.json",)))
-    _, paths = locate_layout(request.dataset, layouts, publication, request.folder)
+    _, paths = publication.locate(request, *layouts)
     for path in paths:
         request.limits.check_file(path)
         try:
@@ -189,14 +170,15 @@ SHAKESPEARE_LAYOUTS = tuple(
     Layout("text", (f"shakespeare/{name}",))
     for name in ("input.txt", "tinyshakespeare_input.txt", "tinyshakespeare.txt")
 )
+USUAL_CHARACTERS = 80
 BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 
 def load_shakespeare(request: DatasetRequest) -> Dataset:
     """Load the windows; the label is the next character, the natural client `speaker`."""
-    choose_label(request, (LABEL,), client="speaker")
-    _, (path,) = locate_layout(request.dataset, SHAKESPEARE_LAYOUTS, TINY_SHAKESPEARE, request.folder)
-    speakers = read_speakers(path, request.limits)
+    request.choose_label((LABEL,), client="speaker")
+    _, (path,) = TINY_SHAKESPEARE.locate(request, *SHAKESPEARE_LAYOUTS)
+    speakers = read_speakers(path, request)
     length = request.text.length or USUAL_CHARACTERS
     stride = request.text.stride or length
     clients = {name: part for name, text in speakers.items() if len(part := windows(text, length, stride))}
@@ -211,17 +193,17 @@ def load_shakespeare(request: DatasetRequest) -> Dataset:
     return next_character_dataset(request, clients, str(TINY_SHAKESPEARE), facts)
 
 
-def read_speakers(path: Path, limits: ReadLimits) -> dict[str, str]:
+def read_speakers(path: Path, request: DatasetRequest) -> dict[str, str]:
     """Return the text of each speaker, speeches joined by newlines, in order of first appearance.
 
     Args:
         path: An existing file.
-        limits: Maximum size.
+        request: Maximum size.
 
     Raises:
         DataError: If it can't be read, is too large, empty or not UTF-8, or a speech does not start with its speaker.
     """
-    text = read_text(path, limits=limits).replace("\r\n", "\n")
+    text = read_text(path, limits=request.limits).replace("\r\n", "\n")
     speeches: dict[str, list[str]] = {}
     for number, block in enumerate(BLANK_LINES.split(text.strip()), start=1):
         speaker, _, speech = block.strip("\n").partition("\n")
@@ -248,8 +230,8 @@ CLASS_NAMES = ("negative", "neutral", "positive")
 
 def load_sentiment140(request: DatasetRequest) -> Dataset:
     """Load the tweets; the label is `polarity`, the natural client `user`."""
-    label = choose_label(request, ("polarity",), client="user")
-    _, paths = locate_layout(request.dataset, SENTIMENT140_LAYOUTS, SENTIMENT140, request.folder)
+    label = request.choose_label(("polarity",), client="user")
+    _, paths = SENTIMENT140.locate(request, *SENTIMENT140_LAYOUTS)
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
         raise DataError.of(f"data set {request.dataset!r}", "have one file training*.csv", f"{len(paths)}: {names}")

@@ -45,18 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import (
-    FOLDER_VARIABLE,
-    Dataset,
-    DatasetRequest,
-    Layout,
-    Publication,
-    ReadLimits,
-    choose_label,
-    choose_parts,
-    data_root,
-    locate_layout,
-)
+from fedscout.experiments.data.dataset import FOLDER_VARIABLE, Dataset, DatasetRequest, Layout, Publication, ReadLimits
 from fedscout.experiments.data.images import PixelArray, image_dataset, list_pictures, pictures_dataset
 from fedscout.experiments.data.table_formats import ROWS, read_arrays
 
@@ -121,14 +110,14 @@ CIFAR100 = CifarFiles(
 
 def load_cifar(files: CifarFiles, request: DatasetRequest) -> Dataset:
     """Load CIFAR-10, with the label `class`, or CIFAR-100, with `fine_label` or the group, `coarse_label`."""
-    label = choose_label(request, tuple(files.labels), client=None)
+    label = request.choose_label(tuple(files.labels))
     place = [*files.labels].index(label)
-    parts, folder = choose_parts(request), files.binary.partition("/")[0]
+    parts, folder = request.choose_parts(), files.binary.partition("/")[0]
     layouts = (
         Layout("binary version", tuple(f"{files.binary}/{name}.bin" for part in parts for name in files.batches[part])),
         Layout("npz archives", tuple(f"{folder}/*{part}.npz" for part in parts)),
     )
-    layout, paths = locate_layout(request.dataset, layouts, files.publication, request.folder)
+    layout, paths = files.publication.locate(request, *layouts)
     contents = []
     for path in paths:
         if layout == layouts[0]:
@@ -247,12 +236,12 @@ def load_emnist(request: DatasetRequest) -> Dataset:
 
     The name `emnist` means `emnist_balanced`; `emnist_letters` and so on name the others.
     """
-    choose_label(request, ("character",), client=None)
+    request.choose_label(("character",))
     variant = request.dataset.removeprefix("emnist").removeprefix("_") or USUAL
     stems = [
         (f" in {folder}", f"{folder}/emnist-{variant}-{{part}}-{{kind}}-idx") for folder in ("emnist", "emnist/gzip")
     ]
-    parts = choose_parts(request)
+    parts = request.choose_parts()
     images, labels = _read_parts(request, stems, parts, EMNIST, len(CLASSES[variant]), FIRST_LABELS.get(variant, 0))
     upright = images.transpose(0, 2, 1)[:, None]
     return image_dataset(request.dataset, upright, labels, CLASSES[variant], "character", str(EMNIST))
@@ -260,12 +249,12 @@ def load_emnist(request: DatasetRequest) -> Dataset:
 
 def load_mnist(publication: Publication, label: str, class_names: Sequence[str], request: DatasetRequest) -> Dataset:
     """Load MNIST or a data set with files of the same names."""
-    choose_label(request, (label,), client=None)
+    request.choose_label((label,))
     stems = [
         (variant, f"{request.dataset}/{{part}}-{{kind}}{separator}idx")
         for variant, separator in (("", "-"), (" with a dot in their names", "."))
     ]
-    parts = tuple(NAMES_OF_PARTS[part] for part in choose_parts(request))
+    parts = tuple(NAMES_OF_PARTS[part] for part in request.choose_parts())
     images, labels = _read_parts(request, stems, parts, publication, len(class_names))
     return image_dataset(request.dataset, images[:, None], labels, class_names, label, str(publication))
 
@@ -301,7 +290,7 @@ def _read_parts(
         )
         for variant, stem in stems
     ]
-    _, paths = locate_layout(request.dataset, layouts, publication, request.folder)
+    _, paths = publication.locate(request, *layouts)
     pairs = [
         _read_pair(images, labels, num_classes, first_label, request.limits)
         for images, labels in zip(paths[::2], paths[1::2], strict=True)
@@ -345,13 +334,13 @@ HOSPITAL = "hospital"
 
 def load_retinal(request: DatasetRequest) -> Dataset:
     """Load the hospitals' images; the label is `diagnosis`, the natural client the `hospital`."""
-    choose_label(request, (LABEL,), client=HOSPITAL)
+    request.choose_label((LABEL,), client=HOSPITAL)
     hospital = f"${FOLDER_VARIABLE}/retinal/<hospital>"
     expected_path = f"{hospital}/<class>/<image> or {hospital}/labels.csv"
-    folder = data_root("retinal", request.folder, expected_path, RETINAL) / "retinal"
+    folder = RETINAL.folder(request, expected_path) / "retinal"
     if not folder.is_dir():
         raise DataError.of(folder, f"hold {expected_path} of data set 'retinal'", "no folder", RETINAL.origin)
-    pictures = list_pictures(folder, limits=request.limits)
+    pictures = list_pictures(folder, request.limits)
     if pictures[0].client is None:
         raise DataError.of("data set 'retinal'", f"have one folder per hospital, {expected_path}")
     meanings = [MEANINGS.get(picture.label.lower()) for picture in pictures]

@@ -60,16 +60,7 @@ import numpy as np
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import ColumnRoles, as_numbers
-from fedscout.experiments.data.dataset import (
-    Dataset,
-    DatasetRequest,
-    Layout,
-    Publication,
-    ReadLimits,
-    choose_label,
-    locate,
-    locate_layout,
-)
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, ReadLimits
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import (
     dataset_from_mixed_table,
@@ -108,7 +99,7 @@ def load_digits(request: DatasetRequest) -> Dataset:
     The file is read directly, as importing scikit-learn for its loader would take longer than everything else between
     the demo's command and Ray's start.
     """
-    choose_label(request, ("digit",), client=None)
+    request.choose_label(("digit",))
     package = find_spec("sklearn")
     path = Path(package.origin or "").parent / FILE if package else None
     if path is None or not path.is_file():
@@ -132,7 +123,7 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
     """
     from sklearn import datasets
 
-    choose_label(request, ("progression",), client=None)
+    request.choose_label(("progression",))
     if not request.predicts_quantity:
         raise DataError.of("federation.task of data set 'diabetes'", "be regression or left out", "classification")
     bunch = datasets.load_diabetes(scaled=False)
@@ -148,7 +139,7 @@ def load_bunch(label: str, publication: Publication, request: DatasetRequest) ->
     """Load a data set that scikit-learn's loader of the same name returns."""
     from sklearn import datasets
 
-    choose_label(request, (label,), client=None)
+    request.choose_label((label,))
     bunch = getattr(datasets, f"load_{request.dataset}")()
     class_names = [str(target) for target in bunch.target_names]
     columns = [str(feature) for feature in bunch.feature_names]
@@ -177,9 +168,8 @@ def load_heart(request: DatasetRequest) -> Dataset:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    label = choose_label(request, (DISEASE, "num"), client=HOSPITAL)
-    names = tuple(f"heart/processed.{hospital}.data" for hospital in HOSPITALS)
-    paths = locate(request.dataset, names, HEART, request.folder)
+    label = request.choose_label((DISEASE, "num"), client=HOSPITAL)
+    paths = HEART.files(request, *(f"heart/processed.{hospital}.data" for hospital in HOSPITALS))
     tables = [_patients(path, hospital, request.limits) for hospital, path in zip(HOSPITALS, paths, strict=True)]
     table = pa.concat_tables(tables)
     num_zeros = 0
@@ -275,7 +265,7 @@ NF_UNSW_NB15 = FlowFiles(
 def load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
     """Load network flows; the label is the first of the files' labels, or the other."""
     layouts = (Layout("CSV", (f"{flows.file}.csv",), packed=True), Layout("zip", (f"{flows.file}.zip",)))
-    _, (path,) = locate_layout(request.dataset, layouts, flows.publication, request.folder)
+    _, (path,) = flows.publication.locate(request, *layouts)
     rows = read_csv(path, delimiter=",", limits=request.limits)
     require_columns(path, rows, (*flows.required, *flows.categories, *flows.labels))
     label = request.label or flows.labels[0]
@@ -307,9 +297,7 @@ def load_wines(colors: tuple[str, ...], request: DatasetRequest) -> Dataset:
     """Load the wines of some colors; the label is `quality`."""
     import pyarrow as pa
 
-    paths = locate(
-        request.dataset, tuple(f"wine/winequality-{color}.csv" for color in colors), WINE_QUALITY, request.folder
-    )
+    paths = WINE_QUALITY.files(request, *(f"wine/winequality-{color}.csv" for color in colors))
     tables = []
     for color, path in zip(colors, paths, strict=True):
         rows = read_csv(path, delimiter=";", limits=request.limits)

@@ -1,33 +1,39 @@
-"""What cells mean, and what is refused rather than guessed."""
+"""What cells mean, what becomes of columns that nobody prepared, and what is refused rather than guessed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedscout.engine.errors import DataError
+import fedscout
+from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import load_config
+from fedscout.experiments.data import own
 from fedscout.experiments.data.columns import (
     CategoryColumn,
     Column,
     NumberColumn,
     NumberFormat,
+    date_order,
     missing_codes,
     number_format,
+    parts_of_time,
     typed_columns,
 )
-from fedscout.experiments.data.dataset import Dataset
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest
+from fedscout.experiments.data.own import load_own_data
 from fedscout.experiments.data.own_columns import SUSPECTED, goodman_kruskal_lambda, parts_of_sum, suspicion
-from fedscout.experiments.data.table_files import plain_cells, read_frame
+from fedscout.experiments.data.table_files import plain_cells, read_csv, read_frame
 from fedscout.experiments.data.tables import encoded_rows
-from fedscout.experiments.description import dependence_notes, describe_federation
+from fedscout.experiments.description import dependence_notes
 from fedscout.experiments.federation import build_federation
-from tests.experiments.data.awkward_tables import saved
+from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
 from tests.experiments.data.loading import assert_refused, load_dataset, told
 from tests.kits.refusals import refused
 
@@ -39,55 +45,45 @@ def typed(cells: list[object], categories: tuple[str, ...] = ()) -> Column:
     return column
 
 
+def meaning(column: Column) -> list[float | str | None]:
+    """Return what each cell means: a number or a category, None where it is missing."""
+    is_number = isinstance(column, NumberColumn)
+    values = column.numbers if is_number else [column.categories[code] for code in column.codes]
+    return [None if is_missing else value for is_missing, value in zip(column.missing, values, strict=True)]
+
+
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
         (["1", "-2.5", "+3", "1e3", ".5"], [1, -2.5, 3, 1000, 0.5]),
-        (["1", "", "NA", "nan", "?", "null", "N/A", "None", "2"], [1, *[NAN] * 7, 2]),
-        (["true", "False", "TRUE", ""], [1, 0, 1, NAN]),
+        (["1", "", "NA", "nan", "?", "null", "N/A", "None", "2"], [1, *[None] * 7, 2]),
+        (["true", "False", "TRUE", ""], [1, 0, 1, None]),
         ([1, 2, 3], [1, 2, 3]),
-        ([1.5, NAN], [1.5, NAN]),
+        ([1.5, NAN], [1.5, None]),
         (["1e150", "-1e150"], [1e150, -1e150]),
+        (["b", "", "NA", "a", "b"], ["b", None, None, "a", "b"]),
+        (["7", "x", "y"], ["7", "x", "y"]),  # most are names
+        (["true", "maybe"], ["true", "maybe"]),
     ],
 )
-def test_numbers(cells: list[object], expected: list[float]) -> None:
+def test_what_cells_mean(cells: list[object], expected: list[Any]) -> None:
     column = typed(cells)
-    assert isinstance(column, NumberColumn)
-    np.testing.assert_array_equal(column.numbers, expected)
-    np.testing.assert_array_equal(column.missing, np.isnan(expected))
+    assert meaning(column) == expected
+    assert isinstance(column, NumberColumn) or list(column.categories) == sorted({*expected} - {None})
 
 
 @pytest.mark.parametrize(
-    ("cells", "codes", "categories"),
+    ("cells", "names"),
     [
-        (["b", "a", "b"], [1, 0, 1], ("a", "b")),
-        (["b", "", "NA", "a"], [1, -1, -1, 0], ("a", "b")),
-        (["yes", "no"], [1, 0], ("no", "yes")),
-        (["7", "x", "y"], [0, 1, 2], ("7", "x", "y")),  # most are names
-        (["true", "maybe"], [1, 0], ("maybe", "true")),
+        (["6.0", "3", "", "6"], ["6.0", "3", None, "6"]),  # a text is its own name
+        (["007", "7"], ["007", "7"]),
+        ([6.0, 3.0, NAN], ["6", "3", None]),  # of a type in which gaps make whole numbers fractions
+        ([6.5, 3.0], ["6.5", "3.0"]),
+        ([2**63 - 1, 7], ["9223372036854775807", "7"]),
     ],
 )
-def test_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
-    column = typed(cells)
-    assert isinstance(column, CategoryColumn)
-    assert column.codes.tolist() == codes
-    assert column.categories == categories
-
-
-@pytest.mark.parametrize(
-    ("cells", "codes", "categories"),
-    [
-        (["6.0", "3", "", "6"], [2, 0, -1, 1], ("3", "6", "6.0")),  # a text is its own name
-        (["007", "7"], [0, 1], ("007", "7")),
-        ([6.0, 3.0, NAN], [1, 0, -1], ("3", "6")),  # of a type in which gaps make whole numbers fractions
-        ([6.5, 3.0], [1, 0], ("3.0", "6.5")),
-        ([2**63 - 1, 7], [1, 0], ("7", "9223372036854775807")),
-    ],
-)
-def test_numbers_declared_categories(cells: list[object], codes: list[int], categories: tuple[str, ...]) -> None:
-    column = typed(cells, categories=("x",))
-    assert isinstance(column, CategoryColumn)
-    assert (column.codes.tolist(), column.categories) == (codes, categories)
+def test_numbers_declared_categories(cells: list[object], names: list[str | None]) -> None:
+    assert meaning(typed(cells, categories=("x",))) == names
 
 
 @pytest.mark.parametrize(
@@ -147,28 +143,20 @@ def test_the_share_is_that_of_the_mistakes_saved() -> None:
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.9, 0.1], [0.2] * 5])
 def test_copies_are_suspected(shares: list[float]) -> None:
-    classes = labels(shares)
-    names = tuple("abcde"[: len(shares)])
+    classes, names = labels(shares), tuple("abcde"[: len(shares)])
     noise = np.random.default_rng(1).normal(size=len(ROWS)) * 0.01
-    copies = [
-        CategoryColumn("x", classes, names),
-        NumberColumn("x", classes.astype(float)),
-        NumberColumn("x", classes + noise),
-    ]
+    numbers = (classes.astype(float), classes + noise)
+    copies = [CategoryColumn("x", classes, names), *(NumberColumn("x", copy) for copy in numbers)]
     assert [suspicion(copy, classes, names, ROWS) for copy in copies] == ["predicts the label nearly exactly"] * 3
 
 
-def test_a_running_number_that_orders_the_classes_is_suspected() -> None:
-    classes = np.repeat([1, 0, 2], [150, 150, 100])
-    assert suspicion(NumberColumn("x", ROWS.astype(float)), classes, ("a", "b", "c"), ROWS)
-
-
-def test_gaps_that_tell_a_class_are_suspected() -> None:
+def test_what_orders_the_classes_and_gaps_that_tell_one_are_suspected() -> None:
+    ordered, names = np.repeat([1, 0, 2], [150, 150, 100]), ("a", "b", "c")
+    assert suspicion(NumberColumn("x", ROWS.astype(float)), ordered, names, ROWS)
     classes = labels([0.4, 0.3, 0.3])
-    numbers = np.where(classes == 2, np.nan, np.random.default_rng(2).normal(size=len(ROWS)))
-    assert suspicion(NumberColumn("x", numbers), classes, ("a", "b", "c"), ROWS) == (
-        "separates class c from the others nearly exactly"
-    )
+    gaps = np.where(classes == 2, np.nan, np.random.default_rng(2).normal(size=len(ROWS)))
+    told = suspicion(NumberColumn("x", gaps), classes, names, ROWS)
+    assert told == "separates class c from the others nearly exactly"
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.95, 0.05], [0.4, 0.3, 0.2, 0.1]])
@@ -179,11 +167,7 @@ def test_independent_columns_are_far_from_suspected(shares: list[float]) -> None
     found = []
     for _ in range(1000):
         column = generator.permutation(ROWS)
-        found += [
-            goodman_kruskal_lambda(column // 5, classes),
-            goodman_kruskal_lambda(column // 40, classes),
-            goodman_kruskal_lambda(column % 2, classes),
-        ]
+        found += [goodman_kruskal_lambda(codes, classes) for codes in (column // 5, column // 40, column % 2)]
     assert max(found) < SUSPECTED / 2
 
 
@@ -196,24 +180,6 @@ LEAKS = (f"federation.dataset={RAW / 'types_leaks.csv'}", "federation.label=labe
 
 def load(name: str, label: str = "label", **choices: Any) -> Dataset:
     return load_dataset(str(RAW / f"types_{name}.csv"), label=label, **choices)
-
-
-def test_an_identifier_is_no_feature() -> None:
-    """By name where it repeats, as a running number of each client, by near-uniqueness, and as the clients' names."""
-    dataset = load("identifiers", client_column="station")
-    assert told(dataset) == {
-        "station": "client",
-        "site": "identifier",
-        "UNIQUE_ID": "identifier",
-        "No": "identifier",
-        "token": "identifier",
-        "ozone": "number",
-        "label": "label",
-    }
-    assert dataset.feature_names == ("ozone",)
-    assert told(dataset, "key")["UNIQUE_ID"] == "federation.group_column=UNIQUE_ID"
-    kept = load("identifiers", client_column="station", columns={"No": "number", "site": "category"})
-    assert kept.feature_names == ("site=N", "site=S", "site=W", "No", "ozone")
 
 
 def table_of(tmp_path: Path, columns: dict[str, Any]) -> str:
@@ -229,6 +195,7 @@ def test_a_copy_of_an_identifier_is_one(tmp_path: Path, kind: str) -> None:
     path = table_of(tmp_path, {"SUB_ID": [f"s{one}" for one in people], "who": [7 * one % 20 for one in people]})
     dataset = load_dataset(path, label="y", group_column="SUB_ID" if kind == "group" else None)
     assert (told(dataset)["SUB_ID"], told(dataset)["who"]) == (kind, "identifier")
+    assert told(dataset, "key")["SUB_ID"] == f"federation.group_column{'=SUB_ID' if kind == 'identifier' else ''}"
 
 
 @pytest.mark.parametrize(
@@ -279,20 +246,9 @@ def test_a_format_of_numbers(texts: list[str], example: str, numbers: list[float
     np.testing.assert_array_equal(found.column("x", cells).numbers, [*numbers, NAN])
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["1.5", "7"],
-        ["Y", "N"],
-        ["a", "12 kg"],
-        ["5 kg", "6 lb"],
-        ["1950-2200", "1"],
-        ["192.168.1.1"],
-        ["2 kg", "3 kg", "k"],
-    ],
-)
-def test_what_has_no_format_of_numbers(texts: list[str]) -> None:
-    assert number_format(pa.chunked_array([texts]), are_numbers=False) == NumberFormat()
+@pytest.mark.parametrize("texts", ["1.5|7", "Y|N", "a|12 kg", "5 kg|6 lb", "1950-2200|1", "192.168.1.1", "2 kg|3 kg|k"])
+def test_what_has_no_format_of_numbers(texts: str) -> None:
+    assert number_format(pa.chunked_array([texts.split("|")]), are_numbers=False) == NumberFormat()
 
 
 @pytest.mark.parametrize("unit", ["", " kg", " €"])
@@ -313,9 +269,9 @@ def test_a_column_of_which_most_has_a_format_is_refused_with_the_count_and_the_k
     assert dataset.feature_names[:2] == lenient.feature_names[:2] == ("weight", "weight missing")
     np.testing.assert_array_equal(dataset.features, lenient.features)
     encoding = dataset.encoding
-    for own in ("5 lb", "5"):  # of a client: another unit, or none
+    for cell in ("5 lb", "5"):  # of a client: another unit, or none
         with refused(DataError, key="column 'weight' of table 'own'"):
-            encoded_rows("own", pa.table({"weight": ["5 kg", own], "x": [1.0, 2.0]}), encoding)
+            encoded_rows("own", pa.table({"weight": ["5 kg", cell], "x": [1.0, 2.0]}), encoding)
     typed_rows = encoded_rows("own", pa.table({"weight": [0.0, 29.0], "x": [0.0, 0.0]}), encoding)
     np.testing.assert_array_equal(typed_rows[:, 0], dataset.features[[0, 29], 0])
     few = table_of(tmp_path, {"n": [*["3,5", "4,5"] * 15, "high"]})
@@ -340,6 +296,7 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
     ("numbers", "codes"),
     [
         ([*range(18, 90), *[999] * 3], {"999": 3}),
+        ([*range(18, 90), *[99_999] * 3, *[-99_999] * 4], {"-99999": 4, "99999": 3}),
         ([*range(0, 1000, 7), *[999] * 3], {}),
         ([*range(10), *[-9] * 4], {"-9": 4}),
         ([*range(-12, 12), *[-9] * 4], {}),
@@ -410,13 +367,204 @@ def test_few_different_values_are_a_category_however_many_words_each(tmp_path: P
     assert sum(name.startswith("said=") for name in seen.feature_names) == 20
 
 
-def test_a_quantity_has_no_classes_and_names_no_places(tmp_path: Path) -> None:
-    arguments = [f"federation.dataset={RAW / 'types_sums.csv'}", "federation.client_column=site"]
-    quantity = load_config([*arguments, "federation.label=count", "federation.task=regression"])
-    description = describe_federation(build_federation(quantity.federation, quantity.model), quantity.detection, 0)
-    assert description.target_name == "count"
-    assert description.realised.label_wasserstein is not None
-    named = load_config(LEAKS)
-    description = describe_federation(build_federation(named.federation, named.model), named.detection, 0)
-    assert (description.target_name, description.realised.label_wasserstein) == ("", None)
-    assert description.realised.label_hellinger is not None
+# Kinds of columns: what is left out, what overrules it, what clients do alone.
+
+
+def load_own(tmp_path: Path, table: pd.DataFrame, label: str, client: str | None = None, **choices: Any) -> Dataset:
+    return load_dataset(str(saved(table, tmp_path / "t.csv")), label=label, client_column=client, **choices)
+
+
+def test_tweets(tmp_path: Path) -> None:
+    dataset = load_own(tmp_path, tweets(), "airline_sentiment", "airline")
+    assert told(dataset) == {
+        "tweet_id": "identifier",
+        "airline_sentiment": "label",
+        "negativereason": "category",
+        "airline": "client",
+        "airline_sentiment_gold": "empty",
+        "name": "identifier",
+        "retweet_count": "number",
+        "text": "text",
+        "tweet_coord": "empty",
+        "tweet_created": "date",
+        "user_timezone": "category",
+    }
+    assert told(dataset, "suspicion") == {"negativereason": "separates class negative from the others nearly exactly"}
+    assert told(dataset, "key")["text"] == "federation.text_column=text"
+    assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
+
+
+def test_readings(tmp_path: Path) -> None:
+    """An index that orders the classes is left out and named; so is the hour, which stays."""
+    dataset = load_own(tmp_path, readings(), "state", "machine")
+    assert told(dataset, "became")["reading"] == "left out: a running number"
+    assert told(dataset, "suspicion")["reading"] == "predicts the label nearly exactly"
+    assert dataset.feature_names == ("timestamp hour", "timestamp minute", "vibration", "load")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        ({"patient_id": "number"}, {"patient_id"}),
+        ({"age": "drop", "admitted": "drop"}, set()),
+        ({"ward": "category"}, {"ward=general"}),
+        ({"lab": "drop", "patient_id": "number"}, {"patient_id"}),
+    ],
+)
+def test_what_is_found_out_is_overruled(tmp_path: Path, kinds: dict[str, str], names: set[str]) -> None:
+    usual = {*load_own(tmp_path, patients(), "outcome", "hospital").feature_names}
+    dataset = load_own(tmp_path, patients(), "outcome", "hospital", columns=kinds)
+    gone = {name for name in usual if name.split(" ")[0] in kinds}
+    assert {*dataset.feature_names} == (usual - gone) | names
+
+
+def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": ["1", "2", "many", *"4567" * 5], "y": [*"abbaabbaabb"] * 2 + ["a"]})
+    named = ("'many' in 1 of 23 cells", "federation.columns.x=number", "federation.columns.x=category")
+    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
+    dataset = load_own(tmp_path, table, "y", columns={"x": "number"})
+    assert told(dataset, "became")["x"] == "a number; words count as missing in 1 of 23 rows"
+    assert dataset.features[2].tolist() == [0, 1]
+
+
+def test_a_running_number_is_used_where_there_is_nothing_else(tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": range(40), "y": ["a", "b"] * 20})
+    assert load_own(tmp_path, table, "y").feature_names == ("age",)
+    assert load_own(tmp_path, table.assign(x=table["age"] / 8), "y").feature_names == ("x",)
+
+
+def test_alone_or_beside_dates_a_text_is_the_row_unless_they_are_asked_for(tmp_path: Path) -> None:
+    table = tweets()[["tweet_id", "tweet_created", "text", "airline_sentiment"]]
+    alone = load_own(tmp_path, table.drop(columns="tweet_created"), "airline_sentiment")
+    assert told(alone) == {"tweet_id": "identifier", "text": "text", "airline_sentiment": "label"}
+    dataset = load_own(tmp_path, table, "airline_sentiment")
+    assert [(read.kind, read.facts["text_column"]) for read in (alone, dataset)] == [("tokens", "text")] * 2
+    assert told(dataset, "became")["tweet_created"] == "left out: text is the only feature"
+    assert told(dataset, "key")["tweet_created"] == "federation.columns.tweet_created=date"
+    asked = load_own(tmp_path, table, "airline_sentiment", columns={"tweet_created": "date"})
+    assert asked.kind == "table"
+    assert told(asked)["text"] == "text"
+
+
+def test_a_kind_is_a_key_of_the_configuration() -> None:
+    assert load_config(["federation.columns={zip: category, 7: drop}"]).federation.columns == {
+        "zip": "category",
+        "7": "drop",
+    }
+    assert load_config(["federation.columns.zip=date"]).federation.columns == {"zip": "date"}
+    with refused(ConfigurationError, key="federation.columns.zip"):
+        load_config(["federation.columns.zip=word"])
+
+
+def test_clients_alone_encode_as_the_federation_does(tmp_path: Path) -> None:
+    """Dates, formatted numbers and overruled columns are read from a client's own rows, whatever the others hold."""
+    visits = patients().assign(lab=lambda known: known["lab"].astype(str).where(known.index != 4, "high"))
+    written = pd.read_csv(RAW / "types_numbers.csv", dtype=str)
+    for table, label, client, kinds in (
+        (visits, "outcome", "hospital", {"lab": "number"}),
+        (written, "label", "site", {}),
+    ):
+        dataset = load_own(tmp_path, table, label, client, columns=kinds)
+        for _, rows in table.groupby(client):
+            own = read_csv(saved(rows, tmp_path / "own.csv"))
+            np.testing.assert_array_equal(encoded_rows("own.csv", own, dataset.encoding), dataset.features[rows.index])
+
+
+@pytest.mark.parametrize(
+    ("cells", "order", "first"),
+    [
+        (["2024-02-29", ""], "year-month-day", [2024, 2, 29, 3]),
+        (["2015-02-24 11:35:52 -0800"], "year-month-day", [2015, 2, 24, 1, 11, 35]),
+        (["01.02.2024", "NA"], "day-month-year", [2024, 2, 1, 3]),
+        (["01.02.70"], "day-month-year", [1970, 2, 1, 6]),
+        (["01.02.69"], "day-month-year", [2069, 2, 1, 4]),
+        (["1/2/2024", "13/2/2024"], "day-month-year", [2024, 2, 1, 3]),
+        (["1-2-24 1:30 pm", "1-13-24 1:30 am"], "month-day-year", [2024, 1, 2, 1, 13, 30]),
+        (["12:05 AM"], "time of day", [0, 5]),
+        (["23:59:59.5"], "time of day", [23, 59]),
+    ],
+)
+def test_dates_are_read_as_they_are_written(cells: list[str], order: str, first: list[int]) -> None:
+    column = pa.chunked_array([plain_cells(pa.array(cells))])
+    assert date_order(column) == order
+    parts = parts_of_time(column, order)  # type: ignore[arg-type]
+    assert [float(numbers[0]) for numbers in parts.values() if not np.isnan(numbers[0])] == first
+
+
+@pytest.mark.parametrize("cells", [["2023-02-29"], ["31.04.2024"], ["2024-01-01", "soon"], ["1.5"], ["12 Mar 2024"]])
+def test_what_is_no_date(cells: list[str]) -> None:
+    assert date_order(pa.chunked_array([cells])) is None
+
+
+def test_weekdays_are_those_of_the_calendar() -> None:
+    days = pd.date_range("1899-12-25", periods=60_000, freq="D")
+    parts = parts_of_time(pa.chunked_array([pa.array(days.strftime("%Y-%m-%d"), pa.string())]), "year-month-day")
+    np.testing.assert_array_equal(parts["weekday"], days.day_of_week)
+    np.testing.assert_array_equal(parts["day"], days.day)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kinds"), [("2024-02-30", {}), ("2024-13-01", {}), ("31.04.2024", {}), ("12 Mar 24", {"when": "date"})]
+)
+def test_a_date_with_a_fault_is_named(tmp_path: Path, wrong: str, kinds: dict[str, str]) -> None:
+    days = [f"2024-01-{day:02}" for day in range(1, 7)] + [wrong] + ["2024-01-08"] * 23
+    table = pd.DataFrame({"when": days, "y": ["a", "b"] * 15})
+    assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", columns=kinds, names=("'when'", "dates"))
+
+
+# A label that is a quantity is predicted as one without being asked; classes stay classes.
+
+
+NUMBERED = np.arange(300)
+TABLE = pd.DataFrame(
+    {
+        "x": np.sin(NUMBERED),
+        "load": NUMBERED / 8,
+        "rounded": NUMBERED // 2,
+        "grade": NUMBERED % 3,
+        "often": NUMBERED % 20,
+        "seldom": NUMBERED % 70,
+        "half": NUMBERED % 3 / 2,
+        "word": [f"{row / 8} kg" for row in NUMBERED],
+    }
+)
+
+
+def predicts_quantity(folder: Path, table: pd.DataFrame, label: str, **keys: Any) -> bool:
+    request = DatasetRequest(dataset=str(saved(table, folder / "t.csv")), label=label, **keys)
+    return load_own_data(request).targets is not None
+
+
+@pytest.mark.parametrize(
+    ("label", "found"),
+    [
+        ("load", True),
+        ("rounded", True),  # 150 whole numbers in 300 rows
+        ("grade", False),
+        ("half", False),  # three fractions
+        ("often", False),  # 20 whole numbers
+        ("seldom", True),  # 70 whole numbers
+    ],
+)
+def test_the_label_tells_the_task(tmp_path: Path, label: str, found: bool) -> None:
+    assert predicts_quantity(tmp_path, TABLE, label) == found
+
+
+def test_whole_numbers_of_a_table_that_is_not_looked_at_whole_may_be_classes(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": np.arange(20_000) / 8, "product": np.arange(20_000) % 90})
+    assert not predicts_quantity(tmp_path, table, "product")
+    assert predicts_quantity(tmp_path, table.assign(product=table["product"] / 8), "product")
+
+
+def test_rows_given_in_python_tell_the_task_too() -> None:
+    quantity = TABLE[["x", "load"]]
+    for data in (quantity, datasets.Dataset.from_pandas(quantity)):
+        assert "predicts load" in repr(fedscout.Federation(data, label="load", num_clients=2))
+    assert "3 classes" in repr(fedscout.Federation(TABLE[["x", "grade"]], label="grade", num_clients=2))
+
+
+def test_parsing_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "own_place", lambda *_: pytest.fail("opened"))
+    path = saved(TABLE, tmp_path / "t.csv")
+    for dataset in (path, "https://host/t.csv", "sqlite:///t.db"):
+        assert load_config([f"federation.dataset={dataset}", "federation.label=load"]).federation.task is None

@@ -14,6 +14,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
@@ -347,63 +348,37 @@ print(sum(one.ru_utime + one.ru_stime for one in used), *sizes)
 """
 
 
-def far_sheet(folder: Path, *cells: str) -> list[str]:
+def far_sheet(path: Path, cell: str) -> None:
     import openpyxl
 
     book = openpyxl.Workbook()
     book.active.append(["x", "y"])
     for row in range(40):
         book.active.append([row / 8, "ab"[row % 2]])
-    for cell in cells:
-        book.active[cell] = 1
-    book.save(folder / "t.xlsx")
-    return [f"federation.dataset={folder}/t.xlsx", "federation.label=y", "federation.min_release=2"]
+    book.active[cell] = 1
+    book.save(path)
 
 
-def sqlite(folder: Path, query: str) -> list[str]:
-    with sqlite3.connect(folder / "t.db") as base:
-        base.execute("CREATE TABLE t (x, y)")
-    base.close()
-    return [f"federation.dataset={folder}/t.db", f"federation.query={query}", "federation.label=y"]
-
-
-def duckdb(folder: Path, query: str) -> list[str]:
+def empty_base(path: Path) -> None:
     import duckdb
 
-    with duckdb.connect(str(folder / "t.duckdb")) as base:
+    with closing(sqlite3.connect(path) if path.suffix == ".db" else duckdb.connect(str(path))) as base:
         base.execute("CREATE TABLE t (x INT, y INT)")
-    return [f"federation.dataset={folder}/t.duckdb", f"federation.query={query}", "federation.label=y"]
 
 
-def text(folder: Path, name: str, *lines: str) -> list[str]:
-    (folder / name).write_text("\n".join(lines))
-    return [f"federation.dataset={folder}/{name}", "federation.label=y"]
-
-
-COUNTING = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t)"
-ENDLESS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
-    "Excel: a far cell": (lambda folder: far_sheet(folder, "XFD1048576"), "rows 40"),
-    "Excel: a far column": (lambda folder: far_sheet(folder, "XFD1"), "refused"),
-    "SQLite: never a row": (lambda folder: sqlite(folder, f"{COUNTING} SELECT max(x) AS x, 1 AS y FROM t"), "refused"),
-    "SQLite: long texts": (lambda folder: sqlite(folder, "SELECT hex(zeroblob(900000000)) AS x, 1 AS y"), "refused"),
-    "DuckDB: a sum": (
-        lambda folder: duckdb(folder, "SELECT sum(sin(range)) AS x, 1 AS y FROM range(100000000000)"),
-        "refused",
-    ),
-    "JSON lines: sparse keys": (
-        lambda folder: text(
-            folder, "t.jsonl", *(f'{{"k{row % 19_000}": 1, "y": {row % 2}}}' for row in range(200_000))
-        ),
-        "refused",
-    ),
-    "JSON lines: keys of one line": (
-        lambda folder: text(folder, "t.jsonl", "{" + ",".join(f'"k{key}":1' for key in range(100_000)) + "}"),
-        "refused",
-    ),
-    "CSV: columns": (
-        lambda folder: text(folder, "t.csv", ",".join(f"k{key}" for key in range(100_000)), "1," * 99_999 + "1"),
-        "refused",
-    ),
+SPARSE = "\n".join(f'{{"k{row % 19_000}": 1, "y": {row % 2}}}' for row in range(200_000))
+ONE_LINE = "{" + ",".join(f'"k{key}":1' for key in range(100_000)) + "}"
+COLUMNS = ",".join(f"k{key}" for key in range(100_000)) + "\n" + "1," * 99_999 + "1"
+COUNTING = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT max(x) AS x, 1 AS y FROM t"
+ENDLESS: dict[str, tuple[str, str, str]] = {  # a file, its text, a cell far from the others or a query, and the end
+    "Excel: a far cell": ("t.xlsx", "XFD1048576", "rows 40"),
+    "Excel: a far column": ("t.xlsx", "XFD1", "refused"),
+    "SQLite: never a row": ("t.db", COUNTING, "refused"),
+    "SQLite: long texts": ("t.db", "SELECT hex(zeroblob(900000000)) AS x, 1 AS y", "refused"),
+    "DuckDB: a sum": ("t.duckdb", "SELECT sum(sin(range)) AS x, 1 AS y FROM range(100000000000)", "refused"),
+    "JSON lines: sparse keys": ("t.jsonl", SPARSE, "refused"),
+    "JSON lines: keys of one line": ("t.jsonl", ONE_LINE, "refused"),
+    "CSV: columns": ("t.csv", COLUMNS, "refused"),
 }
 
 
@@ -412,10 +387,23 @@ ENDLESS: dict[str, tuple[Callable[[Path], list[str]], str]] = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ENDLESS)
 def test_it_ends(tmp_path: Path, name: str) -> None:
-    write, wanted = ENDLESS[name]
-    arguments = write(tmp_path)
+    file, content, wanted = ENDLESS[name]
+    path, arguments = tmp_path / file, [f"federation.dataset={tmp_path / file}", "federation.label=y"]
+    if path.suffix in {".db", ".duckdb"}:
+        empty_base(path)
+        arguments.append(f"federation.query={content}")
+    else:
+        far_sheet(path, content) if path.suffix == ".xlsx" else path.write_text(content)
     began = time.monotonic()
-    done = ran(sys.executable, "-c", READ, *arguments, "federation.max_query_seconds=5", timeout=100)
+    done = ran(
+        sys.executable,
+        "-c",
+        READ,
+        *arguments,
+        "federation.min_release=2",
+        "federation.max_query_seconds=5",
+        timeout=100,
+    )
     seconds = time.monotonic() - began
     told, *_, last = done.stdout.splitlines()
     assert told.startswith(wanted), told

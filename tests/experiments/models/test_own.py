@@ -376,16 +376,3 @@ def test_another_process_finds_it(build: Build, user_folder: Path, tmp_path_fact
     )
 
     assert out.splitlines() == [f"True {user_folder} 1", str(REPOSITORY / "src" / "fedscout" / "__init__.py")]
-
-
-def test_a_module_from_the_python_path_takes_its_folder_along(
-    build: Build, user_folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = tmp_path_factory.mktemp("library")
-    (library / "users_library.py").write_text(MODULES)
-    monkeypatch.syspath_prepend(str(library))
-
-    factory = build("users_library:net")
-
-    assert factory.folders == (str(library), str(user_folder))
-    del sys.modules["users_library"]

@@ -75,29 +75,6 @@ def test_seed_fixes_the_partition(kind: str) -> None:
     assert not np.array_equal(first.rows, other.rows)
 
 
-@KINDS
-def test_global_random_state_is_neither_read_nor_changed(kind: str) -> None:
-    import random
-
-    labels, features = np.arange(800) % 3, noise(800)
-    settings = choices(kind, 6, 3)
-
-    def dealt() -> list[int]:
-        return deal(kind, labels, 6, features=features, **settings).partition.rows.tolist()
-
-    def state() -> tuple[Any, ...]:
-        return random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]  # noqa: NPY002
-
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    before = state()
-    first = dealt()
-    assert state() == before
-    random.seed(2)
-    np.random.seed(2)  # noqa: NPY002
-    assert dealt() == first
-
-
 @pytest.mark.parametrize("kind", sorted(LABELS_AT_RANDOM))
 def test_labels_are_independent_of_clients(kind: str) -> None:
     # Rows sorted by class, so that a partition that deals them in order would show. Of n rows in C classes, p each, a
@@ -189,11 +166,6 @@ def test_settings_are_known_to_the_table(kind: str) -> None:
     assert settings_not_read(request.settings) == {}
 
 
-def test_every_setting_is_read_by_some_kind() -> None:
-    read = {name for partition in PARTITIONS.values() for name in partition.reads}
-    assert read == set(PartitionSettings.model_fields) - {"kind"}
-
-
 @KINDS
 def test_document_names_the_keys_that_a_kind_reads(kind: str) -> None:
     (row,) = [
@@ -238,32 +210,6 @@ def test_label_skew(kind: str, knob: str, values: list[Any], weakest: float | No
         assert distances[0] == pytest.approx(weakest, abs=10 * 3 * np.sqrt(0.09 / 300) / 2)
     if strongest is not None:
         assert distances[-1] == pytest.approx(strongest, abs=0.01)
-
-
-def test_quantity_skew() -> None:
-    def spread(alpha: float) -> float:
-        sizes = [deal("quantity_skew", LABELS, NUM_CLIENTS, seed, alpha=alpha).partition.sizes for seed in range(20)]
-        return float(np.mean([size.std() / size.mean() for size in sizes]))
-
-    spreads = [spread(alpha) for alpha in (1e6, 10.0, 1.0, 0.1, 0.001)]
-    assert spreads == sorted(spreads)
-    # Shares of a Dirichlet(α) have the coefficient of variation √((K − 1)/(Kα + 1)): 0.001 at α = 10⁶, or a third of a
-    # row; rounding moves a size of 300 by one row at most. At α → 0 one client has all but the others' five rows each.
-    assert spreads[0] < 2 / 300
-    sizes = np.array([5] * 9 + [2955])
-    assert spreads[-1] == pytest.approx(sizes.std() / sizes.mean(), rel=0.05)
-
-
-@pytest.mark.slow
-def test_spread_of_the_distribution() -> None:
-    def spread(sigma: float) -> float:
-        settings = {"lognormal_sigma": sigma, "min_size": 2}
-        sizes = [deal("distribution", LABELS, NUM_CLIENTS, seed, **settings).partition.sizes for seed in range(5)]
-        return float(np.mean([size.std() for size in sizes]))
-
-    spreads = [spread(sigma) for sigma in (0.0, 0.3, 1.0, 2.0)]
-    assert spreads == sorted(spreads)
-    assert spreads[0] <= 1  # equal shares: the odd row of a class is all that can differ
 
 
 def test_laws_of_growing_sizes() -> None:
@@ -330,14 +276,6 @@ def test_whole_rows_add_up_and_are_within_one(weights: list[float], num_rows: in
     counts = whole_rows(shares, num_rows, np.random.default_rng(seed))
     assert counts.sum() == num_rows
     assert np.abs(counts - shares * num_rows).max() < 1 + 1e-6
-
-
-@pytest.mark.parametrize("alpha", [1e-9, 0.1, 1.0])
-def test_minimum_size_is_reached_whatever_alpha(alpha: float) -> None:
-    for seed in range(20):
-        sizes = deal("quantity_skew", np.zeros(100, np.int64), 10, seed, alpha=alpha, min_size=9).partition.sizes
-        assert sizes.min() >= 9
-        assert sizes.sum() == 100
 
 
 @pytest.mark.slow

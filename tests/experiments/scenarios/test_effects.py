@@ -1,9 +1,11 @@
-"""Effects by themselves: whom they choose, how strong they are, and whom they leave alone."""
+"""Effects: whom they choose, how strong they are, what is sent, and which strategies withstand attacks."""
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -11,18 +13,44 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 from scipy import stats
+from scipy.fft import dctn
 
-from fedscout.engine.data.client import Partition
-from fedscout.engine.data.federation import Device
+from fedscout.engine.arrays import FloatArray
+from fedscout.engine.client.host import ClientHost
+from fedscout.engine.contracts.algorithm import AttackInputs, UpdateAttack
+from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.data.client import ClientTransform, Partition
+from fedscout.engine.data.federation import Device, Federation
 from fedscout.engine.errors import ConfigurationError
+from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
+from fedscout.engine.messages.calls import Cohort, Session
+from fedscout.engine.seeds import stream
+from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.partitions.labels import PartitionRequest
-from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioPlan
-from fedscout.experiments.scenarios.labels import RandomLabelFlip, RenameLabels
+from fedscout.experiments.scenarios.effects import (
+    EffectRequest,
+    FeatureDrop,
+    FeatureNoise,
+    GaussianUpdate,
+    JpegCompression,
+    LittleIsEnough,
+    ScaledUpdate,
+    ScenarioPlan,
+)
+from fedscout.experiments.scenarios.labels import RandomLabelFlip, RenameLabels, ShiftLabels
 from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS, parse_effects, stack_effects
+from fedscout.strategies import parse_strategy
+from tests.engine.choices import rounds_of
 from tests.kits.refusals import refused
+from tests.ray_processes import NUM_HOSTS
 
 WHOLE: dict[str, dict[str, Any]] = {
     "feature_noise": {"std": 0.5},
@@ -123,25 +151,11 @@ def test_a_larger_share_holds_the_clients_of_a_smaller_one() -> None:
     assert all(small < large for small, large in pairwise(shares))
 
 
-def test_draws_prefer_no_client_and_depend_on_the_seed() -> None:
-    num_seeds = 400
-    counts = np.zeros(10)
-    for seed in range(num_seeds):
-        counts[clients_of(plan(effect("poisoning", clients=0.3), num_clients=10, rows_each=1, seed=seed))] += 1
-    # Each client is chosen with probability 0.3: a binomial count.
-    assert counts == pytest.approx(num_seeds * 0.3, abs=5 * np.sqrt(num_seeds * 0.3 * 0.7))
-
-
 def test_another_effect_changes_neither_who_is_chosen_nor_how_much() -> None:
     flips = {"kind": "label_flip", "clients": 0.3, "alpha": 2, "beta": 5}
     alone = plan(flips, num_clients=40)
     behind = plan(effect("poisoning", clients=0.5), effect("dropout", clients=0.2), flips, num_clients=40)
     assert behind.facts["effects"][2] == alone.facts["effects"][0]
-
-
-def test_two_effects_of_a_kind_choose_independently() -> None:
-    result = plan(effect("poisoning", clients=0.5), effect("poisoning", clients=0.5), num_clients=40)
-    assert clients_of(result, 0) != clients_of(result, 1)
 
 
 def test_who_holds_no_row_is_not_affected() -> None:
@@ -211,13 +225,6 @@ def test_rates_are_beta_distributed(alpha: float, beta: float) -> None:
     assert rates.var() == pytest.approx(variance, rel=5 * np.sqrt(3 / num_clients))
 
 
-def test_a_client_s_rate_does_not_depend_on_who_else_is_affected() -> None:
-    rates = {"kind": "label_flip", "alpha": 2, "beta": 5}
-    everyone = plan({**rates, "clients": "all"}).facts["effects"][0]["rates"]
-    assert plan({**rates, "clients": [1, 3]}).facts["effects"][0]["rates"] == [everyone[1], everyone[3]]
-    assert plan({**rates, "clients": "all"}, seed=1).facts["effects"][0]["rates"] != everyone
-
-
 @given(st.integers(2, 20), st.floats(0, 1, exclude_min=True), st.integers(0, 100))
 def test_a_drawn_permutation_is_one_cycle(num_classes: int, share: float, seed: int) -> None:
     result = plan({"kind": "concept_shift", "share": share}, num_classes=num_classes, rows_each=40, seed=seed)
@@ -273,14 +280,6 @@ def test_published_noise_on_tokens_is_refused(scenario: str) -> None:
     assert SCENARIOS["noisy_labels"].deal(tokens).partition.num_clients == 4
 
 
-def test_tokens_are_dropped_to_padding() -> None:
-    tokens = np.arange(1, 61, dtype=np.float32).reshape(10, 6)
-    (drop,) = plan(effect("feature_drop"), data_kind="tokens").transforms[2]
-    kept, _ = drop(tokens, np.zeros(10, np.int64), 3, np.random.default_rng(0))
-    assert (kept == 0).all(axis=0).sum() == 3
-    assert ((kept == 0) | (kept == tokens)).all()
-
-
 def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         plan(
@@ -303,10 +302,6 @@ STEP = {"kind": "devices", "clients": "all", "seconds_per_step": 0.5}
 
 def devices(*effects: dict[str, Any], num_clients: int = 4, seed: int = 0) -> dict[int, Device]:
     return plan(*effects, num_clients=num_clients, rows_each=1, seed=seed).devices
-
-
-def test_values_hold_for_everybody_who_is_named() -> None:
-    assert devices({**STEP, "clients": [1, 3]}) == dict.fromkeys((1, 3), Device(seconds_per_step=0.5))
 
 
 def test_effects_stack_value_by_value() -> None:
@@ -349,3 +344,360 @@ def test_classes_have_their_shares() -> None:
 def test_faulty_values_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         parse_effects({**STEP, **changes})
+
+
+# Attacks on updates and corrupted rows: closed forms, and what a federation holds of them.
+
+
+CLIENTS, ROUNDS = 10, 12
+ATTACKERS = [0, 1]
+FEDAVG = {"kind": "fedavg"}
+vectors = arrays(np.float32, 20, elements=st.floats(-100, 100, width=32))
+
+
+def build(*effects: dict[str, Any], dataset: str = "digits", **federation: Any) -> Federation:
+    keys = {"dataset": dataset, "num_clients": CLIENTS, "partition": {"kind": "iid"}, **federation}
+    if effects:
+        keys["scenario"] = list(effects)
+    return build_federation(FederationConfig.model_validate(keys), ModelConfig())
+
+
+def spec_of(strategy: dict[str, Any], num_rounds: int, num_sampled: int, num_clients: int = CLIENTS) -> TrialSettings:
+    return TrialSettings(
+        strategy=parse_strategy(strategy, Cohort(num_clients, num_sampled, 0.2)),
+        num_rounds=num_rounds,
+        num_sampled=num_sampled,
+        session=Session(training=LocalTraining(local_epochs=2, batch_size=16, learning_rate=0.2)),
+        keep_model=True,
+    )
+
+
+def trial(federation: Federation, strategy: dict[str, Any], num_rounds: int = ROUNDS) -> Trial:
+    spec = spec_of(strategy, num_rounds, federation.num_clients, federation.num_clients)
+    return run_trial(spec, LocalGrid(ClientHost(federation, {}), session=spec.session))
+
+
+def sends(attack: UpdateAttack, received: FloatArray, trained: FloatArray, *colluders: FloatArray) -> FloatArray:
+    """Return what an attack sends."""
+    known = np.array(colluders, np.float32).reshape(len(colluders), len(received))
+    return attack(AttackInputs(received, trained, known, stream(3, "noise")))
+
+
+# What is sent.
+
+
+@given(vectors, vectors, st.floats(-20, 20))
+def test_an_update_is_scaled_and_rounded_once(received: FloatArray, trained: FloatArray, factor: float) -> None:
+    """Within half a float32 step of x + c (y - x), beside which float64 is exact."""
+    sent = sends(ScaledUpdate(factor), received, trained)
+    start, end = received.astype(np.float64), trained.astype(np.float64)
+    exact = start + factor * (end - start)
+    assert sent.dtype == np.float32
+    assert (np.abs(sent - exact) <= 0.5001 * np.spacing(np.abs(exact).astype(np.float32)) + 1e-12).all()
+
+
+@pytest.mark.parametrize("deviation", [0.5, 3.0])
+def test_noise_has_its_deviation_and_holds_nothing_of_the_training(deviation: float) -> None:
+    """Of 100,000 draws, within five standard errors: σ/√n of the mean, σ/√(2n) of the deviation."""
+    n = 100_000
+    received = np.linspace(-1, 1, n, dtype=np.float32)
+    sent = sends(GaussianUpdate(deviation), received, np.full(n, 7, np.float32))
+    noise = sent.astype(np.float64) - received
+    assert noise.mean() == pytest.approx(0, abs=5 * deviation / np.sqrt(n))
+    assert noise.std() == pytest.approx(deviation, abs=5 * deviation / np.sqrt(2 * n))
+    np.testing.assert_array_equal(sent, sends(GaussianUpdate(deviation), received, np.zeros(n, np.float32)))
+
+
+def test_accomplices_send_their_mean_less_deviations_by_hand() -> None:
+    """Models 1, 2, 6: mean 3, squared distances 4, 1, 9, a deviation of √(14/3); what was trained does not count."""
+    zero = np.zeros(1, np.float32)
+    models = [np.array([value], np.float32) for value in (1, 2, 6)]
+    for z in (0.0, 1.5):
+        sent = sends(LittleIsEnough((0, 1, 2), z), zero, zero + 50, *models)
+        np.testing.assert_array_equal(sent, np.float32([3 - z * np.sqrt(14 / 3)]))
+
+
+# What a federation holds of it.
+
+
+def test_a_federation_holds_attacks_and_untouched_rows() -> None:
+    federation = build(
+        {"kind": "sign_flip", "clients": [1], "factor": 2},
+        {"kind": "poisoning", "clients": [3]},
+        {"kind": "scaled_update", "clients": [1, 3]},
+        {"kind": "gaussian_update", "clients": [4], "std": 0.25},
+        {"kind": "little_is_enough", "clients": [7, 8], "z": 1},
+        dataset="wine",
+    )
+    assert federation.attacks == {
+        1: (ScaledUpdate(-2.0), ScaledUpdate(10.0)),
+        3: (ScaledUpdate(10.0),),
+        4: (GaussianUpdate(0.25),),
+        7: (LittleIsEnough((7, 8), 1.0),),
+        8: (LittleIsEnough((7, 8), 1.0),),
+    }
+    assert federation.affected_clients == (1, 3, 4, 7, 8)
+    assert [client for client in range(CLIENTS) if federation.client_data(client).corrupted] == [3]
+    assert federation.facts["effects"] == [
+        {"kind": "sign_flip", "clients": [1], "factor": 2.0},
+        {"kind": "poisoning", "clients": [3]},
+        {"kind": "scaled_update", "clients": [1, 3], "factor": 10.0},
+        {"kind": "gaussian_update", "clients": [4], "std": 0.25},
+        {"kind": "little_is_enough", "clients": [7, 8], "z": 1.0},
+    ]
+    assert pickle.loads(pickle.dumps(federation.attacks)) == federation.attacks
+
+
+def test_players_don_t_know_what_others_keep() -> None:
+    scenario = [{"kind": "little_is_enough", "clients": [0, 1]}]
+    config = FederationConfig.model_validate({"dataset": "cartpole", "num_clients": 3, "scenario": scenario})
+    with refused(ConfigurationError, key="federation.scenario"):
+        build_federation(config, ModelConfig())
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [{"kind": "scaled_update", "clients": "all", "factor": 1}, {"kind": "little_is_enough", "clients": [4]}],
+    ids=lambda given: given["kind"],
+)
+def test_an_attack_that_changes_nothing_is_the_honest_trial(nothing: dict[str, Any]) -> None:
+    """Of colluders, one alone: the mean of its own model, which does not deviate from itself."""
+    honest = trial(build(dataset="wine"), FEDAVG, num_rounds=3)
+    federation = build(nothing, dataset="wine")
+    same = trial(federation, FEDAVG, num_rounds=3)
+    assert federation.affected_clients == ()
+    assert federation.attacks
+    np.testing.assert_array_equal(same.vector, honest.vector)
+    assert rounds_of(same) == rounds_of(honest)
+
+
+def test_scores_and_losses_are_of_honest_rows_and_training() -> None:
+    """Of the first round, whose received model no attacker has had a hand in."""
+    honest, attacked = (
+        trial(build(*effects, dataset="wine"), FEDAVG, num_rounds=1)
+        for effects in ((), ({"kind": "sign_flip", "clients": "all"},))
+    )
+    assert attacked.rounds["train_loss"][0] == honest.rounds["train_loss"][0]
+    assert attacked.rounds["accuracy"][0] == attacked.rounds["clean_accuracy"][0]
+
+
+EVERY_KIND = (
+    {"kind": "sign_flip", "clients": [0]},
+    {"kind": "scaled_update", "clients": [1]},
+    {"kind": "gaussian_update", "clients": [2, 3, 4]},
+    {"kind": "little_is_enough", "clients": [4, 5, 6]},
+)
+
+
+@pytest.mark.stress
+@pytest.mark.ray
+@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
+def test_any_number_of_hosts_sends_the_same(ray_session: None, num_hosts: int) -> None:
+    """Half of the clients are chosen in a round, so colluders are often not among them, or on the other host."""
+    federation = build(*EVERY_KIND, dataset="wine")
+    host, hosts = ClientHost(federation, {}), start_hosts(federation, {}, num_hosts)
+    try:
+        for strategy in (FEDAVG, {"kind": "fedmedian"}):
+            spec = spec_of(strategy, num_rounds=4, num_sampled=CLIENTS // 2)
+            by_ray = run_trial(spec, RayGrid(hosts, spec.session))
+            local = run_trial(spec, LocalGrid(host, session=spec.session))
+            assert local.status == "completed"
+            np.testing.assert_array_equal(by_ray.vector, local.vector)
+            assert rounds_of(by_ray) == rounds_of(local)
+    finally:
+        hosts.stop()
+
+
+# Who withstands it.
+
+ATTACKS: dict[str, tuple[dict[str, Any], ...]] = {
+    "sign_flip": ({"kind": "sign_flip", "factor": 4},),
+    "scaled_update": ({"kind": "scaled_update"},),
+    "gaussian_update": ({"kind": "gaussian_update"},),
+    "model replacement": ({"kind": "poisoning"}, {"kind": "scaled_update"}),
+}
+ROBUST = {
+    "fedmedian": {"kind": "fedmedian"},
+    "fedtrimmedavg": {"kind": "fedtrimmedavg", "beta": 0.2},
+    "krum": {"kind": "krum", "num_malicious_nodes": 2},
+    "multikrum": {"kind": "multikrum", "num_malicious_nodes": 2, "num_nodes_to_select": 8},
+    "rfa": {"kind": "rfa"},
+    "centered_clipping": {"kind": "centered_clipping"},
+    "bulyan": {"kind": "bulyan", "num_malicious_nodes": 3},
+}
+MANY_CLIENTS = 15
+"""The fewest of whom a fifth attacks and Bulyan's 4 f + 3 clients are there."""
+
+
+@cache
+def accuracy(strategy: str, attack: str | None, num_clients: int) -> float:
+    """Return the accuracy on the honest labels of all clients after the last round on digits, IID clients.
+
+    A fifth of them attacks.
+    """
+    attackers = list(range(num_clients // 5))
+    effects = [{**effect, "clients": attackers} for effect in ATTACKS.get(str(attack), ())]
+    result = trial(build(*effects, num_clients=num_clients), ROBUST.get(strategy, FEDAVG))
+    assert result.status == "completed", result.error
+    return result.rounds["clean_accuracy"][-1]
+
+
+@pytest.mark.sampled(14)
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("strategy", ROBUST)
+def test_a_fifth_of_attackers_breaks_the_mean_and_not_what_is_robust(strategy: str, attack: str) -> None:
+    """A robust strategy loses at most 0.05 to them, and FedAvg is at least 0.1 behind it."""
+    num_clients = MANY_CLIENTS if strategy == "bulyan" else CLIENTS
+    assert accuracy(strategy, attack, num_clients) > accuracy(strategy, None, num_clients) - 0.05
+    assert accuracy("fedavg", attack, num_clients) < accuracy(strategy, attack, num_clients) - 0.1
+    assert accuracy("fedavg", None, num_clients) > 0.9
+
+
+# Corruption: noise with the moments asked for, labels wrong at the rate asked for, arguments untouched.
+
+
+OF_ROWS = [FeatureNoise(1.0, 0.5), RandomLabelFlip(0.3), ShiftLabels(), FeatureDrop(2), RenameLabels((2, 0, 3, 1))]
+TRANSFORMS = [
+    *((transform, shape) for transform in OF_ROWS for shape in ((3,), (4, 4, 2))),
+    *((JpegCompression(30), shape) for shape in ((1, 28, 28), (3, 5, 7))),
+]
+
+
+def rows(num_rows: int, num_classes: int, shape: tuple[int, ...] = (3,)) -> tuple[np.ndarray, np.ndarray]:
+    features = np.linspace(-2, 2, num_rows * int(np.prod(shape)), dtype=np.float32).reshape(num_rows, *shape)
+    return features, np.arange(num_rows, dtype=np.int64) % num_classes
+
+
+@pytest.mark.parametrize(("transform", "shape"), TRANSFORMS)
+@pytest.mark.parametrize("num_rows", [0, 1, 50])
+def test_contract(transform: ClientTransform, shape: tuple[int, ...], num_rows: int) -> None:
+    features, labels = rows(num_rows, 4, shape)
+    features.setflags(write=False)
+    labels.setflags(write=False)
+    results = [
+        copy(features, labels, 4, np.random.default_rng(3))
+        for copy in (transform, pickle.loads(pickle.dumps(transform)))
+    ]
+    for new_features, new_labels in results:
+        assert (new_features.shape, new_features.dtype) == (features.shape, np.float32)
+        assert (new_labels.shape, new_labels.dtype) == (labels.shape, np.int64)
+        assert ((new_labels >= 0) & (new_labels < 4)).all()
+        assert not np.shares_memory(new_features, features)
+        assert not np.shares_memory(new_labels, labels)
+        np.testing.assert_array_equal(new_features, results[0][0])
+        np.testing.assert_array_equal(new_labels, results[0][1])
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 0.1), (0.0, 0.5), (1.0, 0.1), (-0.1, 0.1), (1.0, 0.0)])
+def test_noise_has_the_moments_asked_for(mean: float, deviation: float) -> None:
+    features, labels = rows(2000, 2, (50,))
+    noisy, same = FeatureNoise(mean, deviation)(features, labels, 2, np.random.default_rng(0))
+    noise = noisy.astype(np.float64) - features
+
+    # The mean of n Gaussian numbers has standard error σ/√n, their deviation σ/√(2n); sums are rounded to float32.
+    num = noise.size
+    rounding = 1e-6
+    assert noise.mean() == pytest.approx(mean, abs=5 * deviation / np.sqrt(num) + rounding)
+    assert noise.std() == pytest.approx(deviation, abs=5 * deviation / np.sqrt(2 * num) + rounding)
+    np.testing.assert_array_equal(same, labels)
+
+
+@given(st.integers(0, 200), st.integers(2, 12), st.floats(0, 1), st.integers(0, 1000))
+def test_random_flip_hits_exactly_the_rate(num_rows: int, num_classes: int, rate: float, seed: int) -> None:
+    features, labels = rows(num_rows, num_classes)
+    same, flipped = RandomLabelFlip(rate)(features, labels, num_classes, np.random.default_rng(seed))
+    assert (flipped != labels).sum() == round(rate * num_rows)
+    np.testing.assert_array_equal(same, features)
+
+
+def test_random_flip_prefers_no_row_and_no_class() -> None:
+    num_rows, num_classes, rate = 30_000, 4, 0.3
+    features, labels = rows(num_rows, num_classes)
+    _, flipped = RandomLabelFlip(rate)(features, labels, num_classes, np.random.default_rng(0))
+
+    wrong = flipped != labels
+    for part in np.array_split(wrong, 10):
+        assert part.mean() == pytest.approx(rate, abs=5 * np.sqrt(rate * (1 - rate) / len(part)))
+    for new in range(num_classes):
+        came_from = np.bincount(labels[wrong & (flipped == new)], minlength=num_classes)
+        assert came_from[new] == 0
+        # 30 % of 7,500 rows of each other class, a third of them to this one.
+        assert np.delete(came_from, new) == pytest.approx(750, abs=5 * np.sqrt(7500 * 0.1 * 0.9))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 10])
+def test_shift_leaves_no_label_and_is_consistent(num_classes: int) -> None:
+    features, labels = rows(100, num_classes)
+    same, shifted = ShiftLabels()(features, labels, num_classes, np.random.default_rng(0))
+    mapping = {(int(old), int(new)) for old, new in zip(labels, shifted, strict=True)}
+
+    assert len(mapping) == num_classes  # one new class for each old one …
+    assert {new for _, new in mapping} == set(range(num_classes))  # … and each used once …
+    assert all(old != new for old, new in mapping)  # … none its own
+    np.testing.assert_array_equal(same, features)
+
+
+@given(st.integers(1, 30), st.integers(0, 30), st.integers(0, 1000))
+def test_drop_empties_so_many_features_and_the_same_in_all_rows(num_features: int, num_dropped: int, seed: int) -> None:
+    features = np.random.default_rng(seed).normal(5, 1, (8, num_features)).astype(np.float32)
+    labels = np.zeros(8, np.int64)
+    less, same = FeatureDrop(num_dropped)(features, labels, 2, np.random.default_rng(seed))
+
+    empty = (less == 0).all(axis=0)
+    assert empty.sum() == min(num_dropped, num_features)
+    np.testing.assert_array_equal(less[:, ~empty], features[:, ~empty])
+    np.testing.assert_array_equal(same, labels)
+
+
+# JPEG: what is lost follows from the standard's table, worked out here by the cosine transform itself.
+
+
+# ITU-T T.81, Annex K, table K.1: luminance.
+TABLE = np.array([
+    [16, 11, 10, 16, 24, 40, 51, 61],
+    [12, 12, 14, 19, 26, 58, 60, 55],
+    [14, 13, 16, 24, 40, 57, 69, 56],
+    [14, 17, 22, 29, 51, 87, 80, 62],
+    [18, 22, 37, 56, 68, 109, 103, 77],
+    [24, 35, 55, 64, 81, 104, 113, 92],
+    [49, 64, 78, 87, 103, 121, 120, 101],
+    [72, 92, 95, 98, 112, 100, 103, 99],
+])  # fmt: skip
+
+
+def steps(quality: int) -> np.ndarray:
+    percent = 5000 // quality if quality < 50 else 200 - 2 * quality
+    return np.clip((TABLE * percent + 50) // 100, 1, 255)
+
+
+def coefficients(pixels: np.ndarray) -> np.ndarray:
+    """Return the cosine transform of blocks of 8 × 8 pixels, 0 to 255."""
+    return dctn(pixels.astype(np.float64) - 128, axes=(-2, -1), norm="ortho")
+
+
+def compressed(pixels: np.ndarray, quality: int) -> np.ndarray:
+    """Return pixels, 0 to 255, after the effect."""
+    features = (pixels / 255).astype(np.float32)
+    labels = np.zeros(len(pixels), np.int64)
+    after, _ = JpegCompression(quality)(features, labels, 2, np.random.default_rng(0))
+    return np.rint(after * 255)
+
+
+def smooth_pictures(num_rows: int, channels: int = 1, side: int = 8, contrast: float = 80) -> np.ndarray:
+    """Return waves with some grain, as pictures are; pure noise is not what the table is for."""
+    generator = np.random.default_rng(0)
+    y, x = np.mgrid[:side, :side]
+    waves = generator.uniform(0, 0.6, (2, num_rows, channels, 1, 1))
+    grain = generator.normal(0, 8, (num_rows, channels, side, side))
+    return np.clip(np.rint(128 + contrast * np.sin(waves[0] * x + waves[1] * y) + grain), 0, 255)
+
+
+@pytest.mark.parametrize("quality", [5, 10, 25])
+def test_a_grey_block_is_what_the_standard_makes_of_it(quality: int) -> None:
+    pixels = smooth_pictures(100, contrast=40)  # nothing is cut off at black or white
+    step, before, after = steps(quality), coefficients(pixels), coefficients(compressed(pixels, quality))
+    # Pixels are rounded after all, 64 of them by up to a half: no coefficient is further off than their norm.
+    rounding = 4
+    assert (np.abs(after - np.rint(after / step) * step) <= rounding).all()  # whole steps of the table
+    assert (np.abs(after - before) <= step / 2 + rounding).all()  # and the nearest ones

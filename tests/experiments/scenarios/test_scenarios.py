@@ -22,7 +22,6 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.partitions.labels import PartitionRequest
 from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioPlan
-from fedscout.experiments.scenarios.labels import LabelFlipEffect
 from fedscout.experiments.scenarios.table import BEARING_SCENARIOS, EFFECTS, parse_effects, stack_effects
 from tests.kits.refusals import refused
 
@@ -68,13 +67,6 @@ def test_iid_deals_use_all_rows_and_are_the_same_in_all_scenarios(name: str) -> 
     result = plan(name, labels)
     assert sorted(result.partition.rows.tolist()) == list(range(103))
     np.testing.assert_array_equal(result.partition.rows, plan("iid", labels).partition.rows)
-
-
-@pytest.mark.parametrize("name", BEARING_SCENARIOS)
-def test_more_clients_than_rows(name: str) -> None:
-    key = "federation.scenario" if name == "label_skew" else "federation.num_clients"
-    with refused(DataError, key=key, names="got 9"):
-        plan(name, by_counts(4, 4), num_clients=9)
 
 
 def test_feature_skew_gives_each_client_its_noise_in_turn() -> None:
@@ -277,38 +269,10 @@ def empty_features(federation: Federation, client: int) -> int:
     return int((view(federation, client)[0] == 0).all(axis=0).sum())
 
 
-@pytest.mark.parametrize("partition", [{"kind": "iid"}, {"kind": "dirichlet", "alpha": 0.5}])
-def test_others_keep_their_data_to_the_last_bit(partition: dict[str, Any]) -> None:
-    plain = build(partition=partition)
-    stacked = build(
-        {**NOISE, "clients": [1]},
-        {"kind": "poisoning", "clients": [1]},
-        {"kind": "dropout", "clients": "all", "probability": 0.2},
-        partition=partition,
-    )
-    np.testing.assert_array_equal(stacked.partition.rows, plain.partition.rows)
-    np.testing.assert_array_equal(stacked.partition.offsets, plain.partition.offsets)
-    assert stacked.affected_clients == (1,)
-    for client in (0, 2, 3):
-        assert not stacked.client_data(client).corrupted
-        assert_same_client(stacked, plain, client)
-    for clean, own in zip(view(stacked, 1, clean=True), view(plain, 1), strict=True):
-        np.testing.assert_array_equal(clean, own)
-
-
 def test_effects_go_in_order() -> None:
     num_dropped = round(0.5 * 13)
     assert empty_features(build(NOISE, DROP), 2) == num_dropped  # the noise is dropped, too
     assert empty_features(build(DROP, NOISE), 2) == 0  # what was dropped is noise now
-
-
-def test_equal_seeds_give_equal_clients_and_others_do_not() -> None:
-    effects = ({**NOISE, "clients": 0.5}, {"kind": "label_flip", "clients": "all", "alpha": 2, "beta": 5})
-    first, again, other = (build(*effects, seed=seed) for seed in (3, 3, 4))
-    assert first.facts["effects"] == again.facts["effects"]
-    for client in range(CLIENTS):
-        assert_same_client(first, again, client)
-    assert first.facts["effects"][1]["rates"] != other.facts["effects"][1]["rates"]
 
 
 @pytest.mark.parametrize(
@@ -329,25 +293,6 @@ def test_published_scenarios_are_effects_on_an_iid_partition(published: str, eff
         assert_same_client(scenario, stacked, client)
 
 
-def test_what_came_about_is_on_record_and_is_json() -> None:
-    federation = build(
-        {**NOISE, "clients": 0.5},
-        {"kind": "label_flip", "clients": "all", "alpha": 2, "beta": 5},
-        {"kind": "concept_shift", "clients": [0, 1]},
-        DROP,
-        {"kind": "latency", "mean_seconds": 1, "per_row": True, "clients": "all"},
-    )
-    records = json.loads(json.dumps(federation.facts["effects"]))
-    kinds = ["feature_noise", "label_flip", "concept_shift", "feature_drop", "latency"]
-    assert [record["kind"] for record in records] == kinds
-    assert records[3]["dropped_features"] == round(0.5 * 13)
-    assert records[4]["mean_seconds"] == federation.partition.sizes.tolist()
-    flips = build({"kind": "label_flip", "clients": "all", "alpha": 2, "beta": 5})
-    wrong = [int((view(flips, client)[1] != view(flips, client, clean=True)[1]).sum()) for client in range(CLIENTS)]
-    assert flips.facts["effects"] == [records[1]]
-    assert records[1]["flipped_rows"] == wrong
-
-
 # Effects in the configuration: how they are written, which mistakes are told, and that they survive being written.
 
 
@@ -361,13 +306,6 @@ def scenario_of(*arguments: str, file: Path | None = None) -> Any:
     return load_config(arguments, file).federation.scenario
 
 
-def test_one_mapping_is_a_list_of_one() -> None:
-    expected = (LabelFlipEffect(rate=0.3),)
-    for text in ("{kind: label_flip, rate: 0.3}", "[{kind: label_flip, rate: 0.3}]"):
-        assert scenario_of(f"federation.scenario={text}") == expected
-    assert scenario_of("federation.scenario.kind=label_flip", "federation.scenario.rate=0.3") == expected
-
-
 @pytest.mark.parametrize("kind", EFFECTS)
 def test_every_kind_survives_being_written_and_read(kind: str) -> None:
     required = {"std": 0.5, "share": 0.5, "mean_seconds": 2, "probability": 0.1, "rate": 0.1, "factor": 2}
@@ -379,19 +317,6 @@ def test_every_kind_survives_being_written_and_read(kind: str) -> None:
         assert StudyConfig.model_validate(json.loads(config.model_dump_json())) == config
         assert StudyConfig.model_validate(config.model_dump()) == config
         assert config.digest() != StudyConfig().digest()
-
-
-def test_the_digest_depends_on_every_key_and_on_the_order_of_effects_but_not_of_clients() -> None:
-    texts = [
-        "[{kind: poisoning}, {kind: feature_noise, std: 1}]",
-        "[{kind: feature_noise, std: 1}, {kind: poisoning}]",
-        "[{kind: feature_noise, std: 1.5}, {kind: poisoning}]",
-        "[{kind: feature_noise, std: 1.5}, {kind: poisoning, clients: [0, 1]}]",
-    ]
-    digests = [load_config([f"federation.scenario={text}"]).digest() for text in texts]
-    assert len(set(digests)) == len(texts)
-    turned = load_config(["federation.scenario=" + texts[3].replace("[0, 1]", "[1, 0]")])
-    assert turned.digest() == digests[3]
 
 
 @pytest.mark.parametrize(

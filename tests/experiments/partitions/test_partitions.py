@@ -1,7 +1,9 @@
-"""Partitions by class: moments of their distributions, sizes and classes as asked, an end whatever the setting is."""
+"""Partitions by class and by feature: moments, sizes and classes as asked, structure that is known, refusals."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitio
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.stats import wasserstein_distance
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.labels import MAX_DRAWS, PartitionResult, _mixtures
-from tests.experiments.partitions.requests import class_counts, deal
+from fedscout.experiments.partitions.labels import MAX_DRAWS, PartitionResult, _mixtures, raw_variances
+from fedscout.experiments.partitions.table import PARTITIONS, _quantiles, owners_by_blocks, wasserstein_distances
+from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
 from tests.kits.refusals import refused
 
 
@@ -52,13 +56,6 @@ def test_a_client_whose_classes_are_exhausted_gets_what_is_left(monkeypatch: pyt
     dealt = deal("inner_dirichlet", labels, 2)
     assert dealt.partition.sizes.tolist() == [50, 50]
     assert dealt.facts == {"num_rows_off_mixture": 40}
-
-
-def test_vanishing_alpha_is_one_class_a_client() -> None:
-    mixtures = _mixtures(1e-300, 500, 4, np.random.default_rng(0))
-    assert (mixtures.max(axis=1) == 1).all()
-    # Each class is drawn with p = 1/4: within five standard deviations √(500 · 3/16).
-    assert np.abs(mixtures.sum(axis=0) - 125).max() < 5 * np.sqrt(500 * 3 / 16)
 
 
 # Dirichlet: shares with the moments of the distribution, and a minimum size that is always reached or refused.
@@ -148,11 +145,6 @@ def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.Mon
     assert sum(moved) < sum(moved_at_once)
 
 
-def test_too_few_rows_for_the_minimum_names_the_largest_possible() -> None:
-    with refused(DataError, key="federation.num_clients", given="11 times 10"):
-        dirichlet_deal(np.zeros(100, np.int64), 11, alpha=0.5, min_size=10)
-
-
 # Clients of given classes: as many as asked, each one held, and sizes as equal as class counts allow.
 
 
@@ -169,27 +161,12 @@ def test_every_client_has_its_share_of_the_classes(num_classes: int, share: floa
     assert set(counts.sum(axis=0)) <= {0, 40}
 
 
-def test_clients_of_a_class_share_it_equally() -> None:
-    labels = np.arange(1200) % 4
-    counts = class_counts(labels, deal("classes_per_client", labels, 8, class_share=0.5).partition)
-    # Eight clients with two of four equal classes: four clients a class, 75 of its 300 rows each.
-    assert set(counts[counts > 0]) == {75}
-
-
 def test_a_rare_class_goes_to_no_more_clients_than_it_has_rows() -> None:
     labels = np.array([0] * 500 + [1] * 500 + [2] * 3)
     counts = class_counts(labels, deal("classes_per_client", labels, 10, class_share=0.6).partition)
     assert (np.count_nonzero(counts, axis=1) == 2).all()
     assert 1 <= np.count_nonzero(counts[:, 2]) <= 3
     assert counts.sum() == 1003
-    with refused(DataError, key="every client"):
-        deal("classes_per_client", labels, 10, class_share=1.0)
-
-
-def test_too_small_clients_are_refused() -> None:
-    labels = np.array([0] * 500 + [1] * 3)
-    with refused(DataError, key="federation.partition.min_size"):
-        deal("classes_per_client", labels, 4, class_share=0.5)
 
 
 @pytest.mark.parametrize(("num_classes", "level", "expected"), [(11, 0.2, 9), (11, 0.8, 3), (3, 0.6, 2), (2, 0.4, 2)])
@@ -214,28 +191,12 @@ def test_all_combinations_of_levels_and_quantities() -> None:
     labels = np.arange(6000) % 10
     quantities = (100, 200, 300)
     partition = deal("heterogeneity_index", labels, 12, levels=(0, 1 / 3, 2 / 3, 1), quantities=quantities).partition
+    assert partition.sizes.tolist() == [100] * 4 + [200] * 4 + [300] * 4
     counts = class_counts(labels, partition)
     groups = {(int(size), int(held)) for size, held in zip(partition.sizes, (counts > 0).sum(axis=1), strict=True)}
     assert groups == {(size, held) for size in quantities for held in (10, 7, 4, 1)}
     for row in counts:  # equal parts of each class
         assert row[row > 0].max() - row[row > 0].min() <= 1
-
-
-@pytest.mark.parametrize(("quantities", "levels"), [((400,), (0.5,)), ((3,), (0.5,))])
-def test_quantities_beyond_the_data(quantities: tuple[int, ...], levels: tuple[float, ...]) -> None:
-    with refused(DataError, key="federation.partition.quantities"):
-        deal("heterogeneity_index", np.arange(1000) % 10, 10, levels=levels, quantities=quantities)
-
-
-def test_quantities_beyond_a_class() -> None:
-    # Four clients of one class and 60 rows each, but of three classes of 80 rows: one class would have to serve two.
-    with refused(DataError, key="federation.partition.quantities", given="120"):
-        deal("heterogeneity_index", np.arange(240) % 3, 4, levels=(1.0,), quantities=(60,))
-
-
-def test_one_class_has_no_skew() -> None:
-    with refused(DataError, key="federation.partition.kind", given="one"):
-        deal("heterogeneity_index", np.zeros(100, np.int64), 4)
 
 
 @given(st.lists(st.integers(6, 200), min_size=2, max_size=6), st.integers(1, 6), st.integers(0, 999))
@@ -275,28 +236,6 @@ def test_pathological_clients_have_so_many_classes(assignment: str, num_classes:
         assert (counts[np.arange(10), np.arange(10) % 5] > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("labels", "num_clients", "settings"),
-    [(np.arange(100) % 5, 60, {"min_size": 1}), (np.array([0] * 300 + [1] * 300 + [2]), 10, {"classes_per_client": 1})],
-    ids=["more parts than rows", "a rare class"],
-)
-def test_pathological_refusals(labels: np.ndarray, num_clients: int, settings: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="20 assignments"):
-        deal("pathological", labels, num_clients, **settings)
-
-
-@pytest.mark.slow
-def test_pathological_draws_are_bounded() -> None:
-    # Both classes at every client: class 1 has nine rows for ten of them, whatever is drawn.
-    labels = np.array([0] * 300 + [1] * 9)
-    with refused(DataError, key="federation.partition.kind"):
-        deal("pathological", labels, 10, class_assignment="random", classes_per_client=2)
-    # With one class a client, 30 rows each take eight clients of class 0 at most, and one of class 1: nine, not ten.
-    labels = np.array([0] * 250 + [1] * 50)
-    with refused(DataError, key="federation.partition.min_size", given="30"):
-        deal("pathological", labels, 10, classes_per_client=1, class_assignment="random", min_size=30)
-
-
 def test_shards_are_runs_of_the_sorted_rows() -> None:
     labels = np.arange(3000) % 10
     counts = class_counts(labels, deal("shard", labels, 15).partition)
@@ -304,12 +243,6 @@ def test_shards_are_runs_of_the_sorted_rows() -> None:
     assert set(counts[counts > 0].tolist()) <= {100, 200}
     assert (counts.sum(axis=1) == 200).all()
     assert deal("shard", labels, 7).partition.sizes.tolist() == [2 * (3000 // 14)] * 7
-
-
-@pytest.mark.parametrize(("num_shards", "min_size"), [(6, 5), (1, 6)])
-def test_shards_beyond_the_rows(num_shards: int, min_size: int) -> None:
-    with pytest.raises(DataError, match=r"federation\.(partition|num_clients)"):
-        deal("shard", np.arange(100) % 2, 20, shards_per_client=num_shards, min_size=min_size)
 
 
 def test_distribution_deals_adjacent_classes_and_some_rows_of_each() -> None:
@@ -321,17 +254,38 @@ def test_distribution_deals_adjacent_classes_and_some_rows_of_each() -> None:
     assert counts.sum() == 3000
 
 
-@pytest.mark.parametrize(
-    ("num_clients", "settings", "key"),
-    [
-        (7, {}, "federation.num_clients"),
-        (10, {"classes_per_client": 6}, "federation.partition.classes_per_client"),
-        (10, {"min_size": 400}, "every class"),
-    ],
-)
-def test_distribution_refusals(num_clients: int, settings: dict[str, Any], key: str) -> None:
-    with refused(DataError, key=key):
-        deal("distribution", np.arange(1000) % 5, num_clients, **settings)
+RANDOM_ONE = {"classes_per_client": 1, "class_assignment": "random"}
+BELOW, QUANTITIES = "federation.partition.min_size", "federation.partition.quantities"
+KIND, CLIENTS, SHARDS = "federation.partition.kind", "federation.num_clients", "federation.partition.shards_per_client"
+REFUSALS: list[tuple[str, list[int], int, dict[str, Any], str, object]] = [
+    ("dirichlet", [100], 11, {"alpha": 0.5, "min_size": 10}, CLIENTS, "11 times 10"),
+    ("classes_per_client", [500, 500, 3], 10, {"class_share": 1.0}, "every client", None),
+    ("classes_per_client", [500, 3], 4, {"class_share": 0.5}, BELOW, None),
+    ("heterogeneity_index", [100] * 10, 10, {"levels": (0.5,), "quantities": (400,)}, QUANTITIES, None),
+    ("heterogeneity_index", [100] * 10, 10, {"levels": (0.5,), "quantities": (3,)}, QUANTITIES, 3),
+    # Four clients of one class and 60 rows each, but of three classes of 80 rows: one class would have to serve two.
+    ("heterogeneity_index", [80] * 3, 4, {"levels": (1.0,), "quantities": (60,)}, QUANTITIES, 120),
+    ("heterogeneity_index", [100], 4, {}, KIND, "one"),
+    ("pathological", [20] * 5, 60, {"min_size": 1}, BELOW, None),  # more parts than rows
+    ("pathological", [300, 300, 1], 10, {"classes_per_client": 1}, BELOW, None),
+    # Both classes at every client: class 1 has nine rows for ten of them, whatever is drawn.
+    ("pathological", [300, 9], 10, {"class_assignment": "random"}, KIND, None),
+    # With one class a client, 30 rows each take eight clients of class 0 at most, and one of class 1: nine, not ten.
+    ("pathological", [250, 50], 10, {**RANDOM_ONE, "min_size": 30}, BELOW, 30),
+    ("shard", [50, 50], 20, {"shards_per_client": 6}, SHARDS, 6),
+    ("shard", [50, 50], 20, {"shards_per_client": 1, "min_size": 6}, CLIENTS, None),
+    ("distribution", [200] * 5, 7, {}, CLIENTS, None),
+    ("distribution", [200] * 5, 10, {"classes_per_client": 6}, "federation.partition.classes_per_client", None),
+    ("distribution", [200] * 5, 10, {"min_size": 400}, "every class", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "counts", "num_clients", "chosen", "key", "given_value"), REFUSALS)
+def test_classes_that_have_too_few_rows_are_refused(
+    kind: str, counts: list[int], num_clients: int, chosen: dict[str, Any], key: str, given_value: object
+) -> None:
+    with refused(DataError, key=key, given=given_value):
+        deal(kind, np.repeat(np.arange(len(counts)), counts), num_clients, **chosen)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("linear", 16), ("square", 7), ("exponential", 5)])
@@ -341,3 +295,176 @@ def test_most_clients_of_growing_sizes(kind: str, most: int) -> None:
     assert deal(kind, labels, most, min_size=7).partition.sizes.min() >= 7
     with refused(DataError, key="federation.partition.kind"):
         deal(kind, labels, most + 1, min_size=7)
+
+
+# FDS-VOP, LDS, SFDL and SLDF, on features whose structure is known.
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 8))
+def test_blocks_are_in_order_and_equal(sizes: list[int], num_clients: int) -> None:
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    groups = [np.arange(start, end) for start, end in pairwise(starts)]
+    owners = owners_by_blocks(groups, int(starts[-1]), num_clients)
+    for group in groups:
+        assert (np.diff(owners[group]) >= 0).all()
+        of_clients = np.bincount(owners[group], minlength=num_clients)
+        assert of_clients.max() - of_clients.min() <= 1
+    total = np.bincount(owners, minlength=num_clients)
+    assert total.max() - total.min() <= 1
+
+
+def test_fds_vop_sorts_by_the_column_of_largest_raw_variance() -> None:
+    features = noise(600, 5)
+    labels = np.arange(600) % 3
+    request = asked("fds_vop", labels, 6, features=features)
+    dealt = PARTITIONS["fds_vop"].deal(replace(request, deviations=np.array([1.0, 2.0, 9.0, 0.5, 3.0])))
+    assert dealt.facts == {"sorted_column": 2}
+    ranges = [features[dealt.partition.client(client), 2] for client in range(6)]
+    for lower, higher in pairwise(ranges):
+        assert lower.max() <= higher.min()
+
+
+def test_equal_values_are_dealt_at_random() -> None:
+    # A column of zeros only, rows sorted by label: taken in order, each client would have one class.
+    labels = np.repeat(np.arange(4), 250)
+    partition = deal("fds_vop", labels, 4, features=np.zeros((1000, 1), np.float32)).partition
+    # Of 250 rows of p = 1/4 a count is within five standard deviations √(250 · 3/16).
+    assert np.abs(class_counts(labels, partition) - 62.5).max() < 5 * np.sqrt(250 * 3 / 16)
+
+
+def test_raw_variances_undo_standardisation() -> None:
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=(5000, 3)) * [1.0, 100.0, 1e-3] + [0.0, 1e4, 5.0]
+    raw[:, 2] = 7.0
+    deviations = raw.std(axis=0)
+    stored = ((raw - raw.mean(axis=0)) / np.where(deviations > 0, deviations, 1)).astype(np.float32)
+    request = replace(asked("fds_vop", np.zeros(5000, np.int64), 2, features=stored), deviations=deviations)
+    np.testing.assert_allclose(raw_variances(request, stored), raw.var(axis=0), rtol=1e-4)
+    rows = np.arange(0, 5000, 7)
+    np.testing.assert_allclose(raw_variances(request, stored, rows), raw[rows].var(axis=0), rtol=1e-4)
+
+
+def test_lds_gives_clients_runs_of_labels() -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 100))
+    partition = deal("lds", labels, 8).partition
+    assert [set(labels[partition.client(client)]) for client in range(8)] == [{k // 2} for k in range(8)]
+    assert (partition.sizes == 50).all()
+
+
+def test_sldf_keeps_labels_and_splits_features() -> None:
+    # Label y varies most in column y, so its segments are sorted by that column.
+    rng = np.random.default_rng(0)
+    labels = np.arange(900) % 3
+    features = rng.normal(size=(900, 3)).astype(np.float32)
+    features[np.arange(900), labels] *= 10
+    partition = deal("sldf", labels, 5, features=features).partition
+    assert np.ptp(class_counts(labels, partition), axis=0).max() <= 1
+    for label in range(3):
+        segments = [features[rows[labels[rows] == label], label] for rows in map(partition.client, range(5))]
+        for lower, higher in pairwise(segments):
+            assert lower.max() <= higher.min()
+
+
+def blobs(num_blobs: int, rows_of_each: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    """Return points around far apart centres, and which centre each belongs to."""
+    rng = np.random.default_rng(1)
+    centres = 20 * np.eye(num_blobs, 6)
+    blob = np.repeat(np.arange(num_blobs), rows_of_each)
+    return (centres[blob] + rng.normal(size=(len(blob), 6))).astype(np.float32), blob
+
+
+@pytest.mark.parametrize("num_blobs", [2, 3, 5])
+def test_sfdl_finds_the_clusters_keeps_them_and_splits_labels(num_blobs: int) -> None:
+    features, blob = blobs(num_blobs)
+    labels = np.random.default_rng(2).permutation(np.arange(len(blob)) % 4)
+    dealt = deal("sfdl", labels, 4, features=features)
+    assert dealt.facts == {"num_clusters": num_blobs}
+    assert np.ptp(class_counts(blob, dealt.partition), axis=0).max() <= 1
+    # Labels sorted within each cluster: client j has about the j-th quarter of them, one class of four.
+    assert label_distance(labels, dealt.partition) > 0.6
+    iid = deal("iid", labels, 4).partition
+    assert label_distance(labels, iid) < 0.2
+
+
+@pytest.mark.parametrize("num_rows", [2, 3, 50])
+def test_sfdl_on_rows_that_are_all_alike(num_rows: int) -> None:
+    features = np.zeros((num_rows, 3), np.float32)
+    assert deal("sfdl", np.arange(num_rows) % 2, 2, features=features).facts == {"num_clusters": 1}
+    features[0] = 1
+    sizes = deal("sfdl", np.arange(num_rows) % 2, 2, features=features).partition.sizes
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("kind", ["fds_vop", "fds_wgc", "sfdl", "sldf"])
+def test_images_are_columns_and_tokens_are_refused(kind: str) -> None:
+    labels = np.arange(60) % 2
+    images = noise(60, 16).reshape(60, 1, 4, 4)
+    flat = deal(kind, labels, 2, features=images.reshape(60, 16)).partition
+    np.testing.assert_array_equal(deal(kind, labels, 2, features=images).partition.rows, flat.rows)
+    with refused(DataError, key="federation.partition.kind", given="tokens"):
+        PARTITIONS[kind].deal(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))
+
+
+# FDS-WGC: distances, clusters, tails and the two counts of rows.
+
+
+def skewed(num_rows: int = 800) -> np.ndarray:
+    """Two normal columns, two exponential ones, two with two values: three groups of shapes, in mixed order."""
+    rng = np.random.default_rng(0)
+    normal, exponential = rng.normal(size=(num_rows, 2)), rng.exponential(size=(num_rows, 2))
+    binary = (rng.random((num_rows, 2)) < 0.1).astype(float)
+    return np.column_stack([normal[:, 0], exponential[:, 0], binary, normal[:, 1], exponential[:, 1]]).astype(
+        np.float32
+    )
+
+
+@pytest.mark.parametrize(("num_rows", "tolerance"), [(500, 1e-6), (7000, 0.01)])
+def test_distances_are_wasserstein_s(num_rows: int, tolerance: float) -> None:
+    # Exact with as many quantiles as rows; with 1,000 of 7,000 each stands for seven values of the standardised column.
+    columns = skewed(num_rows).astype(np.float64)
+    standard = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    distances = wasserstein_distances(_quantiles(columns.astype(np.float32))[0])
+    for first in range(6):
+        for second in range(6):
+            exact = wasserstein_distance(standard[:, first], standard[:, second])
+            assert distances[first, second] == pytest.approx(exact, abs=tolerance)
+
+
+def test_rows_are_those_in_the_tails_of_columns_of_like_shape() -> None:
+    columns = skewed()
+    dealt = deal("fds_wgc", np.arange(800) % 2, 3, features=columns)
+    low, high = np.percentile(columns.astype(np.float64), [25, 75], axis=0)
+    in_tail = (columns < low) | (columns > high)
+    # Clients are numbered by the first column of their cluster. Both quartiles of the columns with two values are 0.
+    for client, group in enumerate([(0, 4), (1, 5), (2, 3)]):
+        expected = np.flatnonzero(in_tail[:, group].any(axis=1))
+        assert sorted(dealt.partition.client(client).tolist()) == expected.tolist()
+
+
+def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
+    """Half of each column's rows are in a tail; of two independent ones' 3/4 in any, 1/4 in all."""
+    columns = noise(1000, 4)
+    columns[:, 2:] = np.exp(columns[:, 2:])
+    for tail_rule, expected in (("any", 750), ("all", 250)):
+        dealt = deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule=tail_rule)
+        assert np.abs(dealt.partition.sizes - expected).max() < 5 * np.sqrt(1000 * 3 / 16)
+    with refused(DataError, key="federation.partition.min_size"):
+        deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule="all", min_size=400)
+
+
+def test_fewer_columns_than_clients() -> None:
+    with refused(DataError, key="federation.num_clients", given="4"):
+        deal("fds_wgc", np.arange(100) % 2, 4, features=noise(100, 3))
+
+
+def test_columns_without_tails_make_nobody_s_data() -> None:
+    # A constant and an even split have no value beyond their quartiles; of the rare flag four rows are.
+    columns = noise(100, 5)
+    columns[:, 1], columns[:, 2], columns[:, 3] = 0, np.arange(100) % 2, np.arange(100) < 4
+    labels = np.arange(100) % 2
+    dealt = deal("fds_wgc", labels, 2, features=columns)
+    assert dealt.facts["num_columns_without_tails"] == 3
+    assert dealt.partition.sizes.tolist() == [50, 50]
+    assert deal("fds_wgc", labels, 3, features=columns, min_size=4).partition.sizes.tolist() == [50, 4, 50]
+    with refused(DataError, key="federation.num_clients"):
+        deal("fds_wgc", labels, 3, features=columns)
