@@ -303,6 +303,24 @@ def test_an_edited_strategy_is_trained_anew(cli: Cli, folder: Path) -> None:
     assert lasting(folder / "out")["round_loss"][0] != first["round_loss"][0]
 
 
+@pytest.mark.slow
+def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Path) -> None:
+    run = ("search", *SMALL, "search.customs=[{path: my_strategy:Shrunk}]", "search.strategies=[fedavg]", "--json")
+    assert cli(*run, "--out", "out").document
+    kept = {path.name: path.stat().st_mtime_ns for path in (folder / "out" / "trials").iterdir()}
+    strategies = lasting(folder / "out")["strategy"].tolist()
+    assert "my_strategy:Shrunk" in strategies
+
+    edit(folder / "my_strategy.py", STRATEGY + "\n\n# another\n")
+    assert cli(*run, "--out", "out").document
+
+    now = {path.name: path.stat().st_mtime_ns for path in (folder / "out" / "trials").iterdir()}
+    table = read_trials(folder / "out").sort_values("trial")
+    own = {f"{row.trial:05d}-{row.key[:12]}.parquet" for row in table.itertuples() if row.strategy != "fedavg"}
+    assert table["strategy"].tolist() == strategies
+    assert {name for name in now if now[name] != kept.get(name)} == own
+
+
 @pytest.mark.parametrize("key", ["model.kind", "federation.embedding"])
 @pytest.mark.parametrize("commands", [("train", "train"), ("detect", "run"), ("detect", "recommend")])
 def test_an_edited_network_is_refused_by_name(cli: Cli, folder: Path, key: str, commands: tuple[str, str]) -> None:

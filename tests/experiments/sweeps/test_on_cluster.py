@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ class Raylets:
     def all(self) -> list[psutil.Process]:
         """Return the raylets that live."""
         return [one for one in self.keeper.children() if one.name() == "raylet" and one.status() != ZOMBIE]
+
+    def server(self) -> psutil.Process:
+        """Return the server of the head."""
+        (server,) = (one for one in self.keeper.children() if one.name() == "gcs_server")
+        return server
 
     def workers_a_raylet(self) -> list[int]:
         """Return how many workers each raylet has."""
@@ -110,6 +116,7 @@ ONE_FAILS = (*SHORT, "training.num_rounds=2", "federation.num_clients=4,500", "s
 """178 rows are too few for 500 clients."""
 
 LONGER = (*SHORT, "training.num_rounds=60", "federation.num_clients=4,500", "seed=0,1,2,3,4,5")
+NUM_NODES = 4
 
 
 def finish(folder: Path, *arguments: str) -> None:
@@ -160,6 +167,61 @@ def test_two_raylets_give_the_table_of_one_process(tmp_path: Path) -> None:
     assert files_of(tmp_path / "out") == files_of(tmp_path / "here")
 
 
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return expected_of(tmp_path_factory.mktemp("longer") / "out", LONGER)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Raylets]:
+    with raylets(NUM_NODES) as kept:
+        yield kept
+
+
+def arguments(cluster: Raylets) -> tuple[str, ...]:
+    return ("sweep", *LONGER, f"engine.address={cluster.address}", "--out", "out", "--json")
+
+
+def under_way(cluster: Raylets, out: Path) -> Callable[[], bool]:
+    """Return whether all nodes work and something, but not all, has come back."""
+    return lambda: cluster.workers_a_raylet() == [1] * len(cluster.all()) and 1 <= len(trials(out)) < 9
+
+
+def test_no_node_drives_more_than_its_share(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
+    """Of studies that wait, one begins as soon as a node is free: while there are any, each node drives one."""
+    with Command(tmp_path, *arguments(cluster)) as command:
+        command.wait_until(under_way(cluster, tmp_path / "out"))
+        seen = []
+        while command.process.poll() is None:
+            seen.append(cluster.workers_a_raylet())
+            time.sleep(0.2)
+        code, _, _ = command.end()
+    assert code == 0
+    assert written(tmp_path / "out") == longer
+    assert [1] * NUM_NODES in seen
+    assert max(max(each) for each in seen) == 1
+
+
+def test_studies_with_hosts_give_the_same_table(tmp_path: Path, cluster: Raylets) -> None:
+    """Two studies at once, each with hosts on two nodes, driven from two nodes."""
+    expected = expected_of(tmp_path / "here", ONE_FAILS)
+    hosts = (f"engine.address={cluster.address}", "engine.num_hosts=2")
+    finish(tmp_path, "sweep", *ONE_FAILS, *hosts, "--out", "out", "--json")
+    assert written(tmp_path / "out") == expected
+
+
+def test_a_killed_command_goes_on_where_it_was(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
+    out = tmp_path / "out"
+    kill_when(under_way(cluster, out), tmp_path, *arguments(cluster))
+    done = trials(out)
+    assert not (out / "table.parquet").exists()
+
+    finish(tmp_path, *arguments(cluster))  # at once: what was killed may still be ending
+
+    assert written(out) == longer
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+
+
 UNSHARED = """
 from fedscout.experiments.studies import workers
 
@@ -172,22 +234,30 @@ workers.WorkerPool.storage_for = storage_for
 """As where no other node sees the command's folder: the raylets of one machine do."""
 
 
-def test_nodes_without_a_shared_folder_one_of_which_is_lost(tmp_path: Path) -> None:
-    """It is lost when all nodes work and something, but not all, has come back."""
-    expected, out = expected_of(tmp_path / "here", LONGER), tmp_path / "out"
-    with (
-        raylets(3) as nodes,
-        Command(
-            *(tmp_path, "sweep", *LONGER, f"engine.address={nodes.address}", "--out", "out", "--json"), before=UNSHARED
-        ) as command,
-    ):
-        command.wait_until(lambda: nodes.workers_a_raylet() == [1] * 3 and 1 <= len(trials(out)) < 9)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["all live", "one is lost"])
+def test_nodes_without_a_shared_folder(tmp_path: Path, longer: list[dict[str, Any]], is_lost: bool) -> None:
+    out = tmp_path / "out"
+    with raylets(3) as nodes, Command(tmp_path, *arguments(nodes), before=UNSHARED) as command:
+        command.wait_until(under_way(nodes, out))
         lost = nodes.all()[-1]
-        for process in [lost, *lost.children(recursive=True)]:
+        for process in [lost, *lost.children(recursive=True)] if is_lost else []:
             process.kill()
         code, _, err = command.end()
     assert code == 0, err
-    assert written(out) == expected
+    assert written(out) == longer
+
+
+def test_a_lost_node_loses_no_result(tmp_path: Path, cluster: Raylets, longer: list[dict[str, Any]]) -> None:
+    """The last test of these nodes: the head, where the sweep's folder is, is the first."""
+    with Command(tmp_path, *arguments(cluster)) as command:
+        command.wait_until(under_way(cluster, tmp_path / "out"))
+        lost = cluster.all()[-1]
+        for process in [lost, *lost.children(recursive=True)]:
+            process.kill()
+        code, _, _ = command.end()
+    assert code == 0  # with a study that is lost it is 1
+    assert written(tmp_path / "out") == longer
+    assert len(cluster.all()) == NUM_NODES - 1
 
 
 # A sweep of two raylets into an object store: its command is killed, and goes on from what is in the store.
