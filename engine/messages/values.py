@@ -18,6 +18,7 @@ add references and the state of objects (`fedscout.engine.trials.checkpoint`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -38,6 +39,7 @@ Arrays = list[npt.NDArray[Any]]
 SCALARS = (type(None), bool, int, float, str)
 _SCALAR_KINDS = "biufcSUmM"
 _LONGEST_SCALAR_TYPE = 16
+LARGEST_FLOAT = sys.float_info.max
 
 
 class NotPlainError(Exception):
@@ -110,7 +112,7 @@ def dataclasses_in(expected: Any) -> set[type]:
 
 
 def fits(value: Any, expected: Any) -> bool:  # noqa: PLR0911 - one case a line
-    """Return whether a value has a type; a bool is not a number, an int matches float.
+    """Return whether a value has a type; a bool is not a number, an int within its range matches float.
 
     A NumPy scalar matches an array type, as an array without dimensions.
     """
@@ -134,7 +136,8 @@ def fits(value: Any, expected: Any) -> bool:  # noqa: PLR0911 - one case a line
         return isinstance(value, kind) and all(fits(item, arguments[0]) for item in value)
     if expected in (int, float):
         numbers: Any = (int, np.integer) if expected is int else (int, float, np.integer, np.floating)
-        return isinstance(value, numbers) and not isinstance(value, bool)
+        is_too_large = expected is float and isinstance(value, int) and abs(value) > LARGEST_FLOAT
+        return isinstance(value, numbers) and not isinstance(value, bool) and not is_too_large
     if expected in (None, NoneType):
         return value is None
     return not getattr(expected, "_is_protocol", False) and isinstance(value, expected)

@@ -253,6 +253,11 @@ def test_what_would_cost_much_is_refused_at_once(name: str) -> None:
 
 FORGED = {
     "an import path as a metric": ('"metric": "heterogeneity"', '"metric": "antigravity:fly"', "metric"),
+    "a number beyond every float": (
+        '"validation_share": 0.0',
+        f'"validation_share": 1{"0" * 400}',
+        "validation_share of",
+    ),
     "a folder of modules": ('"folder": ""', '"folder": "/tmp"', "metric"),
     **{
         f"the class {name}": ('"fedscout.engine.nodes.wire.NodeCalls"', f'"{name}"', name)
@@ -262,7 +267,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_message_can_name_no_class_but_those_of_the_table_and_have_no_module_imported(name: str) -> None:
+def test_a_message_can_name_no_other_class_nor_module_nor_hold_a_number_of_another_type(name: str) -> None:
     (old, new, refused), path = FORGED[name], [*sys.path]
     text = json.dumps(document_of(wire.NodeCalls((call(calls.Session(client_table=TABLE)),))))
     assert old in text
