@@ -1,9 +1,14 @@
-"""A Ray cluster of several raylets on this machine, whose nodes can be killed and replaced."""
+"""A Ray cluster of several raylets on this machine, whose nodes can be killed and replaced.
+
+Usage: `python -m tests.faults.raylets NODES`; prints the cluster's address, and keeps it until standard
+input ends.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -93,3 +98,15 @@ def wait_for_nodes(number: int) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{num_alive()} nodes are alive, not {number}")
         time.sleep(0.1)
+
+
+def main(num_nodes: int) -> None:
+    """Keep a cluster for other processes."""
+    out = sys.stdout
+    with cluster_of(num_nodes) as cluster:
+        print(cluster.address, file=out, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
