@@ -146,7 +146,7 @@ def test_a_full_disk_loses_the_report_alone(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr("fedscout.experiments.studies.run_folder.write_atomically", full)
+    monkeypatch.setattr("fedscout.engine.runtime.files.write_atomically", full)
     with pytest.raises(EngineError, match="No space"):
         write_report(folder)
     with caplog.at_level("WARNING", logger="fedscout"):
