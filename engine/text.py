@@ -103,7 +103,7 @@ def _condition(detail: ErrorDetails) -> str:
         context: dict[str, Any] = detail.get("ctx", {})
         count = context.get("min_length", context.get("max_length"))
         return _LENGTHS[detail["type"]].format(**context) + (" item" if count == 1 else " items")
-    subject, should, condition = detail["msg"].partition(" should ")
+    subject, should, condition = detail["msg"].partition(", unable to parse")[0].partition(" should ")
     return condition if should and " " not in subject else f"be valid ({detail['msg'][:1].lower()}{detail['msg'][1:]})"
 
 
