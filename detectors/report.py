@@ -418,10 +418,10 @@ class HeterogeneityReport(_ReportPart):
         parts = []
         if rows:
             clients = f"{len(self.withheld_rows)} of {self.num_clients} clients"
-            parts.append(f"the class of {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by {clients}")
+            parts.append(f"small class counts, {rows:,} of {all_rows:,} rows ({rows / all_rows:.1%}), by {clients}")
         if self.withheld:
             parts.append(f"everything, by {len(self.withheld)} of {self.num_clients} clients")
-        return f"Withheld: {'; '.join(parts)}." if parts else ""
+        return f"Withheld for privacy: {'; '.join(parts)}." if parts else ""
 
     def calibrated_finding(self, name: DetectorName) -> CalibratedFinding | None:
         """Return the calibrated finding of a detector, or None where the report has none."""

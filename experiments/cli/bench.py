@@ -131,7 +131,7 @@ What = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TABLE | KEY=VALUE]...",
-        help="Tables of the suite (all by default), and keys for every cell, such as training.num_rounds=5.",
+        help="Tables of the suite (all by default), and settings of every training, such as training.num_rounds=5.",
         show_default=False,
     ),
 ]
@@ -144,7 +144,7 @@ def choice(
     columns: Columns = None,
     seeds: Seeds = None,
     scale: Annotated[
-        str | None, typer.Option(help="quick, or strategies (a replay with fixed client settings).")
+        str | None, typer.Option(help="quick (short), or strategies (recorded trials with fixed client settings).")
     ] = None,
     searcher: Annotated[
         list[str] | None, typer.Option(help="Your own searcher, as package.module:Class; may be repeated.")
@@ -152,7 +152,7 @@ def choice(
     out: TrialsOut = Path("runs/bench"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare ways to choose a strategy, in a replay by their regret against the best one, and their costs."""
+    """Compare searchers and recommenders on recorded trials: regret against the best configuration, and cost."""
     _run_suite("choice", what, rows, columns, seeds, out, as_json, scale, searcher or ())
 
 

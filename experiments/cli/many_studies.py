@@ -235,7 +235,7 @@ def tune_table(
     as_json: options.AsJson = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Tune client settings for each heterogeneity and number of rows of a client, such as --out hrt.parquet."""
+    """Write a table of the best client settings by heterogeneity and rows of a client, such as hrt.parquet."""
     options.prepare(verbose)
     from click.core import ParameterSource
 

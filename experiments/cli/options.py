@@ -61,15 +61,15 @@ Out = Annotated[
         "-o",
         parser=out_folder,
         metavar=FOLDER,
-        help="Folder of the study, or URI such as s3://bucket/name; an existing study is continued.",
+        help="Folder of the results, or URI such as s3://bucket/name; existing results are continued.",
     ),
 ]
-Rows = Annotated[str | None, typer.Option(help="Names of an experiment's rows, separated by commas; all by default.")]
+Rows = Annotated[str | None, typer.Option(help="Rows (methods) of the experiment, comma-separated; all by default.")]
 Columns = Annotated[
-    str | None, typer.Option(help="Names of an experiment's columns, separated by commas; all by default.")
+    str | None, typer.Option(help="Columns (federations) of the experiment, comma-separated; all by default.")
 ]
 Seeds = Annotated[
-    int | None, typer.Option(min=2, help="Number of seeds; an experiment's own by default.", show_default=False)
+    int | None, typer.Option(min=2, help="Number of seeds; by default that of the YAML experiment.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Verbose = Annotated[

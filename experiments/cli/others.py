@@ -298,10 +298,10 @@ def app(
     study: Annotated[Path | None, typer.Option("--from", help="Finished study whose winner is trained.")] = None,
     choose: Annotated[
         Literal["rules", "search"] | None,
-        typer.Option("--choose", help="Without a strategy: how the driver chooses one; rules by default."),
+        typer.Option("--choose", help="How the server app chooses a strategy if none is given; rules by default."),
     ] = None,
-    max_rounds: Annotated[int | None, typer.Option(min=1, help="Most rounds of a search on the real clients.")] = None,
-    max_bytes: Annotated[int | None, typer.Option(min=1, help="Most bytes sent and received by a search.")] = None,
+    max_rounds: Annotated[int | None, typer.Option(min=1, help="Maximum rounds of a search on real clients.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(min=1, help="Maximum bytes that a search exchanges.")] = None,
     verbose: Verbose = False,
 ) -> None:
     """Write a Flower app that trains a study's winner or strategy.kind on real clients, or chooses a strategy there."""

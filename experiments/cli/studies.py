@@ -309,7 +309,7 @@ Text = Annotated[
     str | None, typer.Option("--text", help="A description of how the clients' data differ, for a language model.")
 ]
 Report = Annotated[
-    Path | None, typer.Option("--report", help="A report of `fedscout detect --out`, instead of measuring.")
+    Path | None, typer.Option("--report", help="report.json of an earlier `fedscout detect --out`; no data are read.")
 ]
 Who = Annotated[
     Literal["auto", "rules", "llm"] | None,

@@ -110,7 +110,7 @@ def show_columns(console: Console, facts: Mapping[str, Any], is_brief: bool = Fa
             console.print(f"columns: {'; '.join(parts)} (fedscout describe lists them)")
     elif columns:
         console.print()
-        table = plain_table("column", "kind", "missing", "features", "usage", "overridden by federation.…")
+        table = plain_table("column", "kind", "missing", "features", "usage", "to change it: federation.…")
         for column in columns:
             usage = "; ".join(filter(None, (column["became"], column["suspicion"])))
             counts = [f"{column[name]:,}" if column[name] else "" for name in ("num_missing", "num_features")]

@@ -102,7 +102,7 @@ def _lines(description: Description) -> Iterable[tuple[str, str]]:
             "largest Jensen-Shannon divergence between the labels of a client and of all clients",
         )
     if result.label_divergence is not None:
-        yield "  over clients", _spread(result.label_divergence)
+        yield "  by client", _spread(result.label_divergence)
     if result.label_hellinger is not None:
         wasserstein_text = (
             "" if result.label_wasserstein is None else f"1-Wasserstein {result.label_wasserstein:.4f} classes, "

@@ -67,7 +67,7 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
         line.append(f"{answer:<4}", style=style)
         strength, in_words = verdict_strength(verdict)
         line.append(f"{bar(strength):<{SEVERITY_BAR}}", style=style)
-        line.append(f" {in_words:<14} ")
+        line.append(f" {in_words:<19} ")
         clients = verdict.decided_by.flagged_clients
         clients_text = few_clients(report.names, clients, width - line.cell_len) if verdict.detected else ""
         line.append(visible(clients_text))
@@ -126,12 +126,12 @@ def verdict_strength(verdict: Verdict) -> tuple[float, str]:
 
 def _effect_text(found: CalibratedFinding, effect: float) -> str:
     if found.name == "feature_skew":
-        return f"{effect:.2g} std. dev."
+        return f"up to {effect:.2g} std. dev."
     if found.name == "label_skew":
-        return f"{effect:.0%} of rows"
+        return f"up to {effect:.0%} of rows"
     leader = min(found.clients.values(), key=standing, default=None)
     is_by_models = leader is not None and leader.source == "models"
-    return f"{effect:.0%} farther" if is_by_models else f"{min(effect, 1.0):.0%} of labels"
+    return f"{effect:.0%} farther" if is_by_models else f"up to {min(effect, 1.0):.0%} of labels"
 
 
 def bar(strength: float) -> str:
@@ -216,7 +216,7 @@ class StudyScreen:
             return "FedAvg was recommended, and nothing else was trained"
         ranked = sorted(best, key=lambda kind: -best[kind])
         gains = [f"{kind} {measure.number(best[kind] - outcome.baseline.fitness)}" for kind in ranked]
-        return f"{summary}; {measure.unit} vs. FedAvg: {', '.join(gains)}" if gains else summary
+        return f"{summary}; {measure.unit} vs. untuned FedAvg, one seed: {', '.join(gains)}" if gains else summary
 
 
 def _failures(outcome: StudyOutcome) -> str:
@@ -283,7 +283,7 @@ def reason(outcome: StudyOutcome) -> str:
         if not outcome.trials or not keeps_fedavg:
             return f"it was recommended: {explanation}"
         return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
-    rules_text = "" if advice is None else f"the rules recommend {advice.spec}"
+    rules_text = "" if advice is None else f"fedscout's rules recommended {advice.spec}"
     explanation = "" if advice is None else f" {advice.reasons[0].explanation}"
     if keeps_fedavg:
         also = ", too" if advice is not None and advice.spec == FedAvgSpec() else ""
@@ -291,7 +291,7 @@ def reason(outcome: StudyOutcome) -> str:
     name = str(outcome.best.spec) if confirmation is None else confirmation.contestants[0].name
     first = next((why for spec, why in _first_proposals(outcome) if str(spec) == name), None)
     if advice is not None and str(advice.spec) == name:
-        origin = "recommended by the rules"
+        origin = "recommended by fedscout's rules"
     elif first is not None:
         origin, explanation = f"{rules_text and f'{rules_text}; this was '}among the first configurations", f" {first}"
     else:
@@ -334,7 +334,7 @@ def federation_line(federation: Federation) -> str:
         return f"{federation.name}: reinforcement learning, {federation.num_classes} actions, {score}"
     predicted = federation.target_name
     task_text = f"regression target {predicted}" if predicted else f"{federation.num_classes} classes"
-    return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} each"
+    return f"{federation.name}: {sizes.sum()} rows, {task_text}, {sizes.min()} to {sizes.max()} per client"
 
 
 def show_federation(console: Console, federation: Federation) -> None:

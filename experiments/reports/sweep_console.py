@@ -104,9 +104,9 @@ def sweep_table(
 
     axes = list(groups[0].values) if groups else []
     choosers = list(dict.fromkeys(chooser for group in groups for chooser in group.accuracy))
-    against = f"{measure.unit} vs. {'the stronger FedAvg' if TUNED in choosers else 'FedAvg'}"
+    against = f"{measure.unit} vs. {'the better FedAvg' if TUNED in choosers else 'FedAvg'}"
     headings = [*axes, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
-    headings += [*(["better"] if is_confirmed else []), "label skew", "feature skew", "outliers"]
+    headings += [*(["better (studies)"] if is_confirmed else []), "label skew", "feature skew", "outliers"]
     rows = []
     for group in groups:
         num_completed, num_studies, gain = group.num_completed, group.num_studies, group.gain
@@ -139,7 +139,7 @@ def show_sweep(console: Console, outcome: SweepOutcome) -> None:
     console.print(table)
     completed = len(outcome.with_status("completed"))
     console.print(f"\n{completed} of {len(outcome.studies)} studies completed.")
-    show_path(console, "Table", outcome.folder / "table.parquet", " (and table.csv): one row per study and chooser")
+    show_path(console, "Table", outcome.folder / "table.parquet", " (and table.csv): one row per study and method")
 
 
 def show_not_completed(outcome: SweepOutcome) -> None:

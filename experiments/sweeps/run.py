@@ -63,7 +63,7 @@ Row = dict[str, Any]
 FEDAVG, BEST, CHALLENGER, TUNED = "fedavg", "search best", "challenger", "tuned fedavg"
 LABELS: Mapping[str, str] = {
     FEDAVG: "FedAvg",
-    TUNED: "FedAvg, tuned rate",
+    TUNED: "tuned FedAvg",
     BEST: "best of the search",
     CHALLENGER: "chosen by the search",
 }

@@ -369,7 +369,7 @@ def difference_text(
         return f"{measure.told(difference.mean)}, 95 % interval {outer}, {seeds}"
     inner = _interval(difference.here_low, difference.here_high, measure)
     wider = NEW_DATA if design is None else design.wider_is
-    return f"{measure.told(difference.mean)}, 95 % interval {outer} {wider}, {inner} for another run here, {seeds}"
+    return f"{measure.told(difference.mean)}, 95 % interval {outer} {wider}, {inner} for a rerun on these rows, {seeds}"
 
 
 def _interval(low: float, high: float, measure: Measure) -> str:

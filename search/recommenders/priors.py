@@ -249,8 +249,8 @@ class Evidence:
         low, high = (100 * gains[order][min(np.searchsorted(shares, part), len(order) - 1)] for part in INTERVAL)
         nearest = known[np.argsort(-self.similarity[known], kind="stable")[:2]]
         return (
-            f"In {len(known)} federations of other data sets, the similar ones weighted most, it gained "
-            f"{100 * self.means[place]:+.1f} points on FedAvg on average, in 80 % of them between {low:+.1f} and "
+            f"In {len(known)} other federations, the similar ones weighted most, it gained "
+            f"{100 * self.means[place]:+.1f} points over FedAvg on average, in 80 % of them between {low:+.1f} and "
             f"{high:+.1f}; the most similar are {' and '.join(self.studies[index].name for index in nearest)}."
         )
 

@@ -5,18 +5,18 @@ The first rule that applies, and whose strategy is in the federation's search sp
 | rule | applies to | proposes | source |
 | --- | --- | --- | --- |
 | no classes | reinforcement learning or regression | FedAvg | McMahan et al. 2017 |
-| features of their own | strong feature skew, own data judge, if named | FedBN | Li et al. 2021 |
+| client-specific features | strong feature skew, own data judge, if named | FedBN | Li et al. 2021 |
 | poisoned updates | distant models with similar labels, or very distant with label skew, if named | RFA | Pillutla |
-| concepts of their own | outliers by labels with similar inputs, own data judge, if named | FedRep | Collins et al. |
-| wrong labels at a fifth | outliers with similar inputs, a fifth of the clients or more | FedMedian | Yin et al. 2018 |
+| client-specific concepts | outliers by labels, similar inputs, own data judge, if named | FedRep | Collins et al. |
+| wrong labels, 20 % or more | outliers with similar inputs, ≥ 20 % of the clients | FedMedian | Yin et al. 2018 |
 | wrong labels, few classes | the same, fewer clients, up to four classes | FedTrimmedAvg, beta (f + ½)/n | Yin et al. |
 | corrupted, clean view | a fifth of the clients or more with other inputs, clean data judge | FedMedian | Yin et al. |
-| labels of their own | strong label skew, three classes or more, own data judge, if named | FedRep | Collins et al. |
+| client-specific labels | strong label skew, ≥ 3 classes, own data judge, if named | FedRep | Collins et al. |
 | few steps | up to 200 steps per client, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al. |
 | many classes | five classes or more | FedYogi, eta 0.1 | Reddi et al. 2021 |
 | skewed labels | label skew, three classes or more | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
 | other inputs | outliers with other inputs | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
-| nothing to mend | everything else | FedAvg | McMahan et al. 2017 |
+| no relevant difference | everything else | FedAvg | McMahan et al. 2017 |
 
 "Own data judge" means that the fitness is measured on the clients' own test data. Rules marked "if named" apply only if
 the space contains their strategy. They are based on the table of `fedscout bench strategies` (docs/strategies.md,
@@ -371,20 +371,20 @@ def _no_classes(situation: RecommendationContext, diagnosis: Diagnosis) -> str |
 def _wrong_labels_at_a_fifth(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if _share(diagnosis, _with_like_inputs(diagnosis)) < LARGE_SHARE:
         return None
-    return _wrong_labels(diagnosis, "would move a mean far; the median leaves them out.")
+    return _wrong_labels(diagnosis, "would distort a mean; the median limits their effect.")
 
 
 def _wrong_labels_of_few(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     if not _with_like_inputs(diagnosis) or diagnosis.num_classes >= MANY_CLASSES:
         return None
-    return _wrong_labels(diagnosis, "are few: a mean without the extremes keeps most of the others.")
+    return _wrong_labels(diagnosis, "are few: a trimmed mean leaves out the extremes and keeps most of the others.")
 
 
 def _wrong_labels(diagnosis: Diagnosis, remedy: str) -> str:
     clients = _with_like_inputs(diagnosis)
     return (
-        f"The model of {diagnosis.names.some_clients(clients)} is far from the others', with the same inputs and "
-        f"shares of labels: its labels are wrong. {len(clients)} of {diagnosis.num_clients} {remedy}"
+        f"The labels of {diagnosis.names.some_clients(clients)} are probably wrong: outliers by labels or model, "
+        f"whose inputs are like the others'. {len(clients)} of {diagnosis.num_clients} clients {remedy}"
     )
 
 
@@ -456,7 +456,7 @@ def _few_steps(situation: RecommendationContext, diagnosis: Diagnosis) -> str | 
         return None
     return (
         f"A client makes about {steps * situation.num_rounds} steps in {situation.num_rounds} rounds, few for "
-        f"{diagnosis.num_classes} classes{_skewed(diagnosis)}: an adaptive server gets further with them."
+        f"{diagnosis.num_classes} classes{_skewed(diagnosis)}: an adaptive server optimizer gets further in few steps."
     )
 
 
@@ -512,18 +512,18 @@ def _in_a_round(clients: tuple[int, ...], situation: RecommendationContext, diag
 
 RULES: tuple[Rule, ...] = (
     Rule("no classes", FEDAVG_PAPER, _no_classes, FedAvgSpec()),
-    Rule("features of their own", personal.FedBNSpec.paper, _own_features, personal.FedBNSpec(), by_name=True),
+    Rule("client-specific features", personal.FedBNSpec.paper, _own_features, personal.FedBNSpec(), by_name=True),
     Rule("poisoned updates", robust.RfaSpec.paper, _poisoned_updates, robust.RfaSpec(), by_name=True),
-    Rule("concepts of their own", personal.FedRepSpec.paper, _own_concepts, OWN_HEAD, by_name=True),
-    Rule("wrong labels at a fifth", ROBUST_PAPER, _wrong_labels_at_a_fifth, robust.FedMedianSpec()),
+    Rule("client-specific concepts", personal.FedRepSpec.paper, _own_concepts, OWN_HEAD, by_name=True),
+    Rule("wrong labels, 20 % or more", ROBUST_PAPER, _wrong_labels_at_a_fifth, robust.FedMedianSpec()),
     Rule("wrong labels, few classes", ROBUST_PAPER, _wrong_labels_of_few, None),
     Rule("corrupted, clean view", ROBUST_PAPER, _corrupted_and_clean, robust.FedMedianSpec()),
-    Rule("labels of their own", personal.FedRepSpec.paper, _own_labels, OWN_HEAD, by_name=True),
+    Rule("client-specific labels", personal.FedRepSpec.paper, _own_labels, OWN_HEAD, by_name=True),
     Rule("few steps", ADAPTIVE_PAPER, _few_steps, ADAPTIVE),
     Rule("many classes", ADAPTIVE_PAPER, _many_classes, STEADY),
     Rule("skewed labels", MOMENTUM_PAPER, _skewed_labels, MOMENTUM),
     Rule("other inputs", MOMENTUM_PAPER, _other_inputs, MOMENTUM),
-    Rule("nothing to mend", FEDAVG_PAPER, _nothing_to_mend, FedAvgSpec()),
+    Rule("no relevant difference", FEDAVG_PAPER, _nothing_to_mend, FedAvgSpec()),
 )
 
 

@@ -327,18 +327,18 @@ def test_strategies_in_turn_are_compared_with_fedavg(cli: Cli) -> None:
 # `fedscout reproduce`: a study from the command to its table, and on.
 
 
-QUICK = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.local_epochs=1", "model.hidden=[8]")
+ADVICE = ("fedpilot/advice", "--seeds", "2", "training.num_rounds=1", "training.local_epochs=1", "model.hidden=[8]")
 
 
 @pytest.mark.stress
 def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
-    done = cli("reproduce", *QUICK, "--out", "again").ok
+    done = cli("reproduce", *ADVICE, "--out", "again").ok
     folder = tmp_path / "again" / "fedpilot"
     table = (folder / "advice.md").read_text()
     assert table.strip() == done.out.strip()
-    assert f"`fedscout reproduce {' '.join((QUICK[0], *QUICK[3:]))} --seeds 2`" in table
+    assert f"`fedscout reproduce {' '.join((ADVICE[0], *ADVICE[3:]))} --seeds 2`" in table
     assert (folder / "advice.svg").read_text().startswith("<svg")
-    (study,) = cli("reproduce", *QUICK, "--out", "again", "--json").document["studies"]
+    (study,) = cli("reproduce", *ADVICE, "--out", "again", "--json").document["studies"]
     first = json.loads((folder / "advice.json").read_text())
     assert {**study, "seconds": 0} == {**first, "seconds": 0}
     assert len(study["cells"]) == 16
