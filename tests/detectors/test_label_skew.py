@@ -115,7 +115,7 @@ def test_few_rows_are_compared_by_drawn_tables() -> None:
     assert "noise" in label_skew.label_p_values(many, RATE, generator, noise_scale=0.5)[1]
     unlike, seeded = np.array([[16, 4], [10, 10], [9, 11]]), np.random.default_rng
     exact, noisy = (label_skew.label_p_values(unlike, RATE, seeded(1), scale)[0] for scale in (0.0, 1.0))
-    assert exact[0] < 0.05 < noisy[0]
+    assert noisy[0] > exact[0] + 0.02
     assert few[:, 2].sum() * few[0].sum() / few.sum() < label_skew.least_expected(4, RATE)
     assert norm.isf(RATE / 4 / 2) ** 6 / (72 * label_skew.least_expected(4, RATE)) == pytest.approx(0.2)
     assert [label_skew.number_of_draws(rate) for rate in (0.05, 1e-3, 1e-9)] == [999, 19_999, 100_000]

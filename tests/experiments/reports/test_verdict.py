@@ -110,7 +110,7 @@ def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_ins
     spec, _ = advice(again)
     other = next(one for one in again.first_generation if one.explanation != DRAWN and one.spec.kind != spec.kind)
     outcome = study(tmp_path / "other", by_kind(**{other.spec.kind: 0.75}), strategies=kinds)
-    tells(outcome, f"the rules recommend {spec};", "first", f". {other.explanation}")
+    tells(outcome, f"fedscout's rules recommended {spec};", "first", f". {other.explanation}")
 
 
 def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
     spec, explanation = advice(outcome)
     assert spec.kind == "fedadam"
     assert spec not in [trial.spec for trial in outcome.trials]
-    tells(outcome, "found by the search;", f"the rules recommend {spec}. {explanation}")
+    tells(outcome, "found by the search;", f"fedscout's rules recommended {spec}. {explanation}")
 
 
 def test_without_a_diagnosis_no_rule_is_named(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_an_earlier_study_is_named(tmp_path: Path) -> None:
 def test_the_rules_answer_is_told_where_it_is_fedavg_too(tmp_path: Path) -> None:
     outcome = study(tmp_path, by_kind(fedmedian=0.25), ALIKE, strategies=("fedavg", "fedmedian"))
     spec, explanation = advice(outcome)
-    tells(outcome, "no other ", f"the rules recommend {spec}, too. {explanation}")
+    tells(outcome, "no other ", f"fedscout's rules recommended {spec}, too. {explanation}")
 
 
 # One screen of 80 × 24 for any study, verdict first.
@@ -258,7 +258,7 @@ def test_the_calibrated_answer_alone_is_told_where_there_is_one() -> None:
     assert outlier.split()[:3] == ["Outlier", "clients", "no"]
     assert "client 1" not in outlier
     *_, outlier = (line.plain for line in shown(outlier_finding(True), Names(clients=("a", "b", "c", "d"))))
-    assert outlier.split()[2:] == ["yes", console.bar(0.25), "25%", "of", "labels", "client", "c"]
+    assert outlier.split()[2:] == ["yes", console.bar(0.25), "up", "to", "25%", "of", "labels", "client", "c"]
 
 
 def test_what_was_not_measured_is_no_no() -> None:

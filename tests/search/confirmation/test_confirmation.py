@@ -505,4 +505,4 @@ def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_n
     )
     assert drawn.versus == same.versus
     assert [NEW_DATA in found.sentence for found in (drawn, same)] == [True, False]
-    assert "another run" in same.sentence
+    assert "rerun" in same.sentence

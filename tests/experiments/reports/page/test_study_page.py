@@ -293,7 +293,7 @@ def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> Non
     assert "tuned" in page.pictures[0].caption
     (table,) = (section.table for section in page.sections if section.name == "settings")
     assert table is not None
-    assert "FedAvg, tuned rate" in table.headings
+    assert "tuned FedAvg" in table.headings
 
 
 def test_a_sweep_without_a_table_is_told_in_a_line(tmp_path: Path) -> None:
