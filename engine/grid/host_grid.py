@@ -295,8 +295,10 @@ class HostGrid(Grid, Generic[replies.Handle]):
         config, handles, version = replies.base_config(self.session, self.server_round), [], self._states_version
         for model, clients in models:
             job: replies.Job[replies.Handle] = replies.Job(MessageType.EVALUATE, {}, config, model)
-            scorers = clients if self._scorers is None else self._scorers
-            self._launch(job, self._scorers.intersection(clients) if others and self._scorers else scorers)
+            scorers: Collection[int] = clients
+            if self._scorers is not None:
+                scorers = self._scorers.intersection(clients) if others else self._scorers
+            self._launch(job, scorers)
             handles += job.handles
         results = self._gather(handles, timeout)
         if results is None:

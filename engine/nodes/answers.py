@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isnan
-from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,12 @@ from fedscout.engine.contracts.algorithm import ClientScore, ClientState
 from fedscout.engine.contracts.client_table import FAR_KEY
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, TrainResults
 from fedscout.engine.messages.keys import INITIAL_LOSS_KEY, NUM_CLIENTS_KEY, NUM_EXAMPLES_KEY, ROUND_KEY
+from fedscout.engine.messages.values import LARGEST_FLOAT, fits
 from fedscout.engine.metrics import Metric, Sums
 from fedscout.engine.nodes.client import is_mark
 from fedscout.engine.nodes.wire import one_line
 from fedscout.engine.text import shown
 
-LARGEST = float_info.max
 LARGEST_ANSWER = 1e30
 """Largest magnitude in a query's answer; its fourth power is finite."""
 
@@ -89,7 +88,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         common,
         clients=[client],
         num_examples=[rows],
-        num_steps=[int(_number("number of steps", results.num_steps, 1, 1 if hides_counts else LARGEST))],
+        num_steps=[int(_number("number of steps", results.num_steps, 1, 1 if hides_counts else LARGEST_FLOAT))],
         losses=[_number("loss", results.losses)],
         initial_losses=initial_losses,
         vectors=_only("model", results.vectors, size),
@@ -167,8 +166,10 @@ def _form(result: Any) -> Hashable:
     return None
 
 
-def _number(what: str, values: Sequence[float | None], least: float = -LARGEST, most: float = LARGEST) -> float:
-    """Return the only one of some values, which must be in a range; a whole number may have any number of digits."""
+def _number(
+    what: str, values: Sequence[float | None], least: float = -LARGEST_FLOAT, most: float = LARGEST_FLOAT
+) -> float:
+    """Return the only one of some values, which must be in a range."""
     (value,) = values if len(values) == 1 else (None,)
     if value is None or not least <= value <= most:
         raise AnswerError(f"its {what} must be a number from {least:g} to {most:g}, got {shown(value)}")
@@ -221,7 +222,7 @@ def _failures(failures: Mapping[int, str], client: int) -> dict[int, str]:
 
 
 def _seconds(seconds: float) -> float:
-    return float(seconds) if 0 <= seconds <= LARGEST else 0.0
+    return float(seconds) if 0 <= seconds <= LARGEST_FLOAT else 0.0
 
 
 def _measured(
@@ -246,9 +247,9 @@ def _measured(
 
 def _score(score: ClientScore, asked: ExpectedAnswer) -> ClientScore:
     metric, rows = asked.call.session.metric, _rows([score.num_examples], 0, asked)
-    if not (isinstance(score.num_correct, float) and isnan(score.num_correct)):
+    if not (fits(score.num_correct, float) and isnan(score.num_correct)):
         _number("number of correct predictions", [score.num_correct], 0, rows)
-    if score.loss_sum < 0 or (isinstance(score.loss_sum, int) and score.loss_sum > LARGEST):
+    if score.loss_sum < 0 or not fits(score.loss_sum, float):
         raise AnswerError(f"its loss must be >= 0, got {shown(score.loss_sum)}")
     if (score.metric is None) != (metric is None):
         raise AnswerError("its scores do not match the requested metric")

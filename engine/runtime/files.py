@@ -406,8 +406,8 @@ def with_addresses(text: str) -> str:
 
 def _mount_of(path: Path) -> tuple[Storage, str] | None:
     for folder, storage in _mounts.items():
-        if path.absolute().is_relative_to(folder):
-            name = path.absolute().relative_to(folder).as_posix()
+        if (absolute := path.absolute()).is_relative_to(folder):
+            name = absolute.relative_to(folder).as_posix()
             return storage, "" if name == "." else name
     return None
 

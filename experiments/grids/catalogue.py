@@ -98,12 +98,8 @@ def entries_named(
         matches = [entry for entry in entries if name in entry.names]
         if not matches:
             known = sorted({known for entry in entries for known in entry.names})
-            raise ConfigurationError.of(
-                "an experiment",
-                f"be one of {', '.join(known)}",
-                repr(name),
-                (absent or {}).get(name) or did_you_mean(name, known),
-            )
+            hint = (absent or {}).get(name) or did_you_mean(name, known)
+            raise ConfigurationError.of("an experiment", f"be one of {', '.join(known)}", repr(name), hint)
         selected += [entry for entry in matches if entry not in selected]
     return selected
 
