@@ -84,8 +84,8 @@ NOTHING_RELEASED: Final = (
     "federation.min_release=1)"
 )
 
-MAX_STEPS: Final = 100
-TOLERANCE: Final = 1e-3
+MAX_STEPS: Final = 1000
+TOLERANCE: Final = 1e-5
 """Of rows."""
 
 FEWEST_ROWS: Final = 1e-6

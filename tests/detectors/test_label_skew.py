@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import chi2_contingency, chisquare, fisher_exact, norm, random_table
@@ -326,6 +326,7 @@ def test_what_clients_hold_agrees_with_what_they_tell(table: np.ndarray, min_rel
 
 
 @given(TABLES, st.integers(2, 9))
+@example(np.array([[2, 0, 2], [1, 0, 1]]), 2)  # converges slowly
 def test_no_table_that_agrees_with_what_is_told_makes_clients_more_alike(table: np.ndarray, min_release: int) -> None:
     """The clients' own table is one that agrees."""
     counts = released(table, min_release)
@@ -334,12 +335,12 @@ def test_no_table_that_agrees_with_what_is_told_makes_clients_more_alike(table: 
         assert information(counts.completed()) <= information(table) + 1e-4
 
 
-def test_a_completion_is_a_fixed_point_to_a_thousandth_of_a_row() -> None:
+def test_a_completion_is_a_fixed_point() -> None:
     generator = np.random.default_rng(1)
     counts = released(np.stack([generator.multinomial(60, generator.dirichlet(np.ones(6))) for _ in range(5)]), 9)
     whole = counts.completed()
     assert (whole > counts.told).any()
-    np.testing.assert_allclose(counts.completed(whole.sum(axis=0)), whole, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(counts.completed(whole.sum(axis=0)), whole, rtol=0, atol=1e-5)
 
 
 @settings(max_examples=30)
