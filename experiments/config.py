@@ -230,9 +230,9 @@ def planned_trials(config: StudyConfig) -> tuple[int, int]:
     from fedscout.search.searchers.racing import most_trials
 
     search = config.search
-    num_candidates = search.confirmation_top + (2 if search.has_tuned_reference else 1)
     num_searched, rounds_less = most_trials(search, config.training.num_rounds)
-    num_trials = 1 + num_searched + num_tuning_trials(search) + search.confirmation_seeds * num_candidates
+    num_confirming = search.confirmation_seeds * (search.confirmation_top + 1)
+    num_trials = 1 + num_searched + num_tuning_trials(search) + num_confirming
     return num_trials, rounds_less
 
 

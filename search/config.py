@@ -219,18 +219,17 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
         description="fraction of the training rows that the search is scored on, instead of the test rows",
     )
     confirmation_seeds: int = Field(
-        default=5, ge=0, le=1000, description="fresh seeds for winner and baselines; the maximum if run in batches"
+        default=5, ge=0, le=1000, description="fresh seeds for winner and reference; the maximum if run in batches"
     )
     confirmation_top: int = Field(default=1, ge=1, le=100, description="number of best configurations to confirm")
     confirmation_batch: int | None = Field(
         default=None, ge=1, le=1000, description="fresh seeds between interim analyses; all at once by default"
     )
-    tuned_baseline: bool = Field(default=True, description="also compare with FedAvg at its best client learning rate")
+    tuned_baseline: bool = Field(default=True, description="compare with FedAvg at its best client learning rate")
     tuning_factors: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
-        default=(0.25, 0.5, 2.0, 4.0), min_length=1, description="multiples of the rate tried for the tuned baseline"
-    )
-    tuning_seeds: int = Field(
-        default=2, ge=1, le=100, description="seeds over which the best two rates are compared, including the search's"
+        default=(0.25, 0.5, 2.0, 4.0),
+        min_length=1,
+        description="multiples of the rate for the tuned baseline: first the ends, then those towards the better end",
     )
 
     @model_validator(mode="before")

@@ -23,7 +23,7 @@ from fedscout.engine.seeds import integer
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import ONE_SHOT, SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
-from fedscout.search.confirmation.runs import TunedRate, confirm_winner, tune
+from fedscout.search.confirmation.runs import confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, comparable, full_trainings_of
 from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
 from fedscout.search.recommenders.priors import Evidence
@@ -113,7 +113,7 @@ class StudyOutcome:
     trials: list[Trial] = field(default_factory=list)
     best: Trial | None = None
     trainings: float = 0.0
-    tuned: list[TunedRate] = field(default_factory=list)
+    tuned: list[Trial] = field(default_factory=list)
     confirmation: Confirmation | None = None
     warm_start: WarmStart | None = None
     advice: Recommendation | None = None

@@ -4,7 +4,8 @@ The idea is that of meta-feature warm starts in algorithm configuration; feature
 
 **Earlier studies.** A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a
 configuration is its fitness minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the
-search's, and for confirmed configurations the fresh ones. Trials of fewer rounds than the study's are excluded.
+search's, and for confirmed configurations the fresh ones, if FedAvg's client rate was not tuned. Trials of fewer rounds
+than the study's are excluded.
 
 **Similarity.** A study is a point of meta-features: the detectors' measurements and the local training (`FEATURES`), in
 logarithms for ratios. Each feature is divided by 1.4826 times its median absolute deviation over all studies, including
@@ -59,6 +60,7 @@ class _Row(BaseModel):
     strategy: str
     parameters: Json[dict[str, Any]]
     seed: int
+    learning_rate: float
     status: Literal["completed", "failed"]
     fitness: FiniteFloat
     num_rounds: int
@@ -220,6 +222,7 @@ def best_first(gains: Iterable[tuple[StrategySpec, float]]) -> tuple[tuple[Strat
 def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
     fitness: dict[str, dict[tuple[str, int], float]] = {}
     specs: dict[str, StrategySpec] = {}
+    study_rates = {row.learning_rate for row in rows if row.phase == "baseline"}
     for row in rows:
         full = row.status == "failed" or row.num_rounds >= num_rounds
         if row.phase not in PHASES or not full:
@@ -228,6 +231,8 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
         try:
             spec = parse_strategy({**row.parameters, "kind": kind})
         except StrategyError:  # of another version, or of a strategy that there is no more
+            continue
+        if spec == FedAvgSpec() and row.learning_rate not in study_rates:
             continue
         key = spec.model_dump_json()
         specs[key] = spec

@@ -149,8 +149,7 @@ def _tuned_fedavg(task: ChoiceTask) -> Choice:
     ledger = task.context.ledger(config)
     (baseline,) = ledger.run([ledger.facts.trial("baseline", BASELINE)])
     rates = tune(config.search, ledger, baseline)
-    cost = sum(len(rate.trials) for rate in rates) - 1
-    return Choice(BASELINE, float(cost), learning_rate=rates[0].learning_rate)
+    return Choice(BASELINE, len(rates) - 1.0, learning_rate=rates[0].learning_rate)
 
 
 def _language_model(task: ChoiceTask) -> Choice:

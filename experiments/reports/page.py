@@ -194,20 +194,19 @@ def _confirmation(study: StoredStudy) -> Section:
         return Section("confirmation", "Confirmation", missing=("Nothing was confirmed on fresh seeds.",))
     view = confirmation.view
     names = {"fedavg": "FedAvg", "tuned-fedavg": "FedAvg, tuned"}
-    factor, differences = confirmation.measure.per_unit, {names[r]: v[view] for r, v in confirmation.versus.items()}
+    factor, difference, against = confirmation.measure.per_unit, confirmation.difference, confirmation.reference.role
     ends = ("mean", "low", "high", "here_low", "here_high")
-    means = pd.DataFrame([[getattr(of, end) for end in ends] for of in differences.values()], columns=list(ends))
-    means = means.astype(float).mul(factor).assign(against=list(differences))
+    means = pd.DataFrame([[getattr(difference, end) for end in ends]], columns=list(ends))
+    means = means.astype(float).mul(factor).assign(against=names[against])
     seeds = [
-        {"against": name, "seed": str(seed), "difference": factor * value}
-        for name, difference in differences.items()
-        for seed, value in zip(confirmation.seeds, difference.differences, strict=False)
+        {"against": names[against], "seed": str(seed), "difference": factor * value}
+        for seed, value in zip(confirmation.seeds, difference.differences, strict=True)
     ]
     wider = "widened" if confirmation.design.same_rows else "new data"
     chart = charts.confirmed_difference(means, pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
-        f"Gain of {confirmation.contestants[0].name} over each baseline. Thin line: 95 % interval "
-        f"{confirmation.design.wider_is}; thick line: for another run on these rows; diamond: mean; ticks: fresh seeds."
+        f"Gain of {confirmation.contestants[0].name}. Thin line: 95 % interval {confirmation.design.wider_is}; thick "
+        "line: for another run on these rows; diamond: mean; ticks: fresh seeds."
     )
     scores = {
         names.get(candidate.role, candidate.name): candidate.scores(view)

@@ -218,7 +218,7 @@ def client_table(study: StoredStudy) -> BeforeAndAfter | None:
         new = [fittest(found)]
         names = ("FedAvg", strategy_name(new[0]))
     else:
-        reference, pick = confirmation.baseline, confirmation.contestants[0]
+        reference, pick = confirmation.reference, confirmation.contestants[0]
         trials = completed(study, "confirmation")
         old, new = (
             [trial for trial in trials if _configuration(trial) == _configuration(side)] for side in (reference, pick)
@@ -286,7 +286,8 @@ def verdict(study: StoredStudy, clients: BeforeAndAfter | None = None) -> Words:
         return headline, sentences, cost
     measure, difference = confirmation.measure, confirmation.difference
     scores = map(measure.value, confirmation.means)
-    names = (f"{measure.name} of {confirmation.contestants[0].strategy}", f"of {reference_name(confirmation.baseline)}")
+    pick, reference = confirmation.contestants[0].strategy, reference_name(confirmation.reference)
+    names = (f"{measure.name} of {pick}", f"of {reference}")
     figures = [*zip(names, scores, strict=True)]
     if confirmation.guessing:
         figures.append(("of a constant prediction", measure.value(confirmation.guessing)))

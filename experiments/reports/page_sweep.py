@@ -1,6 +1,6 @@
 """The page of a sweep: gain over FedAvg and winning strategy for each setting, and all studies.
 
-FedAvg means tuned FedAvg in studies that tuned it and where it is stronger. Cells are means over seeds with the
+FedAvg means tuned FedAvg in studies that tuned it. Cells are means over seeds with the
 intervals of `fedscout.experiments.sweeps.run`, read from the sweep's table.
 
 A chart of means shows the measure against one axis; a curve is a chooser at a value of a second axis. A point is a mean
@@ -140,7 +140,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seed
         dict(zip(layout.panels, panel, strict=True)) for panel in product(*(values[axis] for axis in layout.panels))
     ]
     is_tuned = any(TUNED in group.accuracy for group in groups)
-    rival = "the stronger of FedAvg and tuned FedAvg" if is_tuned else "FedAvg at the configured learning rate"
+    rival = "FedAvg at its tuned client rate" if is_tuned else "FedAvg at the configured learning rate"
     x_name, y_name = axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
     pictures = []
     for number, fixed in enumerate(panels[:MOST_PANELS], start=1):

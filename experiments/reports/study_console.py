@@ -37,7 +37,6 @@ from fedscout.strategies.specification import SELECTION
 if TYPE_CHECKING:
     from fedscout.experiments.studies.workflow import FinishedStudy
     from fedscout.search.confirmation.confirmation import Confirmation
-    from fedscout.search.confirmation.runs import TunedRate
     from fedscout.search.study import StudyOutcome
 
 
@@ -240,7 +239,7 @@ def certainty(confirmation: Confirmation) -> str:
     if confirmation.no_verdict:
         return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
     measure, difference = confirmation.measure, confirmation.difference
-    name, reference_text = confirmation.contestants[0].strategy, reference_name(confirmation.baseline)
+    name, reference_text = confirmation.contestants[0].strategy, reference_name(confirmation.reference)
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
     gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
@@ -403,18 +402,14 @@ def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACC
         console.print(f"\nFedAvg {best}, so the search ended.")
     if outcome.tuned:
         console.print()
-        rates = ", ".join(_tuned_text(rate) for rate in outcome.tuned)
-        cost = sum(len(rate.trials) for rate in outcome.tuned) - 1
+        rates = ", ".join(
+            f"{trial.learning_rate:g}: {'failed' if trial.status == 'failed' else f'{trial.fitness:.4f}'}"
+            for trial in outcome.tuned
+        )
+        cost = len(outcome.tuned) - 1
         console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
     if outcome.confirmation is not None:
         show_confirmation(console, outcome.confirmation, measure)
-
-
-def _tuned_text(rate: TunedRate) -> str:
-    count = len(rate.scores)
-    over = f" over {count} seeds" if count > 1 else ""
-    failed = f", failed on {rate.num_failures} of {count}" if rate.num_failures else ""
-    return f"{rate.learning_rate:g}: {sum(rate.scores) / count:.4f}{over}{failed}"
 
 
 def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
@@ -430,10 +425,9 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: Mea
         table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread)
     console.print()
     console.print(table)
-    for role, sides in confirmation.versus.items():
-        for view in ("own", "clean") if clean else ("own",):
-            name = f"challenger minus {role}" + (f", {view} data" if clean else "")
-            console.print(f"{name}: {difference_text(sides[view], measure, confirmation.design)}")
+    for view in ("own", "clean") if clean else ("own",):
+        name = f"challenger minus {confirmation.reference.role}" + (f", {view} data" if clean else "")
+        console.print(f"{name}: {difference_text(confirmation.versus[view], measure, confirmation.design)}")
     for rival in confirmation.rivals:
         status = "dropped" if rival.dropped else "not dropped"
         console.print(

@@ -104,7 +104,7 @@ def sweep_table(
 
     axes = list(groups[0].values) if groups else []
     choosers = list(dict.fromkeys(chooser for group in groups for chooser in group.accuracy))
-    against = f"{measure.unit} vs. {'the better FedAvg' if TUNED in choosers else 'FedAvg'}"
+    against = f"{measure.unit} vs. {'tuned FedAvg' if TUNED in choosers else 'FedAvg'}"
     headings = [*axes, "studies", *(LABELS[chooser] for chooser in choosers), against, "95 % interval"]
     headings += [*(["better (studies)"] if is_confirmed else []), "label skew", "feature skew", "outliers"]
     rows = []

@@ -43,7 +43,7 @@ from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.result import rounds_of
 from fedscout.experiments.studies.run_folder import default_folder
 from fedscout.experiments.studies.workflow import SILENT, STAGES, Display, Stage
-from fedscout.search.confirmation.confirmation import Confirmation
+from fedscout.search.confirmation.confirmation import Confirmation, reference_name
 from fedscout.search.ledger import StudyEvents
 
 if TYPE_CHECKING:
@@ -78,16 +78,16 @@ def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Marku
     """Return the verdict with its interval, and the best trials with their learning curves."""
     parts: list[str] = []
     if confirmation is not None:
-        measure, comparisons = confirmation.measure, []
-        for role, views in confirmation.versus.items():
-            difference = views[confirmation.view]
-            text, picture = measure.number(difference.mean), Markup("")
-            if difference.low is not None and difference.high is not None:
-                text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
-                picture = interval(difference.low, difference.mean, difference.high, text)
-            comparisons.append((f"{confirmation.contestants[0].name} − {role}", text, picture))
-        headings = ("on fresh seeds", measure.unit, "")
-        parts += [paragraph(confirmation.sentence, strong=True), table(headings, comparisons)]
+        measure, difference = confirmation.measure, confirmation.difference
+        text, picture = measure.number(difference.mean), Markup("")
+        if difference.low is not None and difference.high is not None:
+            text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
+            picture = interval(difference.low, difference.mean, difference.high, text)
+        comparison = (f"{confirmation.contestants[0].name} − {reference_name(confirmation.reference)}", text, picture)
+        parts += [
+            paragraph(confirmation.sentence, strong=True),
+            table(("on fresh seeds", measure.unit, ""), [comparison]),
+        ]
     searched = trials[trials["phase"].isin(["baseline", "search"])].sort_values("fitness", ascending=False)
     shown = searched.head(MOST_TRIALS).to_dict("records")
     finite_scores = [value for trial in shown for value in scores(trial) if isfinite(value)]

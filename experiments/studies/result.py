@@ -44,7 +44,7 @@ def result_document(
 ) -> dict[str, Any]:
     """Return the result as a document; `found` is the realised heterogeneity and the notes on dependent rows."""
     confirmation, advice, recommendation = outcome.confirmation, outcome.advice, outcome.recommendation
-    tuned = outcome.tuned[0].trials[0] if outcome.tuned else None
+    tuned = outcome.tuned[0] if outcome.tuned else None
     chosen = {"best": outcome.best, "worst": outcome.worst, "baseline": outcome.baseline, "tuned_baseline": tuned}
     advised: dict[str, Any] = {}
     if recommendation is not None:
@@ -76,7 +76,7 @@ def result_document(
         "warm_start": None if outcome.warm_start is None else outcome.warm_start.model_dump(mode="json"),
         **advised,
         **{name: None if trial is None else trial.summary() for name, trial in chosen.items()},
-        **({"tuning": [rate.document() for rate in outcome.tuned]} if outcome.tuned else {}),
+        **({"tuning": [trial.summary() for trial in outcome.tuned]} if outcome.tuned else {}),
         "confirmation": None if confirmation is None else confirmation.model_dump(mode="json"),
         "timings": dict(timings),
     }

@@ -317,9 +317,6 @@ def read_table(path: Path) -> list[FederationTrials]:
     return [FederationTrials(abouts[name], federation_trials) for name, federation_trials in trials.items()]
 
 
-ONE_SEED = "search.tuning_seeds=1"
-"""The other seeds score the choice."""
-
 Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
@@ -351,7 +348,7 @@ class ReplayedFederation:
         self.federation = federation
         self.about = federation.about
         self.name, self.data_digest = self.about.name, self.about.data_digest
-        self.arguments = (*self.about.arguments, *settings, ONE_SEED)
+        self.arguments = (*self.about.arguments, *settings)
         self.feature_names: tuple[str, ...] = ()
         self.out = Path()
         self.config = load_config(self.arguments)

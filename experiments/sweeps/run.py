@@ -24,7 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,6 @@ LABELS: Mapping[str, str] = {
 
 _NAMES = ("study", "path", "config_hash", "status", "error", "chooser", "strategy", "parameters")
 _SCORES = ("fitness", "accuracy", "accuracy_own", "accuracy_clean", "accuracy_low", "accuracy_high")
-_DIFFERENCES = [f"{name}{end}" for name in ("difference", "gain") for end in ("", "_low", "_high")]
 
 TABLE_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(_NAMES, "string"),
@@ -79,7 +77,7 @@ TABLE_COLUMNS: Mapping[str, str] = {
     "measure": "string",
     **dict.fromkeys(("smallest_score", "largest_score", *_SCORES), "float64"),
     "num_confirmation_seeds": "int64",
-    **dict.fromkeys(("test_to_train", *_DIFFERENCES), "float64"),
+    **dict.fromkeys(("test_to_train", "gain", "gain_low", "gain_high"), "float64"),
     "verdict": "string",
     **{
         f"{name}{rule}": kind
@@ -156,7 +154,7 @@ def _choices(result: StudyResult) -> list[Row]:
         row: Row = {"chooser": chooser, **trial.model_dump(include={"strategy", "learning_rate", "fitness"})}
         row["parameters"] = json.dumps(trial.parameters, sort_keys=True)
         if confirmation is not None and role in candidates:
-            row |= _confirmed(candidates[role], candidates["fedavg"], confirmation)
+            row |= _confirmed(candidates[role], confirmation)
         rows.append(row)
     return rows
 
@@ -168,11 +166,8 @@ def _picked(searched: Sequence[TrialSummary], pick: Candidate | None) -> TrialSu
     return max(same or searched, key=lambda trial: trial.fitness, default=None)
 
 
-def _confirmed(candidate: Candidate, fedavg: Candidate, confirmation: Confirmation) -> Row:
-    """Return the accuracy on the fresh seeds and its paired differences, for new data.
-
-    A difference is from FedAvg; a gain from the stronger of FedAvg and tuned FedAvg, on which the verdict is based.
-    """
+def _confirmed(candidate: Candidate, confirmation: Confirmation) -> Row:
+    """Return the accuracy on the fresh seeds, and the pick's gain over the reference, for new data."""
     view, design = confirmation.view, confirmation.design
     scores, bounds = candidate.scores(view), confirmation.measure.bounds
     row: Row = {
@@ -182,13 +177,7 @@ def _confirmed(candidate: Candidate, fedavg: Candidate, confirmation: Confirmati
         "num_confirmation_seeds": len(scores),
     }
     if candidate.role == "challenger":
-        for name, against in (("difference", "fedavg"), ("gain", confirmation.reference)):
-            row |= _interval(name, confirmation.versus[against][view])
-        row["verdict"] = confirmation.verdict
-    elif candidate.role != "fedavg":
-        split = (design.resolution, design.test_to_train, design.span)
-        difference = intervals.paired_difference(scores, fedavg.scores(view), intervals.ERROR, *split)
-        row |= _interval("difference", difference)
+        row |= {**_interval("gain", confirmation.difference), "verdict": confirmation.verdict}
     return row
 
 
@@ -243,8 +232,7 @@ class Group:
         num_studies: Studies in the group, whatever their status.
         num_completed: Studies in the group that completed.
         accuracy: Of each compared chooser, in the order of `compared_choosers`.
-        difference: Of the search's choice from FedAvg; None if the search found nothing but FedAvg.
-        gain: Of the search's choice over the stronger of FedAvg and tuned FedAvg in each study; None likewise.
+        gain: Of the search's choice over each study's reference; None if the search found nothing but FedAvg.
         num_better: Studies whose choice is significantly better than the reference.
         is_distinguished: Whether the choice is shown to differ: by the verdict of a single study, else by the gain.
         detected: Studies in which each property was detected, by the verdict.
@@ -254,7 +242,6 @@ class Group:
     num_studies: int
     num_completed: int
     accuracy: Mapping[str, Mean]
-    difference: Mean | None
     gain: Mean | None
     num_better: int
     is_distinguished: bool
@@ -267,14 +254,19 @@ def measure_of(rows: Sequence[Row]) -> str:
 
 
 def compared_choosers(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the compared choosers: FedAvg, tuned FedAvg if there is any, and the search's choice.
+    """Return the compared choosers: FedAvg where it is not tuned, tuned FedAvg, and the search's choice.
 
     On fresh seeds, the search's choice is the challenger. Without them it is the best of the search, whose score is
     biased upwards as the maximum of several scores on one seed.
     """
-    present = {row["chooser"] for row in rows}
     choice = CHALLENGER if measure_of(rows) == "accuracy" else BEST
+    present = {row["chooser"] for row in references_of(rows).values()} | ({choice} & {row["chooser"] for row in rows})
     return tuple(chooser for chooser in (FEDAVG, TUNED, choice) if chooser in present)
+
+
+def references_of(rows: Sequence[Row]) -> dict[str, Row]:
+    """Return the row of each study's reference: tuned FedAvg, or FedAvg where it was not tuned."""
+    return {row["study"]: row for chooser in (FEDAVG, TUNED) for row in rows if row["chooser"] == chooser}
 
 
 def mean_of(
@@ -299,16 +291,13 @@ def groups_of(rows: Sequence[Row], axes: Sequence[str]) -> list[Group]:
 
 
 def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, choosers: Sequence[str]) -> Group:
-    scored: dict[str, dict[str, Row]] = {
-        chooser: {row["study"]: row for row in rows if row["chooser"] == chooser and row[measure] is not None}
-        for chooser in choosers
-    }
-    fedavg, choice = scored.get(FEDAVG, {}), scored.get(choosers[-1], {}) if choosers else {}
-    tuned, studies = scored.get(TUNED, {}), {row["study"]: row for row in rows}.values()
-    paired = [(choice[study], fedavg[study], tuned.get(study, fedavg[study])) for study in choice if study in fedavg]
-    difference = _mean_difference([(ours, plain) for ours, plain, _ in paired], measure, "difference")
-    stronger = [(ours, max(references, key=itemgetter(measure))) for ours, *references in paired]
-    gain = _mean_difference(stronger, measure, "gain") if tuned else difference
+    references = references_of(rows)
+    choices = [row for row in rows if row["chooser"] in choosers and row["chooser"] not in (FEDAVG, TUNED)]
+    scored = [row for row in (*references.values(), *choices) if row[measure] is not None]
+    pairs = [(row, references[row["study"]]) for row in choices if row["study"] in references]
+    gain = _mean_difference([(ours, other) for ours, other in pairs if ours in scored and other in scored], measure)
+    members = {chooser: [row for row in scored if row["chooser"] == chooser] for chooser in choosers}
+    studies = {row["study"]: row for row in rows}.values()
     (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]
     differs = gain is not None and gain.low is not None and gain.high is not None and not gain.low <= 0 <= gain.high
     detectors = ("label_skew", "feature_skew", "outliers")
@@ -316,8 +305,7 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
         values=values,
         num_studies=len(studies),
         num_completed=sum(row["status"] == "completed" for row in studies),
-        accuracy={chooser: _accuracy([*of.values()], measure) for chooser, of in scored.items() if of},
-        difference=difference,
+        accuracy={chooser: _accuracy(own, measure) for chooser, own in members.items() if own},
         gain=gain,
         num_better=[verdict, *more].count("better"),
         is_distinguished=differs if more or verdict is None else verdict in ("better", "worse"),
@@ -331,13 +319,13 @@ def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
     return mean_of([row[measure] for row in rows], _test_to_train(rows), _bounds(rows[0]))
 
 
-def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
-    """Return the mean difference of the choice from another chooser; `column` has that of a single study."""
+def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str) -> Mean | None:
+    """Return the mean difference of the choice from the reference; a single study has its own."""
     if not pairs:
         return None
     first = pairs[0][0]
-    if len(pairs) == 1 and first.get(column) is not None:
-        return Mean(first[column], first[f"{column}_low"], first[f"{column}_high"], 1)
+    if len(pairs) == 1 and first.get("gain") is not None:
+        return Mean(first["gain"], first["gain_low"], first["gain_high"], 1)
     least, most = _bounds(first)
     differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
     return mean_of(differences, _test_to_train([ours for ours, _ in pairs]), (least - most, most - least))

@@ -1,15 +1,15 @@
 """Confirmation: does the winner hold up on seeds that the search never used?
 
-The challengers (the best configurations other than FedAvg, one by default) and the baselines are trained again on fresh
+The challengers (the best configurations other than FedAvg, one by default) and the reference are trained again on fresh
 seeds. A seed fixes split, initial model and batches and is shared by all of them, so differences are paired; the
 partition and the scenario are unchanged. All seeds are trained at once, or in batches until the comparison is decided;
 a challenger that is significantly worse than the best of them gets no more seeds. A configuration is reported as better
 than FedAvg only by an interval that holds simultaneously for all challengers and all looks
 (`fedscout.search.confirmation.intervals`).
 
-**The reference** is the baseline of largest mean on these seeds: FedAvg, or FedAvg at a tuned client rate, if that was
-trained. Choosing the stronger one in hindsight is conservative for "better". It may increase the frequency of "worse",
-which leads to the same recommendation as "no difference".
+**The reference** is FedAvg at the client rate that was best on the search's seed, or at the study's own rate
+(`fedscout.search.confirmation.runs`). Choosing the rate by scores on the same rows favours the reference, which is
+conservative for "better".
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from fedscout.search.confirmation.intervals import NEW_DATA, PairedDifference, S
 from fedscout.search.objective import ACCURACY, Measure
 
 Verdict = Literal["better", "no difference", "worse", "not confirmed"]
-Reference = Literal["fedavg", "tuned-fedavg"]
-Role = Literal["challenger", "contender"] | Reference
+Role = Literal["challenger", "contender", "fedavg", "tuned-fedavg"]
 
 
 class Candidate(BaseModel):
@@ -78,7 +77,7 @@ class RunnerUp(BaseModel):
     Attributes:
         name: Display name of the configuration.
         behind: Pick minus this one, in the deciding view.
-        versus_fedavg: This one minus FedAvg, in the deciding view.
+        versus_reference: This one minus the reference, in the deciding view.
         dropped: Whether it got no more seeds, as it was significantly worse than the pick or the reference.
     """
 
@@ -86,7 +85,7 @@ class RunnerUp(BaseModel):
 
     name: str
     behind: PairedDifference
-    versus_fedavg: PairedDifference
+    versus_reference: PairedDifference
     dropped: bool
 
 
@@ -96,9 +95,8 @@ class Confirmation(BaseModel):
     Attributes:
         seeds: The fresh seeds, shared by all; dropped challengers have the first of them.
         view: The view that decides.
-        contestants: The pick, the baselines, then the other challengers.
-        versus: Pick minus baseline, by the baseline's role, then by view.
-        reference: The strongest baseline, by its mean in the deciding view.
+        contestants: The pick, the reference, then the other challengers.
+        versus: Pick minus reference, by view.
         verdict: The pick against the reference in the deciding view.
         sentence: Description for users.
         rivals: The other challengers, in the order of the contestants.
@@ -114,8 +112,7 @@ class Confirmation(BaseModel):
     seeds: tuple[int, ...]
     view: View
     contestants: tuple[Candidate, ...]
-    versus: Mapping[str, Mapping[str, PairedDifference]]
-    reference: Reference = "fedavg"
+    versus: Mapping[View, PairedDifference]
     verdict: Verdict
     sentence: str
     rivals: tuple[RunnerUp, ...] = ()
@@ -127,26 +124,26 @@ class Confirmation(BaseModel):
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
-        scored = {candidate.role for candidate in self.contestants if candidate.own and candidate.clean}
-        views = (self.versus.get(self.reference, {}), *self.versus.values())
-        if not {"challenger", self.reference} <= scored or any(self.view not in view for view in views):
+        scored = [candidate.role for candidate in self.contestants[:2] if candidate.own and candidate.clean]
+        are_compared = scored in (["challenger", "fedavg"], ["challenger", "tuned-fedavg"])
+        if not are_compared or self.view not in self.versus:
             raise ValueError("contestants and versus must hold the pick, the reference and their scores")
         return self
 
     @property
-    def baseline(self) -> Candidate:
+    def reference(self) -> Candidate:
         """The reference."""
-        return next(candidate for candidate in self.contestants if candidate.role == self.reference)
+        return self.contestants[1]
 
     @property
     def chosen(self) -> Candidate:
         """The recommended configuration: the pick if significantly better than the reference, else the reference."""
-        return self.contestants[0] if self.verdict == "better" else self.baseline
+        return self.contestants[0] if self.verdict == "better" else self.reference
 
     @property
     def difference(self) -> PairedDifference:
         """The pick minus the reference in the deciding view."""
-        return self.versus[self.reference][self.view]
+        return self.versus[self.view]
 
     @property
     def stopped_for_futility(self) -> bool:
@@ -156,7 +153,7 @@ class Confirmation(BaseModel):
     @property
     def means(self) -> tuple[float, float]:
         """Mean score of the pick and of the reference in the deciding view."""
-        pick, other = (fmean(candidate.scores(self.view)) for candidate in (self.contestants[0], self.baseline))
+        pick, other = (fmean(candidate.scores(self.view)) for candidate in self.contestants[:2])
         return pick, other
 
     @property
@@ -177,15 +174,10 @@ class Confirmation(BaseModel):
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
     """Return distinct seeds other than the search's own."""
-    return fresh_seeds("confirmation-seed", seed, count)
-
-
-def fresh_seeds(purpose: str, seed: int, count: int) -> tuple[int, ...]:
-    """Return distinct seeds for a purpose, other than the search's own."""
     seeds: list[int] = []
     index = 0
     while len(seeds) < count:
-        candidate = integer(seed, purpose, index) % 2**31
+        candidate = integer(seed, "confirmation-seed", index) % 2**31
         index += 1
         if candidate != seed and candidate not in seeds:
             seeds.append(candidate)
@@ -262,7 +254,7 @@ def assess(
     Args:
         design: The sequential design.
         challengers: Scores of the remaining challengers, by index; the same seeds each.
-        reference: Scores of the strongest baseline on these seeds.
+        reference: Scores of the reference on these seeds.
     """
     pick = max(challengers, key=lambda place: (sum(challengers[place]), -place))
     verdicts = {place: design.against_baseline(scores, reference).verdict for place, scores in challengers.items()}
@@ -283,28 +275,21 @@ def confirm(
     design: SequentialDesign | None = None,
     measure: Measure = ACCURACY,
 ) -> Confirmation:
-    """Compare the pick with the baselines and with the other challengers.
+    """Compare the pick with the reference and with the other challengers.
 
     Args:
         seeds: In the order of the contestants' scores.
-        contestants: The pick first, then FedAvg, then tuned FedAvg if it was trained, then the other challengers.
+        contestants: The pick, the reference, then the other challengers.
         view: The view that decides.
         design: The sequential design; by default one look at one challenger.
         measure: What the scores measure.
     """
     design = design or SequentialDesign(max_seeds=len(seeds))
-    pick = contestants[0]
-    baselines = [entry for entry in contestants[1:] if entry.role != "contender"]
-    fedavg = next(entry for entry in baselines if entry.role == "fedavg")
-    versus = {
-        baseline.role: {
-            side: design.against_baseline(pick.scores(side), baseline.scores(side)) for side in ("own", "clean")
-        }
-        for baseline in baselines
-    }
-    reference = baselines[strongest([entry.scores(view) for entry in baselines])]
-    rivals = [_rival(each, (pick, fedavg, reference), view, design) for each in contestants if each.role == "contender"]
-    difference = versus[reference.role][view]
+    pick, reference, *others = contestants
+    both: tuple[View, View] = ("own", "clean")
+    versus = {side: design.against_baseline(pick.scores(side), reference.scores(side)) for side in both}
+    rivals = [_rival(each, pick, reference, view, design) for each in others]
+    difference = versus[view]
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
@@ -319,7 +304,6 @@ def confirm(
         view=view,
         contestants=tuple(contestants),
         versus=versus,
-        reference=reference.role,
         verdict=verdict,
         sentence="".join(parts),
         rivals=tuple(rivals),
@@ -328,27 +312,18 @@ def confirm(
     )
 
 
-def strongest(baselines: Sequence[Sequence[float]]) -> int:
-    """Return the index of the baseline of largest mean score, the first of ties."""
-    return max(range(len(baselines)), key=lambda place: (sum(baselines[place]), -place))
-
-
 def reference_name(reference: Candidate) -> str:
     """Return the display name of a baseline."""
     tuned = reference.role == "tuned-fedavg"
     return f"FedAvg at its tuned client rate {reference.learning_rate:g}" if tuned else "FedAvg"
 
 
-def _rival(
-    one: Candidate, others: tuple[Candidate, Candidate, Candidate], view: View, design: SequentialDesign
-) -> RunnerUp:
-    """Return how a challenger compares with the pick, with FedAvg and with the reference, given as `others`."""
-    pick, fedavg, reference = (other.scores(view) for other in others)
-    behind = design.against_challenger(pick, one.scores(view))
-    beaten = design.against_baseline(one.scores(view), reference).verdict < 0
-    dropped = len(one.own) < len(pick) or behind.verdict > 0 or beaten
-    versus_fedavg = design.against_baseline(one.scores(view), fedavg)
-    return RunnerUp(name=one.name, behind=behind, versus_fedavg=versus_fedavg, dropped=dropped)
+def _rival(one: Candidate, pick: Candidate, reference: Candidate, view: View, design: SequentialDesign) -> RunnerUp:
+    """Return how a challenger compares with the pick and with the reference."""
+    behind = design.against_challenger(pick.scores(view), one.scores(view))
+    versus_reference = design.against_baseline(one.scores(view), reference.scores(view))
+    dropped = len(one.own) < len(pick.own) or behind.verdict > 0 or versus_reference.verdict < 0
+    return RunnerUp(name=one.name, behind=behind, versus_reference=versus_reference, dropped=dropped)
 
 
 def difference_text(

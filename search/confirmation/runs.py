@@ -1,13 +1,12 @@
 """Confirmation runs: the tuned FedAvg reference, the sequential confirmation of the winner, and caveats on its verdict.
 
 **Tuned reference.** FedAvg at its best client learning rate, as most of a gain over plain FedAvg may come from the step
-size. Every rate is trained on the search's seed. The two best rates without a failure, which may include the study's
-own, are trained on `search.tuning_seeds` − 1 further seeds, distinct from those of the search and the confirmation. The
-tuned reference is the better one over all these seeds: by fewer failed seeds, then by larger mean, in which a failure
-counts as guessing, then by distance to the study's rate. One seed is not enough: a rate at the edge of stability is
-often the best if it does not fail. Two further seeds still miss half of the rates that fail on one seed in five, so the
-confirmation compares with the stronger of FedAvg and tuned FedAvg on its own seeds
-(`fedscout.search.confirmation.confirmation`).
+size. On the search's seed FedAvg is trained at the smallest and the largest rate, then at those between the study's own
+and the better of these two: with the default five rates three trainings, after which the best one is as good on other
+seeds as after six trainings of all rates and of the best two on a further seed (docs/confirmation.md). A rate at the
+edge of stability may be the best on one seed and fail on another. So if the tuned rate scores less on the fresh seeds
+than the study's own on the search's seed, FedAvg at the study's own rate is trained on them, too, and the stronger of
+the two is the reference.
 
 **Caveats.** A verdict depends on the number of rounds and the test rows. Reported for the fresh seeds in the deciding
 view:
@@ -30,10 +29,8 @@ choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, stdev
-from typing import Any
 
 from fedscout.engine.grid.replies import WORST_OF
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial, TrialSettings
@@ -45,83 +42,49 @@ from fedscout.search.confirmation.confirmation import (
     confirm,
     confirmation_seeds,
     contestant,
-    fresh_seeds,
     reference_name,
     score_of,
-    strongest,
 )
 from fedscout.search.confirmation.intervals import SequentialDesign, tested_to_trained
 from fedscout.search.ledger import BASELINE, Ledger, best_of
 from fedscout.search.objective import ACCURACY, Measure
 
-NUM_FINALISTS = 2
-"""Rates that are trained on further seeds."""
 
-
-@dataclass(frozen=True)
-class TunedRate:
-    """FedAvg at one client learning rate.
-
-    Attributes:
-        learning_rate: Client learning rate.
-        trials: One per seed, that of the search first.
-        scores: Their fitness in the deciding view; that of guessing if a trial failed.
-    """
-
-    learning_rate: float
-    trials: tuple[Trial, ...]
-    scores: tuple[float, ...]
-
-    @property
-    def num_failures(self) -> int:
-        """Number of seeds on which it failed."""
-        return sum(trial.status == "failed" for trial in self.trials)
-
-    def document(self) -> dict[str, Any]:
-        """Return JSON-serialisable values."""
-        seeds = [trial.seed for trial in self.trials]
-        scores = {"scores": list(self.scores), "num_failures": self.num_failures}
-        return {"learning_rate": self.learning_rate, "seeds": seeds, **scores}
-
-
-def tune(config: SearchConfig, ledger: Ledger, baseline: Trial) -> list[TunedRate]:
-    """Train FedAvg at other client learning rates; return the best first, and the finalists before all others.
+def tune(config: SearchConfig, ledger: Ledger, baseline: Trial) -> list[Trial]:
+    """Train FedAvg at other client learning rates on the search's seed; return its trials, that of `baseline` included.
 
     Args:
-        config: Rates, and number of seeds of the finalists.
+        config: Rates, in multiples of the study's.
         ledger: Runs and logs the trials.
         baseline: FedAvg at the study's own rate, on the search's seed.
+
+    Returns:
+        The best first, failed ones last; of equal ones the nearest to the study's rate.
     """
-    facts = ledger.facts
-    study_rate = facts.session.training.learning_rate
-    rates = sorted({float(f"{study_rate * factor:.6g}") for factor in config.tuning_factors} - {study_rate})
-    other_trials = ledger.run([facts.trial("tuned-baseline", BASELINE, learning_rate=rate) for rate in rates])
-    tried = [_rate(ledger, [trial]) for trial in (baseline, *other_trials)]
-    tried.sort(key=lambda rate: _sort_key(rate, study_rate))
-    finalists = [rate for rate in tried if not rate.num_failures][:NUM_FINALISTS]
-    if len(finalists) < NUM_FINALISTS:
-        return tried
-    seeds = fresh_seeds("tuning-seed", facts.session.seed, config.tuning_seeds - 1)
-    rates = [rate.learning_rate for rate in finalists]
-    plans = [facts.trial("tuned-baseline", BASELINE, seed, learning_rate=rate) for rate in rates for seed in seeds]
-    further = iter(ledger.run(plans))
-    retrained = [_rate(ledger, [*rate.trials, *(next(further) for _ in seeds)]) for rate in finalists]
-    return sorted(retrained, key=lambda rate: _sort_key(rate, study_rate)) + tried[NUM_FINALISTS:]
+    facts, study_rate = ledger.facts, baseline.learning_rate
+    rates = sorted({study_rate, *(float(f"{study_rate * factor:.6g}") for factor in config.tuning_factors)})
+
+    def rank(trial: Trial) -> tuple[float, ...]:
+        distance = abs(math.log(trial.learning_rate / study_rate))
+        failed = trial.status == "failed"
+        return failed, -score_of(trial, facts.view, facts.guessing), distance, trial.learning_rate
+
+    def trained(rates: Iterable[float]) -> list[Trial]:
+        return ledger.run([facts.trial("tuned-baseline", BASELINE, learning_rate=rate) for rate in rates])
+
+    ends = trained(rate for rate in sorted({rates[0], rates[-1]}) if rate != study_rate)
+    first, last = sorted((study_rate, min(ends, key=rank, default=baseline).learning_rate))
+    return sorted([baseline, *ends, *trained(rate for rate in rates if first < rate < last)], key=rank)
 
 
 def num_tuning_trials(config: SearchConfig) -> int:
     """Return the largest number of trainings of a tuned baseline, without those of its confirmation."""
-    return len(config.tuning_factors) + NUM_FINALISTS * (config.tuning_seeds - 1) if config.has_tuned_reference else 0
-
-
-def _rate(ledger: Ledger, trials: Sequence[Trial]) -> TunedRate:
-    view, guessing = ledger.facts.view, ledger.facts.guessing
-    scores = tuple(score_of(trial, view, guessing) for trial in trials)
-    return TunedRate(trials[0].learning_rate, tuple(trials), scores)
-
-
-def _sort_key(rate: TunedRate, own: float) -> tuple[float, ...]:
-    return (rate.num_failures, -fmean(rate.scores), abs(math.log(rate.learning_rate / own)), rate.learning_rate)
+    if not config.has_tuned_reference:
+        return 0
+    factors = {1.0, *config.tuning_factors}
+    ends = {min(factors), max(factors)}
+    between = max(sum(min(1.0, end) < factor < max(1.0, end) for factor in factors) for end in ends)
+    return len(ends - {1.0}) + between
 
 
 RISE = 0.01
@@ -133,12 +96,12 @@ AT_CHANCE = 0.02
 BETTER_METRICS = "training.metric=balanced_accuracy or training.metric=auroc"
 
 
-def judged(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]], guessing: float) -> Confirmation:
+def judged(confirmation: Confirmation, trials: Sequence[Sequence[Trial]], guessing: float) -> Confirmation:
     """Return a confirmation with its caveats, or without a verdict if the measure is uninformative.
 
     Args:
         confirmation: The confirmation.
-        trials: Trials of the pick and the baselines on the fresh seeds, by role.
+        trials: Trials of the pick and of the reference on the fresh seeds.
         guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
     """
     with_guessing = confirmation.model_copy(update={"guessing": guessing})
@@ -165,15 +128,14 @@ def uninformative(confirmation: Confirmation) -> str:
     return ""
 
 
-def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]]) -> tuple[str, ...]:
+def caveats(confirmation: Confirmation, trials: Sequence[Sequence[Trial]]) -> tuple[str, ...]:
     """Return the caveats on a verdict, each a sentence, the most important first.
 
     Args:
         confirmation: The confirmation, with the score of a constant answer; 0 may mean unknown.
-        trials: Trials of the pick and the baselines on the fresh seeds, by role.
+        trials: Trials of the pick and of the reference on the fresh seeds.
     """
-    reference, means = confirmation.baseline, confirmation.means
-    names: dict[str, str] = {"challenger": confirmation.contestants[0].name, reference.role: reference_name(reference)}
+    means, names = confirmation.means, (confirmation.contestants[0].name, reference_name(confirmation.reference))
     measure, guessing = confirmation.measure, confirmation.guessing
     best, row = measure.best, confirmation.design.resolution
     sentences = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
@@ -182,7 +144,7 @@ def caveats(confirmation: Confirmation, trials: Mapping[str, Sequence[Trial]]) -
         constant = "always predicting the most frequent class" if measure.is_accuracy else "a constant prediction"
         sentences.append(f"Neither is far above guessing: {constant} gives {measure.value(guessing)}.")
     if best is not None and best - means[1] <= max(CEILING * best, row / len(confirmation.seeds)):
-        sentences.append(f"{names[reference.role]} is at the ceiling, {measure.value(means[1])}: no gain is possible.")
+        sentences.append(f"{names[1]} is at the ceiling, {measure.value(means[1])}: no gain is possible.")
     elif measure.of != "target":
         sentences += _rising(names, trials, confirmation)
     return tuple(sentences)
@@ -198,16 +160,15 @@ def rise(trial: Trial, view: View) -> float | None:
     return None if math.isnan(gain) else gain
 
 
-def _rising(
-    names: Mapping[str, str], trials: Mapping[str, Sequence[Trial]], confirmation: Confirmation
-) -> Iterator[str]:
+def _rising(names: Sequence[str], trials: Sequence[Sequence[Trial]], confirmation: Confirmation) -> Iterator[str]:
     """Yield a sentence on the configurations whose score still rises."""
     view, measure = confirmation.view, confirmation.measure
     min_rise = RISE * (1.0 if measure.best is None else measure.best)
-    rises = {names[role]: value for role in names if (value := _mean_rise(trials[role], view, min_rise)) is not None}
+    by_name = zip(names, (_mean_rise(own, view, min_rise) for own in trials), strict=True)
+    rises = {name: value for name, value in by_name if value is not None}
     if not rises:
         return
-    rounds = max(trial.num_rounds for role in names for trial in trials[role])
+    rounds = max(trial.num_rounds for own in trials for trial in own)
     window = min(FITNESS_ROUNDS, rounds // 2)
     rises_text = " and ".join(f"{name} by {measure.told(value).removeprefix('+')}" for name, value in rises.items())
     window_text = f"the last {window} rounds" if window > 1 else "the last round"
@@ -225,46 +186,46 @@ def _mean_rise(trials: Sequence[Trial], view: View, least: float) -> float | Non
 
 
 def _few_rows(confirmation: Confirmation, row: float) -> Iterator[str]:
-    difference = abs(confirmation.versus[confirmation.reference][confirmation.view].mean)
+    difference = abs(confirmation.difference.mean)
     if confirmation.verdict in ("better", "worse") and difference < FEW_ROWS * row:
         yield f"One test row is worth {100 * row:.1f} points: the difference equals {difference / row:.1f} rows."
 
 
 def confirm_winner(
-    config: SearchConfig, ledger: Ledger, trials: Sequence[Trial], tuned: Sequence[TunedRate]
+    config: SearchConfig, ledger: Ledger, trials: Sequence[Trial], tuned: Sequence[Trial]
 ) -> Confirmation | None:
-    """Compare the best configurations other than FedAvg with the baselines on fresh seeds.
+    """Compare the best configurations other than FedAvg with the reference on fresh seeds.
 
     Args:
         config: Number of configurations, seeds and looks.
         ledger: Runs and logs the trials.
         trials: Trials of the search; full trainings are candidates, FedAvg is excluded.
-        tuned: FedAvg at several client learning rates, best first; empty without tuning. If the study's own rate is the
-            best, there is no further baseline.
+        tuned: FedAvg at several client learning rates, best first, the study's own among them; empty without tuning.
     """
     facts = ledger.facts
     others = [trial for trial in trials if trial.spec != BASELINE]
     challengers = challengers_of(others, config.confirmation_top)
-    tried = {trial.spec.model_dump_json() for trial in others}
     if not challengers:
         return None
-    entrants: list[tuple[Role, TrialSettings]] = [
-        *(("contender", facts.trial("confirmation", trial.spec)) for trial in challengers),
-        ("fedavg", facts.trial("confirmation", BASELINE)),
-    ]
-    best_rate = tuned[0].learning_rate if tuned else facts.session.training.learning_rate
-    if best_rate != facts.session.training.learning_rate:
-        entrants.append(("tuned-fedavg", facts.trial("confirmation", BASELINE, learning_rate=best_rate)))
     design = SequentialDesign(
         max_seeds=config.confirmation_seeds,
         batch=config.confirmation_batch,
         num_challengers=len(challengers),
-        num_tried=max(1, len(tried)),
+        num_tried=len({trial.spec.model_dump_json() for trial in others}),
         test_to_train=tested_to_trained(facts.session.test_fraction, facts.session.validation_fraction),
         span=facts.measure.span,
         same_rows=facts.same_test_rows,
     )
-    return _train_until_decided(ledger, design, entrants)
+    plans = [facts.trial("confirmation", trial.spec) for trial in challengers]
+    fedavg, study_rate = facts.trial("confirmation", BASELINE), facts.session.training.learning_rate
+    if not tuned or tuned[0].learning_rate == study_rate:
+        return _train_until_decided(ledger, design, plans, fedavg)
+    at_tuned_rate = facts.trial("confirmation", BASELINE, learning_rate=tuned[0].learning_rate)
+    confirmation = _train_until_decided(ledger, design, plans, at_tuned_rate)
+    own = next(score_of(one, facts.view, facts.guessing) for one in tuned if one.learning_rate == study_rate)
+    if confirmation.means[1] >= own:
+        return confirmation
+    return max(confirmation, _train_until_decided(ledger, design, plans, fedavg), key=lambda one: one.means[1])
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
@@ -278,45 +239,46 @@ def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
 
 
 def _train_until_decided(
-    ledger: Ledger, design: SequentialDesign, entrants: Sequence[tuple[Role, TrialSettings]]
+    ledger: Ledger, design: SequentialDesign, challengers: Sequence[TrialSettings], reference: TrialSettings
 ) -> Confirmation:
     """Train batches of seeds until the comparison is decided.
 
     Args:
         ledger: Runs and logs the trials.
         design: The sequential design; its resolution is taken from the trials.
-        entrants: Contenders, of which one is picked, then FedAvg, then any other baseline; their seeds are replaced.
+        challengers: At least one, of which one is picked; their seeds are replaced.
+        reference: FedAvg, likewise.
     """
-    view, guessing = ledger.facts.view, ledger.facts.guessing
-    seeds = confirmation_seeds(ledger.facts.session.seed, design.max_seeds)
+    facts = ledger.facts
+    measure, view, guessing = facts.measure, facts.view, facts.guessing
+    seeds = confirmation_seeds(facts.session.seed, design.max_seeds)
+    entrants = [*challengers, reference]
     trials: list[list[Trial]] = [[] for _ in entrants]
-    contenders = [index for index, (role, _) in enumerate(entrants) if role == "contender"]
-    baselines = [index for index in range(len(entrants)) if index not in contenders]
-    remaining, pick, num_done = tuple(contenders), contenders[0], 0
+    remaining, pick, num_done = tuple(range(len(challengers))), 0, 0
     for look in design.looks:
-        active = [*remaining, *baselines]
+        active = [*remaining, len(challengers)]
         fresh = seeds[num_done:look]
-        new = ledger.run([entrants[index][1].on_seed(seed) for seed in fresh for index in active])
+        new = ledger.run([entrants[index].on_seed(seed) for seed in fresh for index in active])
         for offset, index in enumerate(active):
             trials[index] += new[offset :: len(active)]
         num_done = look
-        design = design.model_copy(update={"resolution": resolution(trials, ledger.facts.measure)})
+        design = design.model_copy(update={"resolution": resolution(trials, measure)})
         scores = {index: [score_of(trial, view, guessing) for trial in trials[index]] for index in active}
-        reference = baselines[strongest([scores[index] for index in baselines])]
-        decision = assess(design, {index: scores[index] for index in remaining}, scores[reference])
+        decision = assess(design, {index: scores[index] for index in remaining}, scores[len(challengers)])
         remaining, pick = decision.remaining, decision.pick
         if decision.settled:
             break
-    in_order = [pick, *baselines, *(index for index in contenders if index != pick)]
-    contestants = [
-        contestant("challenger" if index == pick else entrants[index][0], trials[index], guessing, ledger.facts.measure)
-        for index in in_order
-    ]
-    confirmation = confirm(seeds[:num_done], contestants, view, design, ledger.facts.measure)
-    by_role: dict[str, Sequence[Trial]] = {
-        candidate.role: trials[index] for candidate, index in zip(contestants, in_order, strict=True)
+    is_tuned = reference.session.training.learning_rate != facts.session.training.learning_rate
+    compared: dict[Role, Sequence[Trial]] = {
+        "challenger": trials[pick],
+        "tuned-fedavg" if is_tuned else "fedavg": trials[-1],
     }
-    return judged(confirmation, by_role, guessing)
+    contestants = [contestant(role, own, guessing, measure) for role, own in compared.items()]
+    contestants += [
+        contestant("contender", trials[index], guessing, measure) for index in range(len(challengers)) if index != pick
+    ]
+    confirmation = confirm(seeds[:num_done], contestants, view, design, measure)
+    return judged(confirmation, [*compared.values()], guessing)
 
 
 def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:

@@ -157,6 +157,6 @@ def document(outcome: StudyOutcome) -> dict[str, Any]:
     return {
         "trials": [trial.summary() for trial in (outcome.baseline, *outcome.trials)],
         "best": outcome.best and outcome.best.summary(),
-        "tuned": [rate.document() for rate in outcome.tuned],
+        "tuned": [trial.summary() for trial in outcome.tuned],
         "confirmation": outcome.confirmation and outcome.confirmation.model_dump(mode="json"),
     }

@@ -224,7 +224,7 @@ def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
     assert study.seeds.index.tolist() == list(study.confirmation.seeds)
     assert study.seeds.iloc[:, 0].tolist() == list(study.confirmation.contestants[0].own)
     difference = study.seeds.iloc[:, 0] - study.seeds.iloc[:, 1]
-    assert difference.tolist() == list(study.confirmation.versus["fedavg"]["own"].differences)
+    assert difference.tolist() == list(study.confirmation.versus["own"].differences)
 
 
 class Shown:

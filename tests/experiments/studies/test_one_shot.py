@@ -29,7 +29,6 @@ ONE_SHOT = (
     *(one for one in SMALL if not one.startswith(("search.budget", "search.generation", "search.tuned"))),
     "search.kind=one_shot",
     "search.tuning_factors=[2]",
-    "search.tuning_seeds=1",
     "recommender.connection_retries=0",
     "recommender.timeout_seconds=10",
 )

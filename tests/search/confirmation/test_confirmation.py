@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,14 +13,7 @@ import pytest
 
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.config import SearchConfig, View
-from fedscout.search.confirmation.confirmation import (
-    Candidate,
-    Confirmation,
-    confirm,
-    confirmation_seeds,
-    contestant,
-    fresh_seeds,
-)
+from fedscout.search.confirmation.confirmation import Candidate, Confirmation, confirm, confirmation_seeds, contestant
 from fedscout.search.confirmation.intervals import NEW_DATA, SequentialDesign, paired_difference
 from fedscout.search.confirmation.runs import num_tuning_trials, resolution, rise
 from fedscout.search.study import StudyOutcome
@@ -68,29 +62,27 @@ def test_a_number_that_is_the_search_s_seed_or_was_drawn_is_passed_over(monkeypa
     assert confirmation_seeds(3, 3) == (5, 7, 9)
 
 
-def test_differences_are_by_seed_for_each_baseline_and_view() -> None:
+def test_differences_are_by_seed_in_each_view() -> None:
     challenger = contender("challenger", shifted(0.1, 0.2, 0.15), shifted(0.0, 0.01, -0.01))
-    baselines = [contender("fedavg", BASELINE), contender("tuned-fedavg", [0.8, 0.8, 0.8])]
-    found = confirm(SEEDS, [challenger, *baselines], "own")
-    for baseline in baselines:
-        for view in ("own", "clean"):
-            expected = paired_difference(challenger.scores(view), baseline.scores(view))
-            assert found.versus[baseline.role][view] == expected
+    reference = contender("tuned-fedavg", [0.8, 0.8, 0.8])
+    found = confirm(SEEDS, [challenger, reference], "own")
+    assert found.versus == {
+        view: paired_difference(challenger.scores(view), reference.scores(view)) for view in ("own", "clean")
+    }
 
 
-def test_rivals_are_compared_with_the_pick_and_with_fedavg() -> None:
-    """One is level with the pick, one clearly worse, one got two seeds alone; none of them is a baseline."""
+def test_rivals_are_compared_with_the_pick_and_with_the_reference() -> None:
+    """One is level with the pick, one clearly worse, one got two seeds alone."""
     pick, fedavg = contender("challenger", shifted(0.1, 0.11, 0.09)), contender("fedavg", BASELINE)
     scores = {"level": shifted(0.1, 0.09, 0.11), "worse": shifted(-0.1, -0.11, -0.09), "early": shifted(0.1, 0.1)}
     rivals = [contender("contender", own).model_copy(update={"name": name}) for name, own in scores.items()]
     design = SequentialDesign(max_seeds=3, batch=2, num_challengers=4)
     found = confirm(SEEDS, [pick, fedavg, *rivals], "own", design)
-    assert set(found.versus) == {"fedavg"}
-    assert found.versus["fedavg"]["own"] == design.against_baseline(pick.own, BASELINE)
+    assert found.versus["own"] == design.against_baseline(pick.own, BASELINE)
     assert [(one.name, one.dropped) for one in found.rivals] == [("level", False), ("worse", True), ("early", True)]
     for one, own in zip(found.rivals, scores.values(), strict=True):
         assert one.behind == design.against_challenger(pick.own, own)
-        assert one.versus_fedavg == design.against_baseline(own, BASELINE)
+        assert one.versus_reference == design.against_baseline(own, BASELINE)
 
 
 def test_the_view_decides() -> None:
@@ -99,28 +91,15 @@ def test_the_view_decides() -> None:
     assert confirmation(better_own, worse_clean, "clean").verdict == "worse"
 
 
-@pytest.mark.parametrize(("shift", "reference"), [(0.05, "tuned-fedavg"), (0.0, "fedavg"), (-0.05, "fedavg")])
 @pytest.mark.parametrize(("gain", "verdict"), [(0.1, "better"), (-0.1, "worse")])
-def test_the_verdict_is_on_the_strongest_reference_and_names_it(
-    shift: float, reference: str, gain: float, verdict: str
-) -> None:
-    """The stronger of the two on these seeds; FedAvg of equals."""
-    challenger = contender("challenger", shifted(*(max(shift, 0) + gain + each for each in (0.0, 0.01, -0.01))))
-    tuned = contender("tuned-fedavg", shifted(shift, shift, shift)).model_copy(update={"learning_rate": 0.8})
-    found = confirm(SEEDS, [challenger, contender("fedavg", BASELINE), tuned], "own")
+@pytest.mark.parametrize("role", ["fedavg", "tuned-fedavg"])
+def test_the_verdict_names_the_reference(role: str, gain: float, verdict: str) -> None:
+    challenger = contender("challenger", shifted(*(gain + each for each in (0.0, 0.01, -0.01))))
+    reference = contender(role, BASELINE).model_copy(update={"learning_rate": 0.8})
+    found = confirm(SEEDS, [challenger, reference], "own")
     assert (found.reference, found.verdict) == (reference, verdict)
-    assert found.difference.mean == pytest.approx(gain)
-    tuned_name = "FedAvg at its tuned client rate 0.8" if reference == "tuned-fedavg" else "FedAvg"
-    assert found.advised == (tuned_name if gain < 0 else found.contestants[0].name)
-
-
-def test_a_rival_that_beats_fedavg_but_not_the_reference_is_dropped() -> None:
-    pick, rival = contender("challenger", shifted(0.3, 0.31, 0.29)), contender("contender", shifted(0.1, 0.11, 0.09))
-    level = contender("contender", shifted(0.3, 0.29, 0.31))
-    baselines = [contender("fedavg", BASELINE), contender("tuned-fedavg", shifted(0.2, 0.2, 0.2))]
-    found = confirm(SEEDS, [pick, *baselines, rival, level], "own", SequentialDesign(max_seeds=3, num_challengers=3))
-    assert [one.dropped for one in found.rivals] == [True, False]
-    assert found.rivals[0].versus_fedavg.mean == pytest.approx(0.1)
+    name = "FedAvg at its tuned client rate 0.8" if role == "tuned-fedavg" else "FedAvg"
+    assert found.advised == (name if gain < 0 else challenger.name)
 
 
 # Differences of 0.1 ± 0.01 over three seeds: s/√3 = 0.01/√3, times t(0.975; 2) = 4.3027 gives ± 2.5 points.
@@ -135,7 +114,7 @@ def test_a_rival_that_beats_fedavg_but_not_the_reference_is_dropped() -> None:
 )
 def test_verdict_and_interval(shifts: tuple[float, ...], verdict: str, mean: float, half_width: float | None) -> None:
     found = confirmation(shifted(*shifts))
-    difference = found.versus["fedavg"]["own"]
+    difference = found.versus["own"]
     assert found.verdict == verdict
     assert (found.advised == "FedAvg") == (verdict != "better")
     assert difference.mean == pytest.approx(mean, abs=1e-12)
@@ -384,115 +363,105 @@ def test_the_scale_s_step_is_one_test_row_of_the_smallest_test() -> None:
     assert resolution([records[2:]]) == 0
 
 
-# -- The tuned reference: which rate is taken, on how many seeds, and what becomes of the study's own ------------------
+# -- The tuned reference: which rates are trained, which is taken, and when the study's own is ------------------------
 
 
 CONFIG = SearchConfig(tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)
+RATE = studies.FACTS.session.training.learning_rate
 
 
-def by_rate(fedavg: Callable[[float, int], studies.Measured | None]) -> Callable[[TrialSettings], studies.Measured]:
-    """Return trials of which FedAvg's are by rate and seed, 1 less their distance to 0.4 where nothing is said."""
+def by_factor(fedavg: Callable[[float, int], float | None]) -> Callable[[TrialSettings], studies.Measured]:
+    """Return trials of which FedAvg's are by seed and multiple of the study's rate; None fails."""
 
     def outcome(spec: TrialSettings) -> studies.Measured:
         if spec.strategy.kind != "fedavg":
             return studies.completed(0.1)
-        rate = spec.session.training.learning_rate
-        return fedavg(rate, spec.session.seed) or studies.completed(1 - abs(rate - 0.4))
+        score = fedavg(spec.session.training.learning_rate / RATE, spec.session.seed)
+        return studies.failed("diverged") if score is None else studies.completed(score)
 
     return outcome
 
 
+def peak(at: float) -> Callable[[float, int], float]:
+    """Return scores that fall with the ratio of a rate to the best one."""
+    return lambda factor, seed: 0.9 - 0.1 * abs(math.log2(factor / at))
+
+
 def tuned(
-    folder: Path, fedavg: Callable[[float, int], studies.Measured | None], config: SearchConfig = CONFIG
-) -> StudyOutcome:
-    return studies.study(folder, studies.ScriptedRunner(by_rate(fedavg)), config)
+    folder: Path, fedavg: Callable[[float, int], float | None], config: SearchConfig = CONFIG
+) -> tuple[StudyOutcome, list[TrialSettings]]:
+    """Return a study and the trainings that tuned FedAvg."""
+    runner = studies.ScriptedRunner(by_factor(fedavg))
+    outcome = studies.study(folder, runner, config)
+    return outcome, [spec for spec in runner.ran if spec.phase == "tuned-baseline"]
 
 
-def cost(folder: Path, config: SearchConfig, best: float) -> int:
-    """Return how many trainings a study tunes FedAvg with, whose accuracy at the study's own rate is given."""
-    own = studies.FACTS.session.training.learning_rate
-    runner = studies.ScriptedRunner(by_rate(lambda rate, seed: studies.completed(best) if rate == own else None))
-    studies.study(folder, runner, config)
-    return sum(spec.phase == "tuned-baseline" for spec in runner.ran)
+@pytest.mark.parametrize(
+    ("at", "factors", "best"),
+    [
+        (8, [0.25, 4, 2], 4),
+        (4, [0.25, 4, 2], 4),
+        (2, [0.25, 4, 2], 2),
+        (1, [0.25, 4, 0.5], 1),
+        (0.5, [0.25, 4, 0.5], 0.5),
+        (0.1, [0.25, 4, 0.5], 0.25),
+    ],
+)
+def test_the_ends_are_trained_then_the_rates_towards_the_better(
+    tmp_path: Path, at: float, factors: list[float], best: float
+) -> None:
+    """Of equal ends the nearer one, of those the smaller rate, is the better: five rates take three trainings."""
+    found, trained = tuned(tmp_path, peak(at), SearchConfig(confirmation_seeds=2))
+    assert [spec.session.training.learning_rate / RATE for spec in trained] == pytest.approx(factors)
+    assert found.tuned[0].learning_rate == pytest.approx(best * RATE)
+    assert [trial.fitness for trial in found.tuned] == sorted((trial.fitness for trial in found.tuned), reverse=True)
+    assert found.best is found.baseline  # tuned FedAvg competes in the confirmation, not in the search
+    assert found.confirmation.reference.learning_rate == pytest.approx(best * RATE)
+    assert found.confirmation.reference.role == ("fedavg" if best == 1 else "tuned-fedavg")
+    assert len(found.confirmation.contestants) == 2
 
 
-def test_the_best_rate_is_the_reference(tmp_path: Path) -> None:
-    """1.0 is trial 0 itself and not run again; the study's rate is 0.2, and the fitness peaks at twice that."""
-    found = tuned(tmp_path, lambda rate, seed: None)
-    assert [rate.learning_rate for rate in found.tuned] == pytest.approx([0.4, 0.2, 0.1, 0.8])
-    assert [len(rate.trials) for rate in found.tuned] == [2, 2, 1, 1]
-    assert {trial.phase for rate in found.tuned for trial in rate.trials} == {"baseline", "tuned-baseline"}
-    assert found.best is found.baseline  # it competes in the confirmation, not in the search
-    roles = {one.role: one.learning_rate for one in found.confirmation.contestants}
-    assert roles == pytest.approx({"challenger": 0.2, "fedavg": 0.2, "tuned-fedavg": 0.4})
-    assert found.confirmation.versus["tuned-fedavg"]["own"].mean == pytest.approx(0.1 - 1.0)
-    assert found.confirmation.reference == "tuned-fedavg"
+def test_a_rate_that_fails_is_the_last(tmp_path: Path) -> None:
+    found, _ = tuned(tmp_path, lambda factor, seed: None if factor > 3 else 0.0)
+    assert [trial.status for trial in found.tuned] == ["completed", "completed", "failed"]
+    assert found.tuned[0] is found.baseline  # of equals the study's own
 
 
-@pytest.mark.parametrize("collapse", [studies.failed("diverged"), studies.completed(0.2)])
-def test_a_rate_that_is_best_where_it_works_loses(tmp_path: Path, collapse: studies.Measured) -> None:
-    """Of 0.8, which is best on the search's seed: it fails, or collapses, on another one."""
+@pytest.mark.parametrize("collapsed", [None, 0.2])
+@pytest.mark.parametrize(("own", "reference"), [(0.6, 1.0), (0.1, 4.0)])
+def test_a_rate_that_collapses_on_fresh_seeds_competes_with_the_study_s_own(
+    tmp_path: Path, collapsed: float | None, own: float, reference: float
+) -> None:
+    """Four times the study's rate is best on the search's seed; on a fresh one it fails or is worse."""
+    last = confirmation_seeds(studies.SEED, 2)[-1]
 
-    def fedavg(rate: float, seed: int) -> studies.Measured | None:
-        if rate != pytest.approx(0.8):
-            return None
-        return studies.completed(1.0) if seed == studies.SEED else collapse
+    def fedavg(factor: float, seed: int) -> float | None:
+        if factor < 3:
+            return 0.7 if seed == studies.SEED else own
+        return collapsed if seed == last else 0.8
 
-    first, second, *_ = tuned(tmp_path, fedavg).tuned
-    assert (first.learning_rate, second.learning_rate) == pytest.approx((0.4, 0.8))
-
-
-def test_a_failure_weighs_more_than_any_mean(tmp_path: Path) -> None:
-    """One failure of three, a perfect score on the others, and guessing is nearly as good."""
-    last = fresh_seeds("tuning-seed", studies.SEED, 2)[-1]
-
-    def fedavg(rate: float, seed: int) -> studies.Measured | None:
-        if rate != pytest.approx(0.8):
-            return studies.completed(0.5 if rate == pytest.approx(0.4) else 0.1)
-        return studies.failed("diverged") if seed == last else studies.completed(1.0)
-
-    config = CONFIG.model_copy(update={"tuning_seeds": 3})
-    first, second, *_ = studies.study(tmp_path, studies.ScriptedRunner(by_rate(fedavg)), config, guessing=0.49).tuned
-    assert (first.learning_rate, first.num_failures) == (pytest.approx(0.4), 0)
-    assert (second.learning_rate, second.num_failures) == (pytest.approx(0.8), 1)
-    assert second.scores == (1.0, 1.0, 0.49)
-
-
-def test_a_single_rate_that_works_is_not_trained_again(tmp_path: Path) -> None:
-    """There is nothing to tell it from: further seeds would decide nothing."""
-    found = tuned(tmp_path, lambda rate, seed: None if rate == pytest.approx(0.4) else studies.failed("diverged"))
-    assert found.tuned[0].learning_rate == pytest.approx(0.4)
-    assert [(len(rate.trials), rate.num_failures) for rate in found.tuned] == [(1, 0), (1, 1), (1, 1), (1, 1)]
-
-
-def test_the_study_s_own_rate_is_no_second_reference(tmp_path: Path) -> None:
-    """Of equals the study's own rate is taken, and FedAvg is trained once a seed in the confirmation."""
-    runner = studies.ScriptedRunner(by_rate(lambda rate, seed: studies.completed(0.5)))
-    found = studies.study(tmp_path, runner, CONFIG)
-    assert found.tuned[0].learning_rate == found.baseline.learning_rate
-    assert [one.role for one in found.confirmation.contestants] == ["challenger", "fedavg"]
-    confirming = Counter(spec.session.seed for spec in runner.ran if spec.phase == "confirmation")
-    assert set(confirming.values()) == {2}
-    tuning = {spec.session.seed for spec in runner.ran if spec.phase == "tuned-baseline"} - {studies.SEED}
-    assert len(tuning) == 1
-    assert not tuning & {*confirmation_seeds(studies.SEED, 1000)}
+    found, _ = tuned(tmp_path, fedavg)
+    assert found.tuned[0].learning_rate == pytest.approx(4 * RATE)
+    assert found.confirmation.reference.learning_rate == pytest.approx(reference * RATE)
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 4 + 2),
-        ({"tuning_factors": (0.5, 2.0), "tuning_seeds": 1}, 2),
-        ({"tuning_factors": (0.25, 0.5, 2.0, 4.0), "tuning_seeds": 3}, 4 + 2 * 2),
-        ({"tuning_factors": (2.0,), "tuning_seeds": 5}, 1 + 2 * 4),
+        ({}, 3),
+        ({"tuning_factors": (0.5, 2.0)}, 2),
+        ({"tuning_factors": (2.0, 3.0, 4.0)}, 3),
+        ({"tuning_factors": (0.1, 0.2, 0.5, 2.0)}, 4),
         ({"tuned_baseline": False}, 0),
         ({"confirmation_seeds": 0}, 0),
     ],
 )
 def test_what_tuning_costs(tmp_path: Path, settings: dict[str, Any], expected: int) -> None:
+    """At most; right on every row, FedAvg is not tuned."""
     config = SearchConfig(**settings)
-    assert cost(tmp_path / "good", config, best=0.9) == num_tuning_trials(config) == expected
-    assert cost(tmp_path / "perfect", config, best=1.0) == 0  # right on every row, it is not tuned
+    costs = [len(tuned(tmp_path / str(at), peak(at), config)[1]) for at in (0.1, 10)]
+    assert max(costs) == num_tuning_trials(config) == expected
+    assert tuned(tmp_path / "perfect", lambda factor, seed: 1.0, config)[1] == []
 
 
 def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:

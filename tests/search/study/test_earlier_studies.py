@@ -217,6 +217,14 @@ def test_fresh_seeds_are_averaged_with_the_search_s(tmp_path: Path) -> None:
     assert [gain for _, gain in study.gains] == pytest.approx([0.1, 0.05])
 
 
+def test_seeds_on_which_fedavg_trained_at_another_rate_are_no_comparison(tmp_path: Path) -> None:
+    study = read(write_study(tmp_path, {FEDAVG: 0.5, ADAM: 0.8}, confirmed={100: {ADAM: 0.6, FEDAVG: 0.7}}))
+    assert [gain for _, gain in study.gains] == pytest.approx([0.1])
+    (fedavg,) = [path for path in (tmp_path / "trials").iterdir() if path.name.startswith("00003")]
+    forge(fedavg, learning_rate=0.4)
+    assert [gain for _, gain in read(tmp_path).gains] == pytest.approx([0.3])
+
+
 def test_trials_of_fewer_rounds_and_a_study_without_fedavg_have_no_gains(tmp_path: Path) -> None:
     assert read(write_study(tmp_path / "short", {FEDAVG: 0.5, ADAM: 0.8}, rounds=1)).gains == ()
     assert read(write_study(tmp_path / "without", {ADAM: 0.8})).gains == ()
