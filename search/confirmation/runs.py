@@ -4,9 +4,9 @@
 size. On the search's seed FedAvg is trained at the smallest and the largest rate, then at those between the study's own
 and the better of these two: with the default five rates three trainings, after which the best one is as good on other
 seeds as after six trainings of all rates and of the best two on a further seed (docs/confirmation.md). A rate at the
-edge of stability may be the best on one seed and fail on another. So if the tuned rate scores less on the fresh seeds
-than the study's own on the search's seed, FedAvg at the study's own rate is trained on them, too, and the stronger of
-the two is the reference.
+edge of stability may be the best on one seed and fail on another. So before the pick is called better than a tuned rate
+that scores less on the fresh seeds than the study's own did on the search's seed, or if such a rate failed on one of
+them, FedAvg at the study's own rate is trained on them, too, and the stronger of the two is the reference.
 
 **Caveats.** A verdict depends on the number of rounds and the test rows. Reported for the fresh seeds in the deciding
 view:
@@ -37,7 +37,6 @@ from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial, TrialSettings
 from fedscout.search.config import SearchConfig, View
 from fedscout.search.confirmation.confirmation import (
     Confirmation,
-    Role,
     assess,
     confirm,
     confirmation_seeds,
@@ -217,15 +216,7 @@ def confirm_winner(
         same_rows=facts.same_test_rows,
     )
     plans = [facts.trial("confirmation", trial.spec) for trial in challengers]
-    fedavg, study_rate = facts.trial("confirmation", BASELINE), facts.session.training.learning_rate
-    if not tuned or tuned[0].learning_rate == study_rate:
-        return _train_until_decided(ledger, design, plans, fedavg)
-    at_tuned_rate = facts.trial("confirmation", BASELINE, learning_rate=tuned[0].learning_rate)
-    confirmation = _train_until_decided(ledger, design, plans, at_tuned_rate)
-    own = next(score_of(one, facts.view, facts.guessing) for one in tuned if one.learning_rate == study_rate)
-    if confirmation.means[1] >= own:
-        return confirmation
-    return max(confirmation, _train_until_decided(ledger, design, plans, fedavg), key=lambda one: one.means[1])
+    return _train_until_decided(ledger, design, plans, tuned)
 
 
 def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
@@ -239,7 +230,7 @@ def challengers_of(trials: Sequence[Trial], count: int) -> list[Trial]:
 
 
 def _train_until_decided(
-    ledger: Ledger, design: SequentialDesign, challengers: Sequence[TrialSettings], reference: TrialSettings
+    ledger: Ledger, design: SequentialDesign, challengers: Sequence[TrialSettings], tuned: Sequence[Trial]
 ) -> Confirmation:
     """Train batches of seeds until the comparison is decided.
 
@@ -247,10 +238,17 @@ def _train_until_decided(
         ledger: Runs and logs the trials.
         design: The sequential design; its resolution is taken from the trials.
         challengers: At least one, of which one is picked; their seeds are replaced.
-        reference: FedAvg, likewise.
+        tuned: FedAvg at several client learning rates, best first; may be empty.
     """
-    facts = ledger.facts
-    measure, view, guessing = facts.measure, facts.view, facts.guessing
+    facts, fedavg = ledger.facts, ledger.facts.trial("confirmation", BASELINE)
+    measure, view = facts.measure, facts.view
+    study_rate = facts.session.training.learning_rate
+    is_tuned = bool(tuned) and tuned[0].learning_rate != study_rate
+    reference = facts.trial("confirmation", BASELINE, learning_rate=tuned[0].learning_rate) if is_tuned else fedavg
+
+    def scores_of(trials: Iterable[Trial]) -> list[float]:
+        return [score_of(trial, view, facts.guessing) for trial in trials]
+
     seeds = confirmation_seeds(facts.session.seed, design.max_seeds)
     entrants = [*challengers, reference]
     trials: list[list[Trial]] = [[] for _ in entrants]
@@ -263,22 +261,26 @@ def _train_until_decided(
             trials[index] += new[offset :: len(active)]
         num_done = look
         design = design.model_copy(update={"resolution": resolution(trials, measure)})
-        scores = {index: [score_of(trial, view, guessing) for trial in trials[index]] for index in active}
-        decision = assess(design, {index: scores[index] for index in remaining}, scores[len(challengers)])
+        decision = assess(design, {index: scores_of(trials[index]) for index in remaining}, scores_of(trials[-1]))
         remaining, pick = decision.remaining, decision.pick
         if decision.settled:
             break
-    is_tuned = reference.session.training.learning_rate != facts.session.training.learning_rate
-    compared: dict[Role, Sequence[Trial]] = {
-        "challenger": trials[pick],
-        "tuned-fedavg" if is_tuned else "fedavg": trials[-1],
-    }
-    contestants = [contestant(role, own, guessing, measure) for role, own in compared.items()]
-    contestants += [
-        contestant("contender", trials[index], guessing, measure) for index in range(len(challengers)) if index != pick
+    chosen, compared = trials[pick], trials[-1]
+    own_score = next((scores_of([trial])[0] for trial in tuned if trial.learning_rate == study_rate), -math.inf)
+    if is_tuned and fmean(scores_of(compared)) < own_score:
+        is_better = design.against_baseline(scores_of(chosen), scores_of(compared)).verdict > 0
+        if is_better or any(trial.status == "failed" for trial in compared):
+            own = ledger.run([fedavg.on_seed(seed) for seed in seeds[:num_done]])
+            if fmean(scores_of(own)) >= fmean(scores_of(compared)):
+                compared, is_tuned = own, False
+    contestants = [
+        contestant("challenger", chosen, facts.guessing, measure),
+        contestant("tuned-fedavg" if is_tuned else "fedavg", compared, facts.guessing, measure),
     ]
+    others = [own for index, own in enumerate(trials[:-1]) if index != pick]
+    contestants += [contestant("contender", own, facts.guessing, measure) for own in others]
     confirmation = confirm(seeds[:num_done], contestants, view, design, measure)
-    return judged(confirmation, [*compared.values()], guessing)
+    return judged(confirmation, (chosen, compared), facts.guessing)
 
 
 def resolution(groups: Iterable[Sequence[Trial]], measure: Measure = ACCURACY) -> float:

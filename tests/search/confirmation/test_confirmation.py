@@ -370,12 +370,14 @@ CONFIG = SearchConfig(tuning_factors=(0.5, 1.0, 2.0, 4.0), confirmation_seeds=2)
 RATE = studies.FACTS.session.training.learning_rate
 
 
-def by_factor(fedavg: Callable[[float, int], float | None]) -> Callable[[TrialSettings], studies.Measured]:
+def by_factor(
+    fedavg: Callable[[float, int], float | None], others: float = 0.1
+) -> Callable[[TrialSettings], studies.Measured]:
     """Return trials of which FedAvg's are by seed and multiple of the study's rate; None fails."""
 
     def outcome(spec: TrialSettings) -> studies.Measured:
         if spec.strategy.kind != "fedavg":
-            return studies.completed(0.1)
+            return studies.completed(others)
         score = fedavg(spec.session.training.learning_rate / RATE, spec.session.seed)
         return studies.failed("diverged") if score is None else studies.completed(score)
 
@@ -427,22 +429,33 @@ def test_a_rate_that_fails_is_the_last(tmp_path: Path) -> None:
     assert found.tuned[0] is found.baseline  # of equals the study's own
 
 
-@pytest.mark.parametrize("collapsed", [None, 0.2])
-@pytest.mark.parametrize(("own", "reference"), [(0.6, 1.0), (0.1, 4.0)])
-def test_a_rate_that_collapses_on_fresh_seeds_competes_with_the_study_s_own(
-    tmp_path: Path, collapsed: float | None, own: float, reference: float
+@pytest.mark.parametrize(
+    ("fresh", "pick", "own", "reference"),
+    [
+        ((0.8, None), 0.1, 0.6, 1),  # it fails
+        ((0.8, None), 0.1, 0.1, 4),
+        ((0.4, 0.401), 0.9, 0.6, 1),  # it is worse, and would lose
+        ((0.4, 0.401), 0.9, 0.1, 4),
+        ((0.4, 0.401), 0.4, 0.6, 4),  # it does not lose: nothing hangs on it
+        ((0.7, 0.701), 0.9, 0.8, 4),  # as good as the study's own was
+    ],
+)
+def test_a_rate_that_is_worse_on_fresh_seeds_competes_with_the_study_s_own(
+    tmp_path: Path, fresh: tuple[float | None, float | None], pick: float, own: float, reference: int
 ) -> None:
-    """Four times the study's rate is best on the search's seed; on a fresh one it fails or is worse."""
-    last = confirmation_seeds(studies.SEED, 2)[-1]
+    """Four times the study's rate is best on the search's seed. No training of the pick is repeated."""
+    scores = dict(zip(confirmation_seeds(studies.SEED, 2), fresh, strict=True))
 
     def fedavg(factor: float, seed: int) -> float | None:
         if factor < 3:
             return 0.7 if seed == studies.SEED else own
-        return collapsed if seed == last else 0.8
+        return scores.get(seed, 0.8)
 
-    found, _ = tuned(tmp_path, fedavg)
+    runner = studies.ScriptedRunner(by_factor(fedavg, pick))
+    found = studies.study(tmp_path, runner, CONFIG)
     assert found.tuned[0].learning_rate == pytest.approx(4 * RATE)
     assert found.confirmation.reference.learning_rate == pytest.approx(reference * RATE)
+    assert max(Counter(spec.key for spec in runner.ran).values()) == 1
 
 
 @pytest.mark.parametrize(
