@@ -107,7 +107,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import chain, cycle
 
 from fedscout.engine.seeds import stream
 from fedscout.search.objective import DataOrigin
@@ -551,7 +551,8 @@ def first_generation(
         priors: Configurations that did well in other federations.
     """
     taken = {situation.space.digest(spec) for spec in references}
-    source = _cycle_policies(_proposals(situation, recommendation, priors), situation)
+    proposals = chain(_proposals(situation, recommendation, priors), _defaults(situation, seed))
+    source = _cycle_policies(proposals, situation)
     founded = _new(source, size, situation, taken)
     return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
 
@@ -627,6 +628,16 @@ def _cycle_policies(source: Iterator[Alternative], situation: RecommendationCont
         if (digest := situation.space.digest(candidate.spec)) not in seen:
             seen.add(digest)
             yield replace(candidate, spec=candidate.spec.with_values({SELECTION: next(turns)}))
+
+
+def _defaults(situation: RecommendationContext, seed: int) -> Iterator[Alternative]:
+    """Yield each strategy at its documented defaults, in random order; robust ones only with suspected clients."""
+    kinds = [*situation.space.kinds]
+    for place in stream(seed, "documented defaults").permutation(len(kinds)):
+        spec = situation.space.default(kinds[place])
+        default = Alternative(spec, "Its documented defaults.", spec.paper)
+        if (candidate := _matching_suspects(default, suspected_per_round(situation), situation)) is not None:
+            yield candidate
 
 
 def _drawn(

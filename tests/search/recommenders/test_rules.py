@@ -361,13 +361,22 @@ def test_policies_that_are_searched_come_in_turn() -> None:
     situation = situation_of(diagnosis_of(label_skew="high"))
     chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
     found = proposed(replace(situation, space=chosen), size=8)
-    founded = [each for each in found if each.explanation != rules.DRAWN]
-    assert len(founded) == 5
-    assert [each.spec.selection for each in founded] == ["random", "oort", "flash", "random", "oort"]
+    assert [each.spec.selection for each in found] == ["random", "oort", "flash"] * 2 + ["random", "oort"]
     assert all(chosen.contains(each.spec) for each in found)
-    alone = [each.spec.model_copy(update={SELECTION: None}) for each in founded]
+    alone = [each.spec.model_copy(update={SELECTION: None}) for each in found]
     assert proposed(situation, size=8)[0].spec == alone[0]
-    assert len({situation.space.digest(spec) for spec in alone}) == 5
+    assert len({situation.space.digest(spec) for spec in alone}) == 8
+
+
+def test_defaults_come_before_what_is_drawn_at_random() -> None:
+    """A seed fixes their order. Robust ones take no part without a suspect."""
+    situation = situation_of(diagnosis_of())
+    found, defaults = proposed(situation, size=40), map(situation.space.default, situation.space.kinds)
+    expected = {spec for spec in defaults if not isinstance(spec, (*rules.ROBUST, FedAvgSpec))}
+    assert expected <= {each.spec for each in found if each.explanation != rules.DRAWN}
+    drawn = [each.explanation == rules.DRAWN for each in found]
+    assert drawn == sorted(drawn)
+    assert [each.spec for each in proposed(situation, size=40, seed=1)] != [each.spec for each in found]
 
 
 UNLIKE_INPUTS = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
@@ -419,4 +428,4 @@ def test_what_was_measured_of_classes_is_not_proposed_for_another_task(measure: 
     situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
     recommendation = rules.recommend_by_rules(situation)
     assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
-    assert {each.explanation for each in proposed(situation)} == {rules.DRAWN}
+    assert all(each.spec == situation.space.default(each.spec.kind) for each in proposed(situation))
