@@ -51,7 +51,7 @@ from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.run_folder import GridFolder, read_json, versions
-from fedscout.experiments.studies.workers import Display, End, end_by, run_pieces
+from fedscout.experiments.studies.workers import Display, End, Piece, end_of, reported, run_pieces
 from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained
@@ -362,22 +362,25 @@ def run_cells(
         measured: Measured = measurement.measure(experiment, context)
         return measured
     cells = finished_cells(experiment, folder.path, context)
-    missing = {}
-    pending = [cell for cell in experiment.measured() if cell not in cells]
-    _check(experiment, pending, context)
+    missing, all_cells = {}, experiment.measured()
+    pending = {position: cell for position, cell in enumerate(all_cells) if cell not in cells}
+    _check(experiment, [*pending.values()], context)
     worker_context = replace(context, folder=context.folder.absolute(), note=lambda _: None)
-    shares_folders = any(isinstance(experiment.rows[row], Given) for row, _ in pending)
+    shares_folders = any(isinstance(experiment.rows[row], Given) for row, _ in pending.values())
     if len(pending) < 2 or shares_folders:  # without Ray
         engine, parallel = engine.model_copy(update={"grid": "local"}), None
+    storage = storage_of(worker_context.folder)
+    pieces = [Piece(cell_name(cell), folder.path, 0, 1) for cell in all_cells]
+    display = Display(begun=lambda position: context.note(pieces[position].name))
     ends = run_pieces(
         engine,
         run_cell,
-        [(experiment, cell, worker_context, storage_of(worker_context.folder)) for cell in pending],
+        {position: (experiment, cell, worker_context, storage) for position, cell in pending.items()},
         parallel,
-        Display(begun=lambda position: context.note(cell_name(pending[position]))),
+        display,
         search_path=(str(Path.cwd()),),
     )
-    for position, end in ends:
+    for position, end in reported(ends, pieces, display):
         cell = pending[position]
         if end.result is None:
             missing[cell_name(cell)] = end.error or "lost"
@@ -425,12 +428,9 @@ def finished_cells(experiment: Experiment, folder: Path, context: CellContext) -
 
 
 def run_cell(experiment: Experiment, cell: Cell, context: CellContext, storage: Storage | None) -> End:
-    """Measure a cell, whose folder may be in a storage; only an interruption raises an exception."""
-    try:
-        with mounted_at(context.folder, storage):
-            return End("completed", result=measure_cell(experiment, cell, context))
-    except Exception as error:  # one cell's end is not the experiment's
-        return end_by(error)
+    """Measure a cell, whose folder may be in a storage."""
+    with mounted_at(context.folder, storage):
+        return end_of(measure_cell, experiment, cell, context)
 
 
 def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:

@@ -16,21 +16,18 @@ studies that earlier commands finished.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
 from fedscout.engine.runtime.files import Storage, mounted
-from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
 from fedscout.experiments.studies.result import StudyResult, read_result
 from fedscout.experiments.studies.run_folder import (
@@ -42,7 +39,7 @@ from fedscout.experiments.studies.run_folder import (
     remove_if_unused,
     usable,
 )
-from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by
+from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by, end_of
 
 DIGEST_DIGITS = 10
 NAME_CHARACTERS = 120
@@ -326,35 +323,31 @@ class SweepStudy:
     rows: tuple[Mapping[str, Any], ...]
 
 
-def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> End:
-    """Run a study, or resume it, as `fedscout run` does; only an interruption raises an exception."""
-    from fedscout.experiments.studies.workflow import Display, run_workflow
-
-    with _collected_warnings() as warnings, cheap_collections():
-        try:
-            await_release(out)
-            run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
-            end = End("completed")
-        except Exception as error:  # one study's end is not the sweep's
-            end = end_by(error)
-        gc.collect()  # federation, hosts and strategies hold each other in cycles
-    return replace(end, warnings=tuple(warnings))
-
-
 def run_stored(
-    config: StudyConfig, out: Path, storage: Storage | None, verbose: bool, search_path: tuple[str, ...]
+    config: StudyConfig,
+    out: Path,
+    storage: Storage | None = None,
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
 ) -> End:
-    """Run a study in an absolute folder visible from this node, or in a storage."""
+    """Run a study, or resume it, in an absolute folder visible from this node or in a storage."""
     if storage is None:
-        return run_one(config, out, verbose, search_path)
+        return end_of(_run, config, out, verbose, search_path)
     try:
         with mounted(storage, out.name) as local_folder:
-            end = run_one(config, local_folder, verbose, search_path)
+            end = end_of(_run, config, local_folder, verbose, search_path)
         if isinstance(storage, NodeStorage):
             storage.release()
     except Exception as error:  # the storage's
         return end_by(error)
     return end.with_stored_paths(local_folder, str(storage))
+
+
+def _run(config: StudyConfig, out: Path, verbose: bool, search_path: tuple[str, ...]) -> None:
+    from fedscout.experiments.studies.workflow import Display, run_workflow
+
+    await_release(out)
+    run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
 
 
 def data_digests() -> Callable[[StudyConfig], str | None]:
@@ -373,18 +366,3 @@ def data_digests() -> Callable[[StudyConfig], str | None]:
         return digests[key]
 
     return digest
-
-
-@contextmanager
-def _collected_warnings() -> Iterator[list[str]]:
-    """Yield a list that collects the program's own warnings in place of logging them."""
-    warnings: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("fedscout")
-    previous = logger.handlers[:], logger.propagate
-    logger.handlers[:], logger.propagate = [handler], False
-    try:
-        yield warnings
-    finally:
-        logger.handlers[:], logger.propagate = previous
