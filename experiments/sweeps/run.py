@@ -334,21 +334,22 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
 
 
 def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
-    if len(rows) == 1 and measure == "accuracy":
-        return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
-    return mean_of([row[measure] for row in rows], _test_to_train(rows), _bounds(rows[0]))
+    return _mean(rows, "accuracy", [row[measure] for row in rows], _bounds(rows[0]))
 
 
 def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str, column: str) -> Mean | None:
     """Return the mean difference of the choice from another chooser; `column` has that of a single study."""
     if not pairs:
         return None
-    first = pairs[0][0]
-    if len(pairs) == 1 and first.get(column) is not None:
-        return Mean(first[column], first[f"{column}_low"], first[f"{column}_high"], 1)
-    least, most = _bounds(first)
-    differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
-    return mean_of(differences, _test_to_train([ours for ours, _ in pairs]), (least - most, most - least))
+    ours, (least, most) = [one for one, _ in pairs], _bounds(pairs[0][0])
+    return _mean(ours, column, [one[measure] - other[measure] for one, other in pairs], (least - most, most - least))
+
+
+def _mean(rows: Sequence[Row], column: str, values: Sequence[float], bounds: intervals.Bounds) -> Mean:
+    """Return the mean of values of studies; the columns of a single study hold its own."""
+    if len(rows) == 1 and rows[0].get(column) is not None:
+        return Mean(rows[0][column], rows[0][f"{column}_low"], rows[0][f"{column}_high"], 1)
+    return mean_of(values, _test_to_train(rows), bounds)
 
 
 def _bounds(row: Row) -> intervals.Bounds:
