@@ -88,18 +88,16 @@ from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, DataError, LogError
-from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured, Note
 from fedscout.experiments.grids.experiment import Cell, Choose, Experiment, arguments, read_experiment
-from fedscout.experiments.grids.federation_runner import Choice, built_federation, open_federation
+from fedscout.experiments.grids.federation_runner import Choice, ChoiceContext, built_federation, open_federation
 from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
 from fedscout.experiments.studies.run_folder import measurement_folder
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.confirmation.intervals import paired_difference
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
+from fedscout.search.ledger import BASELINE, StudyFacts
 from fedscout.search.objective import ACCURACY
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.priors import FILE, PriorStudy, write_priors
@@ -323,22 +321,7 @@ ONE_SEED = "search.tuning_seeds=1"
 Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-class NoLog(TrialLog):
-    """A log that stores nothing, as the table has all trials."""
-
-    def __init__(self) -> None:
-        pass
-
-    def read(self, config_hash: str | None = None) -> list[Trial]:
-        """Return nothing."""
-        return []
-
-    def append(self, record: Trial) -> Path:
-        """Write nothing."""
-        return Path()
-
-
-class ReplayedFederation:
+class ReplayedFederation(ChoiceContext):
     """One federation of the table, as a recommender's context.
 
     Args:
@@ -355,10 +338,9 @@ class ReplayedFederation:
         self.feature_names: tuple[str, ...] = ()
         self.out = Path()
         self.config = load_config(self.arguments)
-        self.cohort: Cohort = cohort_of(self.config, self.about.num_clients)
-        self.space = planned_space(self.config.search, self.cohort, self.config.training.local())
+        self.trials = self
         joint = load_config((*self.about.arguments, *SPACE))
-        self._joint = planned_space(joint.search, self.cohort, joint.training.local())
+        self._joint = planned_space(joint.search, self.facts.cohort, joint.training.local())
 
     @property
     def resolution(self) -> float:
@@ -370,22 +352,28 @@ class ReplayedFederation:
         """Return the heterogeneity report from when the table was trained, without measures that no longer exist."""
         return HeterogeneityReport.model_validate(self.about.reports[seed], extra="ignore")
 
-    def ledger(self, config: StudyConfig) -> Ledger:
-        """Return the ledger of a study on this federation."""
-        facts = StudyFacts(
+    def facts_of(self, config: StudyConfig) -> StudyFacts:
+        """Return the facts of a study on this federation.
+
+        Raises:
+            ConfigurationError: If trials have repetitions, which the table lacks.
+        """
+        training, search = config.training, config.search
+        if training.repetitions != 1:
+            raise ConfigurationError.of("training.repetitions", "be 1 in a replay", training.repetitions)
+        return StudyFacts(
             name=self.name,
-            num_rounds=config.training.num_rounds,
-            cohort=self.cohort,
-            session=config.training.session(config.seed, config.search.validation_fraction),
-            view=config.search.view,
-            searcher=config.search.kind,
+            num_rounds=training.num_rounds,
+            cohort=cohort_of(config, self.about.num_clients),
+            session=training.session(config.seed, search.validation_fraction),
+            view=search.view,
+            searcher=search.kind,
             config_hash=config.digest(),
             config=config.model_dump_json(),
             data_digest=self.data_digest,
             guessing=self.about.guessing,
             data_origin=data_origin_of(config),
         )
-        return Ledger(facts, self, NoLog())
 
     def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
         """Yield the nearest trial of the table for each requested one, as the runner of the ledger."""
@@ -659,8 +647,8 @@ def _trained(
                 "name": name,
                 "half": halves.get(name, "learning"),
                 "arguments": [argument for argument in built.arguments if argument not in SPACE],
-                "num_clients": runner.cohort.num_clients,
-                "guessing": runner.ledger(built.config).facts.guessing,
+                "num_clients": runner.facts.cohort.num_clients,
+                "guessing": runner.facts.guessing,
                 "data_digest": runner.data_digest,
                 "reports": {seed: runner.report(seed).model_dump(mode="json") for seed in seeds},
             }

@@ -15,10 +15,11 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, run_cells, seconds_to
+from fedscout.experiments.grids.cells import CellContext, Measured, best_round, run_cells, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import Choice, other_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
+from fedscout.experiments.studies.checks import constant_answer
 from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
@@ -212,7 +213,7 @@ def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None
     config = load_config([*arguments(WINE)])
     from fedscout.experiments.federation import build_federation
 
-    chance = chance_level(build_federation(config.federation, config.model))
+    chance = constant_answer(build_federation(config.federation, config.model), None)
     assert found.values["FedAvg", "endless"] == (chance, chance)
     assert {*found.absent} == {"FedAvg × endless"}
 
