@@ -153,6 +153,26 @@ def locked_folder(path: Path) -> Iterator[GridFolder]:
         yield GridFolder(path)
 
 
+@contextmanager
+def claimed_folder(path: Path, claim: str) -> Iterator[GridFolder]:
+    """Yield a locked folder, whose file `claim` the block writes first.
+
+    If the block raises a `UserError` and the folder was and is otherwise unused, nothing is left behind.
+
+    Raises:
+        LogError: If it is not writable or is in use.
+    """
+    with locked_folder(path) as folder:
+        is_new = not (path / claim).exists()
+        try:
+            yield folder
+        except UserError:
+            if is_new and {entry.name for entry in path.iterdir()} <= {files.LOCK, claim}:
+                files.remove_file(path / claim)
+                (path / files.LOCK).unlink(missing_ok=True)
+            raise
+
+
 def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> None:
     """Check that a folder holds nothing, or is missing, besides hidden files and files of these names.
 
@@ -238,18 +258,12 @@ def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) ->
     path = path.absolute()
     with usable(path):
         _refuse_foreign(path, config)
-    with locked_folder(path):
+    with claimed_folder(path, "config.json"):
         folder = RunFolder(path)
         for name in FOLDERS:
             files.remove_unfinished(path / name)
-        is_new = not (path / "config.json").exists()
-        try:
-            _claim(folder, config, data)
-            yield folder
-        except UserError:
-            if is_new:
-                remove_if_unused(path, "config.json")
-            raise
+        _claim(folder, config, data)
+        yield folder
 
 
 def _refuse_foreign(path: Path, config: StudyConfig) -> None:
@@ -276,13 +290,6 @@ def _log_matches(path: Path, config: StudyConfig) -> bool:
     """Whether there is a log whose readable trials all have this configuration."""
     rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
     return {row["config_hash"] for row in rows} == {config.digest()}
-
-
-def remove_if_unused(path: Path, claim: str) -> None:
-    """Remove the claim and the lock that opening created, unless the folder holds other files."""
-    if {entry.name for entry in path.iterdir()} <= {files.LOCK, claim}:
-        files.remove_file(path / claim)
-        (path / files.LOCK).unlink(missing_ok=True)
 
 
 def _can_not_go_on(folder: RunFolder, problem: str) -> LogError:

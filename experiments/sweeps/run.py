@@ -445,8 +445,8 @@ def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:
     studies: dict[int, SweepStudy] = {}
     digest_of = data_digests()
     for position, one in enumerate(sweep.configurations):
-        changed = partial(has_changed_since, folder.study(one), one.config, partial(digest_of, one.config))
-        if folder.result(one) is not None and not changed():
+        current_data = partial(digest_of, one.config)
+        if folder.result(one) is not None and not has_changed_since(folder.study(one), one.config, current_data):
             studies[position] = ended_study(folder, one, End("completed"))
     return studies
 

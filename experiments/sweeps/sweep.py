@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,9 @@ from fedscout.experiments.studies.result import StudyResult, read_result
 from fedscout.experiments.studies.run_folder import (
     STUDIES,
     GridFolder,
-    locked_folder,
+    claimed_folder,
     read_json,
     refuse_others,
-    remove_if_unused,
     usable,
 )
 from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by, end_of
@@ -53,14 +53,20 @@ class GridConfiguration:
     Attributes:
         setting: The value of each axis, as configured: by dotted key, in the order of the axes.
         config: The study's configuration.
-        digest: Of everything that determines its results.
-        name: Of its folder: readable values, and enough of the digest to be unique.
     """
 
     setting: Mapping[str, Any]
     config: StudyConfig
-    digest: str
-    name: str
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of everything that determines its results."""
+        return self.config.digest()
+
+    @cached_property
+    def name(self) -> str:
+        """The name of its folder: readable values, and enough of the digest to be unique."""
+        return study_name(self.setting, self.digest)
 
     @property
     def text(self) -> str:
@@ -113,9 +119,8 @@ def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
         except ConfigurationError as error:
             faults.update(dict.fromkeys(error.faults))
             continue
-        document, digest = config.model_dump(mode="json"), config.digest()  # whose identity may lack a default
-        setting = {key: _value_at(document, key) for key in axes}
-        point = GridConfiguration(setting, config, digest, study_name(setting, digest))
+        document = config.model_dump(mode="json")  # as the identity may lack a default
+        point = GridConfiguration({key: _value_at(document, key) for key in axes}, config)
         first = unique.setdefault(point.digest, point)
         if first is not point:
             faults[f"combinations must differ, got the same study twice: {first.text} and {point.text}"] = None
@@ -261,16 +266,10 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
     """
     path = path.absolute()
     _binding(path, sweep)  # a refusal leaves nothing behind
-    with locked_folder(path):
-        folder, is_new = SweepFolder(path), not (path / BINDING).exists()
-        try:
-            with usable(path):
-                folder.write_json(BINDING, _binding(path, sweep))
-        except LogError:
-            if is_new:
-                remove_if_unused(path, BINDING)
-            raise
-        yield folder
+    with claimed_folder(path, BINDING) as folder:
+        with usable(path):
+            folder.write_json(BINDING, _binding(path, sweep))
+        yield SweepFolder(path)
 
 
 def check_sweep_folder(path: Path, sweep: Sweep) -> SweepFolder:
