@@ -137,22 +137,18 @@ class _ScoreAtEnd(Objective):
         return scores[-1] if scores and trial.status == "completed" else 0.0
 
 
-def tune_cell(
-    tuning: CellTuning, place: CellPosition, first: Sequence[Setting], digest: str, folder: Path
-) -> CellResult:
-    """Tune a cell, resuming an earlier run, and write the result to its folder.
+def tune_cell(tuning: CellTuning, cell: PlannedCell, first: Sequence[Setting]) -> None:
+    """Tune a cell, whose folder this process alone uses, resuming an earlier run, and write the result there.
 
     Args:
         tuning: The shared settings.
-        place: The cell's position.
+        cell: The cell.
         first: Settings to try first.
-        digest: Of everything that determines its results.
-        folder: Of its log, absolute; used by this process alone.
 
     Raises:
         ConfigurationError: If there are too few proxy rows, or if every setting failed.
     """
-    config = _config_of_cell(tuning, place)
+    place, digest, folder, config = cell.place, cell.digest, cell.folder, _config_of_cell(tuning, cell.place)
     federation, num_repeated = cell_federation(place, tuning.proxy, tuning.num_clients, config.seed, tuning.model)
     facts = study_facts(config, federation)
     objective = _ScoreAtEnd("accuracy", facts.num_rounds)
@@ -166,17 +162,20 @@ def tune_cell(
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
         raise ConfigurationError.of("a setting in the ranges", f"train, but none did in {where}: {trials[0].error}")
-    settings = best.spec.local_training(tuning.config.training.local())
-    setting = settings.learning_rate, settings.batch_size, settings.local_epochs
     result = CellResult(
-        SettingsCell(heterogeneity, place.quantity, *setting),
+        SettingsCell(heterogeneity, place.quantity, *setting_of(best.spec, tuning.config)),
         score=best.fitness,
         trials=len(trials),
         failed=sum(trial.status == "failed" for trial in trials),
         repeated_rows=num_repeated,
     )
     RunFolder(folder).write_json(RESULT_FILE, asdict(result))
-    return result
+
+
+def setting_of(spec: StrategySpec, config: StudyConfig) -> Setting:
+    """Return the clients' settings of a configuration."""
+    training = spec.local_training(config.training.local())
+    return training.learning_rate, training.batch_size, training.local_epochs
 
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
@@ -354,4 +353,4 @@ def _tune_planned(tuning: CellTuning, cell: PlannedCell, before: Sequence[Planne
             remove_unfinished(cell.folder / name)
         results = [result for earlier in before if (result := stored_result(earlier)) is not None]
         first = [*cell.known, *(result.setting for result in results)]
-        tune_cell(tuning, cell.place, first, cell.digest, cell.folder)
+        tune_cell(tuning, cell, first)

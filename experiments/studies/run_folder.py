@@ -26,9 +26,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
@@ -90,6 +90,9 @@ LONGEST_NAME = 80
 UNSEEN = "the set of keys, or the start of the informed search"
 
 logger = logging.getLogger("fedscout")
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class GridFolder:
@@ -231,6 +234,15 @@ class RunFolder(GridFolder):
             return None
         except (OSError, ValueError) as error:
             logger.warning("%s can't be read and is treated as missing (%s)", path, error)
+            return None
+
+    def read_model(self, name: str, kind: type[Model]) -> Model | None:
+        """Return one of the folder's JSON files as a model; None if missing or, with a warning, of another version."""
+        document = self.read_json(name)
+        try:
+            return None if document is None else kind.model_validate(document)
+        except ValidationError:
+            logger.warning("%s does not fit this version and is made again", self.path / name)
             return None
 
 
@@ -401,12 +413,7 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
             list(config.search.warm_start),
             "it compares heterogeneity reports, which `fedscout run` measures",
         )
-    stored = None
-    if (document := folder.read_json(NAME)) is not None:
-        try:
-            stored = WarmStart.model_validate(document)
-        except ValidationError:
-            logger.warning("%s does not fit this version and is computed again", folder.path / NAME)
+    stored = folder.read_model(NAME, WarmStart)
     if stored is None:
         return _comparer(config, folder, data_digest)
 
