@@ -64,7 +64,7 @@ def _digest(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
+def first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
     """Return the first rounds of a logged trial, as a trial with that number of rounds would have them."""
     failed = logged.status == "failed" and logged.num_rounds < settings.num_rounds
     return Trial.of(
@@ -72,7 +72,7 @@ def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
         status="failed" if failed else "completed",
         error=logged.error if failed else None,
         rounds={name: values[: settings.num_rounds] for name, values in logged.rounds.items()},
-        clients={name: logged.clients[name] for name in CLIENT_MEASURES},
+        clients={name: values for name, values in logged.clients.items() if name in CLIENT_MEASURES},
     )
 
 
@@ -121,7 +121,7 @@ class SharedTrials:
         logged = self._records.get(digest)
         if logged is None or (logged.status != "failed" and logged.num_rounds < settings.num_rounds):
             return None
-        return _first_rounds(logged, settings)
+        return first_rounds(logged, settings)
 
     def forget(self, key: str) -> None:
         """Do nothing, as no checkpoints are kept: a trial takes seconds."""

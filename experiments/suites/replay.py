@@ -92,7 +92,13 @@ from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured, Note
 from fedscout.experiments.grids.experiment import Cell, Choose, Experiment, arguments, read_experiment
-from fedscout.experiments.grids.federation_runner import Choice, ChoiceContext, built_federation, open_federation
+from fedscout.experiments.grids.federation_runner import (
+    Choice,
+    ChoiceContext,
+    built_federation,
+    first_rounds,
+    open_federation,
+)
 from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
 from fedscout.experiments.studies.run_folder import measurement_folder
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
@@ -226,18 +232,11 @@ class TabledFederation(BaseModel, frozen=True):
     reports: Mapping[int, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class TabledTrial:
-    """One row: the trained configuration, the seed, and the accuracy after each round."""
-
-    spec: StrategySpec
-    seed: int
-    failed: bool
-    round_accuracy: tuple[float, ...]
-
-    def score(self, guessing: float) -> float:
-        """Return the mean of the last five rounds; that of guessing if the trial failed."""
-        return guessing if self.failed else late_mean(self.round_accuracy)
+def tabled_trial(spec: StrategySpec, seed: int, failed: bool, accuracy: tuple[float, ...]) -> Trial:
+    """Return a row of the table as a trial, with the accuracy after each round."""
+    rounds = {"accuracy": accuracy, "clean_accuracy": accuracy}
+    error = "this training failed in the table" if failed else None
+    return Trial(spec, seed=seed, status="failed" if failed else "completed", error=error, rounds=rounds)
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class FederationTrials:
     """
 
     about: TabledFederation
-    trials: Mapping[tuple[StrategySpec, int], TabledTrial]
+    trials: Mapping[tuple[StrategySpec, int], Trial]
 
     @cached_property
     def specs(self) -> tuple[StrategySpec, ...]:
@@ -265,8 +264,11 @@ class FederationTrials:
     @cached_property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """The fitness of each configuration on each seed, shape `(specs, seeds)`; guessing if it failed."""
-        guessing = self.about.guessing
-        return np.array([[self.trials[spec, seed].score(guessing) for seed in self.seeds] for spec in self.specs])
+        scores = {
+            place: self.about.guessing if trial.status == "failed" else late_mean(trial.rounds["accuracy"])
+            for place, trial in self.trials.items()
+        }
+        return np.array([[scores[spec, seed] for seed in self.seeds] for spec in self.specs])
 
 
 def write_table(path: Path, federations: Iterable[FederationTrials]) -> None:
@@ -283,9 +285,9 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
             "about": None if index else federation.about.model_dump_json(),
             "specification": json.dumps({"kind": trial.spec.kind, **trial.spec.parameters()}),
             "seed": trial.seed,
-            "failed": trial.failed,
+            "failed": trial.status == "failed",
             "round_accuracy": [
-                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.round_accuracy
+                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.rounds["accuracy"]
             ],
         }
 
@@ -303,15 +305,15 @@ def read_table(path: Path) -> list[FederationTrials]:
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
         raise LogError.of("a table of trials", "be one that `fedscout bench table` wrote", path)
     abouts: dict[str, TabledFederation] = {}
-    trials: dict[str, dict[tuple[StrategySpec, int], TabledTrial]] = {}
+    trials: dict[str, dict[tuple[StrategySpec, int], Trial]] = {}
     parsed = cache(lambda document: parse_strategy(json.loads(document)))
     for row in table.to_pylist():
         name: str = row["federation"]
         if row["about"] is not None:
             abouts[name] = TabledFederation.model_validate_json(row["about"])
         accuracy = tuple(nan if value is None else value / UNITS for value in row["round_accuracy"])
-        trial = TabledTrial(parsed(row["specification"]), row["seed"], row["failed"], accuracy)
-        trials.setdefault(name, {})[trial.spec, trial.seed] = trial
+        spec, seed = parsed(row["specification"]), row["seed"]
+        trials.setdefault(name, {})[spec, seed] = tabled_trial(spec, seed, row["failed"], accuracy)
     return [FederationTrials(abouts[name], federation_trials) for name, federation_trials in trials.items()]
 
 
@@ -422,14 +424,7 @@ class ReplayedFederation(ChoiceContext):
         tabled = self.federation.trials[
             self.nearest(spec, given_values(settings.session.training)), settings.session.seed
         ]
-        accuracy = tabled.round_accuracy[: settings.num_rounds]
-        failed = tabled.failed and len(accuracy) < settings.num_rounds
-        return Trial.of(
-            settings,
-            status="failed" if failed else "completed",
-            error="this training failed in the table" if failed else None,
-            rounds={"accuracy": accuracy, "clean_accuracy": accuracy},
-        )
+        return first_rounds(tabled, settings)
 
     def places(self, choice: Choice) -> int:
         """Return the index of a choice among the configurations of the table."""
@@ -652,10 +647,8 @@ def _trained(
                 "data_digest": runner.data_digest,
                 "reports": {seed: runner.report(seed).model_dump(mode="json") for seed in seeds},
             }
-        rows = [
-            TabledTrial(trial.spec, trial.seed, trial.status == "failed", trial.rounds["accuracy"]) for trial in trials
-        ]
-        yield FederationTrials(TabledFederation.model_validate(about), {(row.spec, row.seed): row for row in rows})
+        by_specification = {(trial.spec, trial.seed): trial for trial in trials}
+        yield FederationTrials(TabledFederation.model_validate(about), by_specification)
 
 
 def write_project_priors() -> None:
