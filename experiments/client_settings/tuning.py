@@ -162,20 +162,16 @@ def tune_cell(tuning: CellTuning, cell: PlannedCell, first: Sequence[Setting]) -
     if best is None:
         where = f"the cell of heterogeneity {heterogeneity:.2g} and quantity {place.quantity}"
         raise ConfigurationError.of("a setting in the ranges", f"train, but none did in {where}: {trials[0].error}")
+    settings = best.spec.local_training(tuning.config.training.local())
+    setting = settings.learning_rate, settings.batch_size, settings.local_epochs
     result = CellResult(
-        SettingsCell(heterogeneity, place.quantity, *setting_of(best.spec, tuning.config)),
+        SettingsCell(heterogeneity, place.quantity, *setting),
         score=best.fitness,
         trials=len(trials),
         failed=sum(trial.status == "failed" for trial in trials),
         repeated_rows=num_repeated,
     )
     RunFolder(folder).write_json(RESULT_FILE, asdict(result))
-
-
-def setting_of(spec: StrategySpec, config: StudyConfig) -> Setting:
-    """Return the clients' settings of a configuration."""
-    training = spec.local_training(config.training.local())
-    return training.learning_rate, training.batch_size, training.local_epochs
 
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:

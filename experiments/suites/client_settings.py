@@ -42,14 +42,7 @@ from fedscout.experiments.client_settings.proxies import (
     proxy_data,
     synthetic_rows,
 )
-from fedscout.experiments.client_settings.tuning import (
-    CellResult,
-    CellTuning,
-    Setting,
-    search_setting,
-    setting_of,
-    tune_table,
-)
+from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, Setting, search_setting, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
 from fedscout.experiments.grids.cells import CellContext, CellValues, best_round, failures_of, split_ratio
@@ -182,6 +175,12 @@ class SettingsTuning:
             session = replace(session, training=session.training.model_copy(update=changes))
         (trial,) = ledger.run([replace(asked, session=session)])
         return trial
+
+
+def setting_of(spec: StrategySpec, config: StudyConfig) -> Setting:
+    """Return the clients' settings of a configuration."""
+    training = spec.local_training(config.training.local())
+    return training.learning_rate, training.batch_size, training.local_epochs
 
 
 INTERPOLATED = (2, 3)

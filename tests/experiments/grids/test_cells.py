@@ -210,10 +210,9 @@ def timed(columns: dict[str, Settings], *rows: str) -> Experiment:
 def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None:
     endless: Settings = {**WINE, "federation.scenario": [{"kind": "feature_scale", "clients": "all", "factor": 1e30}]}
     found = measured(tmp_path, {"FedAvg": {}}, {"endless": endless})
-    config = load_config([*arguments(WINE)])
-    from fedscout.experiments.federation import build_federation
+    from fedscout.experiments.federation import built_study
 
-    chance = constant_answer(build_federation(config.federation, config.model), None)
+    chance = constant_answer(built_study(load_config(arguments(WINE)))[1], None)
     assert found.values["FedAvg", "endless"] == (chance, chance)
     assert {*found.absent} == {"FedAvg × endless"}
 
