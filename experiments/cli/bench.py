@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +17,7 @@ from fedscout.experiments.text import show, tell
 
 if TYPE_CHECKING:
     from fedscout.experiments.grids.catalogue import Entry
+    from fedscout.experiments.grids.comparison import ExperimentResult
 
 bench = typer.Typer(name="bench", help="Benchmark the engine and methods.", no_args_is_help=True)
 
@@ -199,7 +200,6 @@ def _run_suite(
     """Run the tables of a suite and print them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import Choose
 
     user_folders()
@@ -213,9 +213,21 @@ def _run_suite(
     scales = {name for entry in selected for name in entry.read().scales}
     if scale is not None and scale not in scales:
         raise ConfigurationError.of("--scale", f"be {' or '.join(sorted(scales)) or 'left out here'}", repr(scale))
-    results = [*run_entries(entries, selected, out, request)]
-    lines = [line for result in results for line in (*result_lines(result), "")]
-    _show(as_json, {"tables": [result.model_dump(mode="json") for result in results]}, lines)
+    results = _results(run_entries(entries, selected, out, request), as_json)
+    if as_json:
+        show_json({"tables": results})
+
+
+def _results(results: Iterator[ExperimentResult], as_json: bool) -> list[dict[str, Any]]:
+    """Return the results of experiments as JSON, or print each as soon as it is there."""
+    from fedscout.experiments.grids.comparison import result_lines
+
+    documents = []
+    for result in results:
+        documents.append(result.model_dump(mode="json"))
+        if not as_json:
+            show("\n".join([*result_lines(result), ""]))
+    return documents
 
 
 def _table_lines(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -268,7 +280,6 @@ def reproduce(
     """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, absent_tables, catalogue, entries_named, run_entries
-    from fedscout.experiments.grids.comparison import result_lines
 
     entries, absent = catalogue(PUBLISHED), absent_tables(PUBLISHED)
     sources = [text for text in what or () if "=" not in text]
@@ -278,14 +289,10 @@ def reproduce(
         return
     command = "fedscout reproduce {entry.name}"
     request = Run(command, settings, None if scale == "laptop" else scale, seeds, note=tell)
-    results = []
     wanted = entries_named(entries, [] if sources == ["all"] else sources, absent)
-    for result in run_entries(entries, wanted, out, request):
-        results.append(result)
-        if not as_json:
-            show("\n".join([*result_lines(result), ""]))
+    results = _results(run_entries(entries, wanted, out, request), as_json)
     if as_json:
-        show_json({"studies": [result.model_dump(mode="json") for result in results], "out": str(out)})
+        show_json({"studies": results, "out": str(out)})
 
 
 def _list(entries: Sequence[Entry], absent: Mapping[str, str], as_json: bool) -> None:

@@ -103,7 +103,7 @@ def study(
     except KeyboardInterrupt:
         if not as_json:
             resume_command = study_command("run" if detection else "search", arguments, config_file, out)
-            tell(f"{progress.so_far.kept} in {folder}; to continue: {shlex.join(resume_command)}")
+            tell(f"{progress.kept} in {folder}; to continue: {shlex.join(resume_command)}")
         raise
     report = report_of_finished(finished.folder)
     if as_json:
@@ -114,7 +114,7 @@ def study(
             finished.outcome,
             finished.report,
             federation_line(finished.federation),
-            progress.so_far.cost(finished.document["timings"]["seconds"]["total"]),
+            progress.cost(finished.document["timings"]["seconds"]["total"]),
             tuple(_next_steps(finished, folder, report, arguments, config_file, verbose)),
             finished.measure,
             finished.document["dependence"],

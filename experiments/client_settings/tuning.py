@@ -17,7 +17,6 @@ interrupted tuning resumes, and another grid or other settings for the same tabl
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -32,13 +31,12 @@ from fedscout.engine.runtime.files import folder_lock, read_json_object, remove_
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
-from fedscout.engine.trials.state import cheap_collections
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.client_settings.proxies import CellPosition, ProxyData, cell_federation, warm_started_by
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.studies.run_folder import RunFolder, federation_code, locked_folder
 from fedscout.experiments.studies.runner import open_runner
-from fedscout.experiments.studies.workers import Display, End, Piece, await_release, end_by, run_pieces
+from fedscout.experiments.studies.workers import Display, End, Piece, await_release, end_of, reported, run_pieces
 from fedscout.experiments.studies.workflow import study_facts
 from fedscout.search.config import View
 from fedscout.search.ledger import BASELINE, Ledger, best_of
@@ -139,22 +137,18 @@ class _ScoreAtEnd(Objective):
         return scores[-1] if scores and trial.status == "completed" else 0.0
 
 
-def tune_cell(
-    tuning: CellTuning, place: CellPosition, first: Sequence[Setting], digest: str, folder: Path
-) -> CellResult:
-    """Tune a cell, resuming an earlier run, and write the result to its folder.
+def tune_cell(tuning: CellTuning, cell: PlannedCell, first: Sequence[Setting]) -> None:
+    """Tune a cell, whose folder this process alone uses, resuming an earlier run, and write the result there.
 
     Args:
         tuning: The shared settings.
-        place: The cell's position.
+        cell: The cell.
         first: Settings to try first.
-        digest: Of everything that determines its results.
-        folder: Of its log, absolute; used by this process alone.
 
     Raises:
         ConfigurationError: If there are too few proxy rows, or if every setting failed.
     """
-    config = _config_of_cell(tuning, place)
+    place, digest, folder, config = cell.place, cell.digest, cell.folder, _config_of_cell(tuning, cell.place)
     federation, num_repeated = cell_federation(place, tuning.proxy, tuning.num_clients, config.seed, tuning.model)
     facts = study_facts(config, federation)
     objective = _ScoreAtEnd("accuracy", facts.num_rounds)
@@ -178,7 +172,6 @@ def tune_cell(
         repeated_rows=num_repeated,
     )
     RunFolder(folder).write_json(RESULT_FILE, asdict(result))
-    return result
 
 
 def _config_of_cell(tuning: CellTuning, place: CellPosition) -> StudyConfig:
@@ -308,29 +301,29 @@ def tune_table(
         results = {position: result for position, cell in enumerate(planned) if (result := stored_result(cell))}
         budget = tuning.config.search.budget
         pieces = [Piece(cell.folder.name, cell.folder, budget, cell.place.quantity) for cell in planned]
-        display.known(pieces, list(results))
-        pending = [position for position in range(len(planned)) if position not in results]
-        waiting = [planned[position] for position in pending]
+        display.known(pieces, [*results])
         ends = run_pieces(
             tuning.config.engine,
             run_cell,
-            [(cell, [planned[other] for other in cell.after]) for cell in waiting],
+            {
+                position: (cell, [planned[other] for other in cell.after])
+                for position, cell in enumerate(planned)
+                if position not in results
+            },
             parallel,
-            display.of(pending),
-            [[pending.index(other) for other in cell.after if other in pending] for cell in waiting],
+            display,
+            [cell.after for cell in planned],
             verbose,
             search_path,
             shared=(tuning,),
         )
-        for place, end in ends:
-            position = pending[place]
+        for position, end in reported(ends, pieces, display):
             if end.status == "failed":
                 raise ConfigurationError(end.error or "a cell failed")
             result = stored_result(planned[position])
             if end.status == "lost" or result is None:
                 raise EngineError(f"cell {planned[position].folder.name} was lost: {end.error}")
             results[position] = result
-            display.ended(position)
     return {cell.place: results[position] for position, cell in enumerate(planned)}
 
 
@@ -344,19 +337,16 @@ def stored_result(cell: PlannedCell) -> CellResult | None:
 
 
 def run_cell(tuning: CellTuning, cell: PlannedCell, before: Sequence[PlannedCell]) -> End:
-    """Tune one cell, and return how it ended; only an interruption raises an exception."""
-    with cheap_collections():
-        try:
-            cell.folder.mkdir(parents=True, exist_ok=True)
-            await_release(cell.folder)
-            with folder_lock(cell.folder):
-                for name in ("", "trials", "checkpoints"):
-                    remove_unfinished(cell.folder / name)
-                results = [result for earlier in before if (result := stored_result(earlier)) is not None]
-                first = [*cell.known, *(result.setting for result in results)]
-                tune_cell(tuning, cell.place, first, cell.digest, cell.folder)
-            end = End("completed")
-        except Exception as error:  # told by whoever waits for it
-            end = end_by(error)
-        gc.collect()
-    return end
+    """Tune one cell after those before it, and return how it ended."""
+    return end_of(_tune_planned, tuning, cell, before)
+
+
+def _tune_planned(tuning: CellTuning, cell: PlannedCell, before: Sequence[PlannedCell]) -> None:
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    await_release(cell.folder)
+    with folder_lock(cell.folder):
+        for name in ("", "trials", "checkpoints"):
+            remove_unfinished(cell.folder / name)
+        results = [result for earlier in before if (result := stored_result(earlier)) is not None]
+        first = [*cell.known, *(result.setting for result in results)]
+        tune_cell(tuning, cell, first)

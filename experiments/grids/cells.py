@@ -16,9 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.config import EngineConfig
-from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, RecommenderError, UserError
 from fedscout.engine.runtime.files import Storage, mounted_at, storage_of
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial
@@ -47,17 +45,15 @@ from fedscout.experiments.grids.experiment import (
     arguments,
     imported,
 )
-from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named
+from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named, searched
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.run_folder import GridFolder, read_json, versions
-from fedscout.experiments.studies.workers import Display, End, end_by, run_pieces
-from fedscout.experiments.studies.workflow import study_facts, with_strategy
+from fedscout.experiments.studies.workers import Display, End, Piece, end_of, reported, run_pieces
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.confirmation.runs import resolution
-from fedscout.search.ledger import BASELINE, Ledger, median_of, trainings_of
-from fedscout.search.study import StudyOutcome, run_study
+from fedscout.search.ledger import BASELINE
 from fedscout.strategies import parse_strategy
 
 TUNING_SEEDS = 2
@@ -204,7 +200,7 @@ def _measured(method: Method, runner: federation_runner.FederationRunner, contex
         return _trained(method, runner, context)
     seeds = range(context.num_seeds)
     if isinstance(method, BestOfKind):
-        outcomes = [_searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
+        outcomes = [searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
         trials = [[outcome.baseline, *outcome.whole_trials] for outcome in outcomes]
         best = [
             max((trial.fitness for trial in seed_trials if trial.spec.kind == method.strategy), default=None)
@@ -215,35 +211,24 @@ def _measured(method: Method, runner: federation_runner.FederationRunner, contex
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
     return CellValues(
-        values=tuple(record.fitness for record in records),
+        values=tuple(score_of(record, runner.facts.view, runner.facts.guessing) for record in records),
         resolution=resolution([records]),
+        failures=failures_of(records),
         figures={COST: tuple(choice.cost for choice in choices)},
     )
 
 
 def _trained(method: Train, runner: federation_runner.FederationRunner, context: CellContext) -> CellValues:
-    config = with_strategy(runner.config)
-    federation = runner.federation
-    study = study_facts(config, federation.without_rows())
-    spec = parse_strategy(config.strategy or {}, study.cohort)
-    facts = replace(study, repetitions=1)  # each training is in the log
-    ledger = Ledger(facts, runner.trials, runner.trials.log)
-    chance = chance_level(federation)
+    facts = runner.facts
+    spec = parse_strategy(runner.config.strategy or "fedavg", facts.cohort)
 
     def records(seeds: Sequence[int], rate: float | None) -> list[Trial]:
-        settings = facts.trial("confirmation", spec, learning_rate=rate)
-        trials = [settings.on_seed(seed) for seed in seeds]
-        trainings = [trainings_of(trial, study.repetitions) for trial in trials]
-        trained = iter(ledger.run([*chain.from_iterable(trainings)]))
-        return [
-            median_of(trial, [*islice(trained, len(repetitions))])
-            for trial, repetitions in zip(trials, trainings, strict=True)
-        ]
+        return runner.records([federation_runner.Choice(spec, learning_rate=rate)], seeds)
 
     def scores(trials: Sequence[Trial]) -> Values:
         if method.score == "best_round":
-            return tuple(best_round(trial, chance) for trial in trials)
-        return tuple(score_of(trial, facts.view, chance) for trial in trials)
+            return tuple(best_round(trial, facts.guessing) for trial in trials)
+        return tuple(score_of(trial, facts.view, facts.guessing) for trial in trials)
 
     rate = None
     if method.rates:
@@ -293,19 +278,12 @@ def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> 
             raise RecommenderError(reason)
         if isinstance(method, Choose):
             return recommender.choose(replace(task, settings=given))
-    outcome = _searched(task, given, method.asks_model)
+    config = task.config(given)
+    opened = language_model(config, task.context.out) if method.asks_model else nullcontext()
+    with opened as model:
+        outcome = searched(task, given, model=model)
     trial = outcome.worst if method.take == "worst" else outcome.best
     return federation_runner.Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
-
-
-def _searched(task: ChoiceTask, given: tuple[str, ...], asks_model: bool = False) -> StudyOutcome:
-    """Return the outcome of a search, without a confirmation."""
-    config = task.config(given)
-    ledger, report = task.context.ledger(config), task.context.report(task.seed)
-    if not asks_model:
-        return run_study(config.search, ledger, report)
-    with language_model(config, task.context.out) as model:
-        return run_study(config.search, ledger, report, model=model)
 
 
 def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Values:
@@ -318,18 +296,6 @@ def _detected(method: Detect, given: Sequence[str], context: CellContext) -> Val
         with federation_runner.open_federation(built, context.folder) as runner:
             numbers.append(read(runner.report(seed)))
     return tuple(numbers)
-
-
-def chance_level(federation: Federation) -> float:
-    """Return the share of the majority class among all clients' rows, by their observed labels.
-
-    0 for reinforcement-learning clients and for regression.
-    """
-    if federation.task_name != "classification":
-        return 0.0
-    clients = (federation.client_data(client).own for client in range(federation.num_clients))
-    counts = np.sum([client.label_counts(federation.num_classes) for client in clients], axis=0)
-    return float(counts.max() / counts.sum())
 
 
 def split_ratio(config: StudyConfig) -> float:
@@ -362,22 +328,25 @@ def run_cells(
         measured: Measured = measurement.measure(experiment, context)
         return measured
     cells = finished_cells(experiment, folder.path, context)
-    missing = {}
-    pending = [cell for cell in experiment.measured() if cell not in cells]
-    _check(experiment, pending, context)
+    missing, all_cells = {}, experiment.measured()
+    pending = {position: cell for position, cell in enumerate(all_cells) if cell not in cells}
+    _check(experiment, [*pending.values()], context)
     worker_context = replace(context, folder=context.folder.absolute(), note=lambda _: None)
-    shares_folders = any(isinstance(experiment.rows[row], Given) for row, _ in pending)
+    shares_folders = any(isinstance(experiment.rows[row], Given) for row, _ in pending.values())
     if len(pending) < 2 or shares_folders:  # without Ray
         engine, parallel = engine.model_copy(update={"grid": "local"}), None
+    storage = storage_of(worker_context.folder)
+    pieces = [Piece(cell_name(cell), folder.path, 0, 1) for cell in all_cells]
+    display = Display(begun=lambda position: context.note(pieces[position].name))
     ends = run_pieces(
         engine,
         run_cell,
-        [(experiment, cell, worker_context, storage_of(worker_context.folder)) for cell in pending],
+        {position: (experiment, cell, worker_context, storage) for position, cell in pending.items()},
         parallel,
-        Display(begun=lambda position: context.note(cell_name(pending[position]))),
+        display,
         search_path=(str(Path.cwd()),),
     )
-    for position, end in ends:
+    for position, end in reported(ends, pieces, display):
         cell = pending[position]
         if end.result is None:
             missing[cell_name(cell)] = end.error or "lost"
@@ -403,7 +372,7 @@ def _check(experiment: Experiment, cells: Sequence[Cell], context: CellContext) 
                 (*arguments(experiment.federations[column]), *method_arguments), context.settings
             )
             if isinstance(method, Train):
-                parse_strategy(with_strategy(config).strategy or {})
+                parse_strategy(config.strategy or "fedavg")
             elif isinstance(method, Given):
                 imported(str(method.function))
             elif not isinstance(method, Detect):
@@ -425,12 +394,9 @@ def finished_cells(experiment: Experiment, folder: Path, context: CellContext) -
 
 
 def run_cell(experiment: Experiment, cell: Cell, context: CellContext, storage: Storage | None) -> End:
-    """Measure a cell, whose folder may be in a storage; only an interruption raises an exception."""
-    try:
-        with mounted_at(context.folder, storage):
-            return End("completed", result=measure_cell(experiment, cell, context))
-    except Exception as error:  # one cell's end is not the experiment's
-        return end_by(error)
+    """Measure a cell, whose folder may be in a storage."""
+    with mounted_at(context.folder, storage):
+        return end_of(measure_cell, experiment, cell, context)
 
 
 def _file(experiment: Experiment, cell: Cell, context: CellContext) -> str:

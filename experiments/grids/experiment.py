@@ -40,7 +40,7 @@ A row's method says what a cell measures on each seed:
 | `detect` | a number of the heterogeneity report, with that `federation.seed` |
 
 Fresh seeds are the same for all cells, so differences are taken seed by seed. Trials are logged by federation, and none
-is trained twice (`federation_runner`). A failed trial scores at chance, the share of the majority class.
+is trained twice (`federation_runner`). A failed trial scores like a constant prediction.
 
 With `rates`, a training's client learning rate is the one with the best score on two tuning seeds. `score: best_round`
 is the best of all rounds, on uncorrupted test rows. With `seconds_to`, the value is, in place of the score, the

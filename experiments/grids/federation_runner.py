@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,16 @@ from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.grid.host_grid import HostGrid
-from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.engine.trials.runner import Progress, TrialRunner
+from fedscout.engine.trials.runner import Progress, TrialSource
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import built_study, data_digest
 from fedscout.experiments.studies.run_folder import STUDIES, GridFolder, read_json, versions
-from fedscout.experiments.studies.runner import open_runner
-from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.search.ledger import Ledger
+from fedscout.experiments.studies.runner import LazyRunner, open_runner
+from fedscout.experiments.studies.workflow import measure, study_facts
+from fedscout.search.ledger import Ledger, StudyFacts
 from fedscout.search.study import planned_space
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
@@ -66,7 +64,7 @@ def _digest(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
+def first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
     """Return the first rounds of a logged trial, as a trial with that number of rounds would have them."""
     failed = logged.status == "failed" and logged.num_rounds < settings.num_rounds
     return Trial.of(
@@ -74,89 +72,74 @@ def _first_rounds(logged: Trial, settings: TrialSettings) -> Trial:
         status="failed" if failed else "completed",
         error=logged.error if failed else None,
         rounds={name: values[: settings.num_rounds] for name, values in logged.rounds.items()},
-        clients={name: logged.clients[name] for name in CLIENT_MEASURES},
+        clients={name: values for name, values in logged.clients.items() if name in CLIENT_MEASURES},
     )
 
 
-class SharedLog(TrialLog):
-    """The log of a federation's trials: one file per specification and number of rounds, named by digest.
+class SharedTrials:
+    """The trials of a federation: logged ones are read, and only those that the log lacks are trained.
 
-    Several processes may write to it: files appear atomically, and two processes that train the same trial write the
-    same.
+    The log has one file per specification and number of rounds, named by digest. Several processes may write to it:
+    files appear atomically, and two processes that train the same trial write the same.
+
+    Args:
+        runner: Trains.
+        out: The folder of the log.
+        facts: Name and versions in each row of the log.
     """
 
-    def __init__(self, out: Path) -> None:
-        super().__init__(out)
+    def __init__(self, runner: TrialSource, out: Path, facts: StudyFacts) -> None:
+        self._runner, self._log, self._facts = runner, TrialLog(out), facts
         self._records: dict[str, Trial] = {}
-        self._digests: dict[str, str] = {}
 
-    def find(self, settings: TrialSettings) -> Trial | None:
+    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
+        """Yield the logged trials, then the trained ones, each as soon as it is logged."""
+        missing: dict[tuple[str, int], list[int]] = {}
+        for position, settings in enumerate(batch):
+            digest = trial_digest(settings)
+            logged = self._find(settings, digest)
+            if logged is None:
+                missing.setdefault((digest, settings.num_rounds), []).append(position)
+            else:
+                yield position, logged
+        equal_trials = list(missing.items())
+        for index, result in self._runner.run([batch[positions[0]] for _, positions in equal_trials], progress):
+            (digest, _), positions = equal_trials[index]
+            study, versions_used = self._facts.name, self._facts.versions
+            record = replace(result, trial=result.num_rounds, key=digest, study=study, versions=versions_used)
+            self._records[digest] = record
+            self._log.write(record)
+            yield from ((position, result) for position in positions)
+
+    def _find(self, settings: TrialSettings, digest: str) -> Trial | None:
         """Return a logged trial; None if it has to be trained."""
-        digest = self._digests[settings.key] = trial_digest(settings)
-        for path in sorted(self.folder.glob(f"*-{digest[:12]}.parquet")):
+        for path in sorted(self._log.folder.glob(f"*-{digest[:12]}.parquet")):
             record = self._records.get(digest)
             if record is None or record.num_rounds < int(path.name.partition("-")[0]):
-                loaded = self.read_one(path)
+                loaded = self._log.read_one(path)
                 self._records |= {} if loaded is None else {digest: loaded}
         logged = self._records.get(digest)
         if logged is None or (logged.status != "failed" and logged.num_rounds < settings.num_rounds):
             return None
-        return _first_rounds(logged, settings)
-
-    def append(self, record: Trial) -> Path:
-        """Write a trial that `find` was called for, unless at least as many of its rounds are logged."""
-        digest = self._digests[record.key]
-        logged = self._records.get(digest)
-        if logged is not None and logged.num_rounds >= record.num_rounds:
-            return self.folder
-        record = replace(record, trial=record.num_rounds, key=digest)
-        self._records[digest] = record
-        return self.write(record)
-
-    def read(self, config_hash: str | None = None) -> list[Trial]:
-        """Return an empty list, as a study looks up its trials through the runner."""
-        return []
-
-
-@dataclass
-class SharingRunner:
-    """A runner that trains only the trials that the federation's log lacks; the ledger appends them."""
-
-    runner: TrialRunner
-    log: SharedLog
-
-    @property
-    def facts(self) -> FederationFacts:
-        """The facts of the federation."""
-        return self.runner.facts
-
-    @property
-    def num_hosts(self) -> int:
-        """The number of hosts that the clients are distributed over."""
-        return self.runner.num_hosts
-
-    def grid(self, session: Session) -> HostGrid[Any]:
-        """Return a grid for messages outside a trial."""
-        return self.runner.grid(session)
-
-    def run(self, batch: Sequence[TrialSettings], progress: Progress | None = None) -> Iterator[tuple[int, Trial]]:
-        """Yield the logged trials, then the trained ones."""
-        missing: dict[tuple[str, int], list[int]] = {}
-        for position, settings in enumerate(batch):
-            logged = self.log.find(settings)
-            if logged is None:
-                missing.setdefault((trial_digest(settings), settings.num_rounds), []).append(position)
-            else:
-                yield position, logged
-        equal_trials = list(missing.values())
-        for index, result in self.runner.run([batch[positions[0]] for positions in equal_trials], progress):
-            yield from ((position, result) for position in equal_trials[index])
+        return first_rounds(logged, settings)
 
     def forget(self, key: str) -> None:
         """Do nothing, as no checkpoints are kept: a trial takes seconds."""
 
-    def close(self) -> None:
-        """Do nothing, as the caller that opened the runner closes it."""
+
+class NoLog(TrialLog):
+    """A log that stores nothing, as the source of the trials has all."""
+
+    def __init__(self) -> None:
+        pass
+
+    def read(self, config_hash: str | None = None) -> list[Trial]:
+        """Return nothing."""
+        return []
+
+    def append(self, record: Trial) -> Path:
+        """Write nothing."""
+        return Path()
 
 
 @dataclass(frozen=True)
@@ -206,44 +189,67 @@ def built_federation(name: str, given: Sequence[str], settings: Sequence[str] = 
     return BuiltFederation(name, (*IN_PROCESS, *given, *settings), *built_study(config))
 
 
-class FederationRunner:
+class ChoiceContext:
+    """A federation from a recommender's point of view: its facts, and ledgers that run trials.
+
+    Attributes:
+        name: Of the federation.
+        arguments: As for `fedscout run`.
+        config: The configuration that the arguments specify.
+        data_digest: Of its rows and their partition.
+        feature_names: Of its columns; empty if unknown.
+        out: The folder of a language model's answers; unused in a replay.
+        trials: The source of the trials.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    config: StudyConfig
+    data_digest: str
+    feature_names: tuple[str, ...]
+    out: Path
+    trials: TrialSource
+
+    @cached_property
+    def facts(self) -> StudyFacts:
+        """The facts of a study with the federation's own configuration."""
+        return self.facts_of(self.config)
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The search space."""
+        facts, config = self.facts, self.config
+        return planned_space(config.search, facts.cohort, config.training.local(), facts.selection)
+
+    def facts_of(self, config: StudyConfig) -> StudyFacts:
+        """Return the facts of a study on this federation; only seed and search may differ from its configuration."""
+        raise NotImplementedError
+
+    def report(self, seed: int) -> HeterogeneityReport:
+        """Return the heterogeneity report of a seed."""
+        raise NotImplementedError
+
+    def ledger(self, config: StudyConfig) -> Ledger:
+        """Return a new ledger of a study on this federation; see `facts_of`."""
+        return Ledger(self.facts_of(config), self.trials, NoLog())
+
+
+class FederationRunner(ChoiceContext):
     """The runner of one federation's trials, with a folder of its own within the experiment's."""
 
-    def __init__(self, built: BuiltFederation, runner: TrialRunner, out: Path) -> None:
+    def __init__(self, built: BuiltFederation, runner: LazyRunner, out: Path) -> None:
         self.config, self.federation, self.name, self.out = built.config, built.federation, built.name, out
         self.arguments, self.feature_names = built.arguments, built.federation.feature_names
-        self.cohort = cohort_of(built.config, built.federation.num_seen)
         self.data_digest = data_digest(built.federation)
         identity = {name: built.config.identity()[name] for name in ("federation", "model")}
         dependencies = {**identity, "versions": versions(), "data": self.data_digest}
         self._folder = out / STUDIES / _digest(dependencies)[:16]
-        self.trials = SharingRunner(runner, SharedLog(self._folder))
-        self._facts = study_facts(built.config, built.federation.without_rows())
+        self._runner, self._described = runner, built.federation.without_rows()
+        self.trials = SharedTrials(runner, self._folder, self.facts)
 
-    @property
-    def space(self) -> SearchSpace:
-        """The search space."""
-        return planned_space(self.config.search, self.cohort, self.config.training.local(), self._facts.selection)
-
-    def ledger(self, config: StudyConfig) -> Ledger:
-        """Return a new ledger of a study on this federation; only seed and search may differ from its configuration.
-
-        Raises:
-            ConfigurationError: If trials have repetitions, which the shared log can't distinguish.
-        """
-        if config.training.repetitions != 1:
-            raise ConfigurationError.of(
-                "training.repetitions", "be 1 if studies share trials", config.training.repetitions
-            )
-        facts = replace(
-            self._facts,
-            session=config.training.session(config.seed, config.search.validation_fraction),
-            view=config.search.view,
-            searcher=config.search.kind,
-            config_hash=config.digest(),
-            config=config.model_dump_json(),
-        )
-        return Ledger(facts, self.trials, self.trials.log)
+    def facts_of(self, config: StudyConfig) -> StudyFacts:
+        """Return the facts of a study on this federation; only seed and search may differ from its configuration."""
+        return study_facts(config, self._described)
 
     def records(self, choices: Sequence[Choice], seeds: Sequence[int]) -> list[Trial]:
         """Return the full trials of each choice on each seed, on test rows; seeds vary fastest."""
@@ -262,7 +268,7 @@ class FederationRunner:
         if stored.get("detection") == detection:
             with suppress(ValidationError):
                 return HeterogeneityReport.model_validate(stored.get("report"))
-        report = measure(self.trials, config).without_timings()
+        report = measure(self._runner, config).without_timings()
         text = json.dumps({"detection": detection, "report": report.model_dump(mode="json")})
         GridFolder(self._folder).write_text(path.name, text)
         return report

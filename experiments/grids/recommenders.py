@@ -12,25 +12,23 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, FedscoutError, first_line
 from fedscout.engine.text import did_you_mean, shown
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.grids.federation_runner import Choice
+from fedscout.experiments.grids.federation_runner import Choice, ChoiceContext
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune
 from fedscout.search.language_model import NAME as LLM_RECORD
 from fedscout.search.language_model import has_key
-from fedscout.search.ledger import BASELINE, Ledger
+from fedscout.search.ledger import BASELINE
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.searcher import Proposal, Searcher, SearchTask
-from fedscout.search.searchers.llm import recommend_by_llm
-from fedscout.search.study import run_study, search_by, study_space
+from fedscout.search.searchers.llm import LanguageModel, recommend_by_llm
+from fedscout.search.study import StudyOutcome, run_study, search_by, study_space
 from fedscout.search.warm_start import EarlierStudy, WarmStart, best_first, warm_start
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
 from fedscout.strategies.custom import imported_class
@@ -38,39 +36,6 @@ from fedscout.strategies.custom import imported_class
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 LLM = "LLM"
 UNINFORMED = "search.informed=false"
-
-
-class ChoiceContext(Protocol):
-    """A federation from a recommender's point of view: its facts, and a ledger to run trials.
-
-    Attributes:
-        name: Of the federation.
-        arguments: As for `fedscout run`.
-        config: The configuration that the arguments specify.
-        data_digest: Of its rows and their partition.
-        feature_names: Of its columns; empty if unknown.
-        out: The folder of a language model's answers; unused in a replay.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    config: StudyConfig
-    data_digest: str
-    feature_names: tuple[str, ...]
-    out: Path
-
-    @property
-    def space(self) -> SearchSpace:
-        """The search space."""
-        ...
-
-    def report(self, seed: int) -> HeterogeneityReport:
-        """Return the heterogeneity report."""
-        ...
-
-    def ledger(self, config: StudyConfig) -> Ledger:
-        """Return a new ledger of a study on this federation."""
-        ...
 
 
 @dataclass
@@ -157,14 +122,20 @@ def _language_model(task: ChoiceTask) -> Choice:
         return Choice(recommend_by_llm(task.situation(), model).spec)
 
 
+def searched(
+    task: ChoiceTask, settings: Sequence[str] = (), start: WarmStart | None = None, model: LanguageModel | None = None
+) -> StudyOutcome:
+    """Return the outcome of a search with these settings, without a confirmation."""
+    config, report = task.config(settings), task.context.report(task.seed)
+    return run_study(config.search, task.context.ledger(config), report, start, model)
+
+
 def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart | None] = lambda _: None) -> Choose:
     """Return a recommender that runs a study with these settings; `first` returns its warm start."""
 
     def choose(task: ChoiceTask) -> Choice:
         config, context = task.config(settings), task.context
-        report = context.report(task.seed)
-        ledger = context.ledger(config)
-        outcome = run_study(config.search, ledger, report, first(task))
+        outcome = searched(task, settings, first(task))
         fedavg = outcome.baseline.fitness
         gains = [(trial.spec, trial.fitness - fedavg) for trial in outcome.whole_trials]
         study = EarlierStudy(  # as a later one on another federation would read it from its folder
@@ -172,7 +143,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
             config_hash=config.digest(),
             config=config.identity(),
             data_digest=context.data_digest,
-            report=report.model_dump(mode="json"),
+            report=context.report(task.seed).model_dump(mode="json"),
             gains=best_first(gains),
         )
         best = BASELINE if outcome.best is None else outcome.best.spec

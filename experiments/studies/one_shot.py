@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, Fault, UnreachableModelError
@@ -234,12 +234,12 @@ def one_shot_answer(
     Raises:
         RecommenderError: If a required language model does not answer.
     """
-    stored = folder.read_json(NAME)
+    stored = folder.read_model(NAME, KeptAnswer)
     if stored is not None:
         try:
-            return KeptAnswer.model_validate(stored).recommendation(asked)
-        except (ValidationError, AnswerError):
-            logger.warning("%s does not fit this version or search space, so a new recommendation is requested", NAME)
+            return stored.recommendation(asked)
+        except AnswerError:
+            logger.warning("%s does not fit this search space, so a new recommendation is requested", NAME)
     recommendation, _ = choose(config, RecommendationRequest.of(config), asked, diagnosis, folder.path)
     folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
     return recommendation

@@ -26,9 +26,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
@@ -92,6 +92,9 @@ UNSEEN = "the set of keys, or the start of the informed search"
 logger = logging.getLogger("fedscout")
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
 class GridFolder:
     """A folder of studies or cells, or of one study, as an absolute path, with atomic writes of its files."""
 
@@ -151,6 +154,26 @@ def locked_folder(path: Path) -> Iterator[GridFolder]:
         stack.enter_context(files.folder_lock(path))
         files.remove_unfinished(path)
         yield GridFolder(path)
+
+
+@contextmanager
+def claimed_folder(path: Path, claim: str) -> Iterator[GridFolder]:
+    """Yield a locked folder, whose file `claim` the block writes first.
+
+    If the block raises a `UserError` and the folder was and is otherwise unused, nothing is left behind.
+
+    Raises:
+        LogError: If it is not writable or is in use.
+    """
+    with locked_folder(path) as folder:
+        is_new = not (path / claim).exists()
+        try:
+            yield folder
+        except UserError:
+            if is_new and {entry.name for entry in path.iterdir()} <= {files.LOCK, claim}:
+                files.remove_file(path / claim)
+                (path / files.LOCK).unlink(missing_ok=True)
+            raise
 
 
 def refuse_others(path: Path, own: Collection[str] = (), remark: str = "") -> None:
@@ -213,6 +236,15 @@ class RunFolder(GridFolder):
             logger.warning("%s can't be read and is treated as missing (%s)", path, error)
             return None
 
+    def read_model(self, name: str, kind: type[Model]) -> Model | None:
+        """Return one of the folder's JSON files as a model; None if missing or, with a warning, of another version."""
+        document = self.read_json(name)
+        try:
+            return None if document is None else kind.model_validate(document)
+        except ValidationError:
+            logger.warning("%s does not fit this version and is made again", self.path / name)
+            return None
+
 
 def default_folder(config: StudyConfig) -> Path:
     """Return the default folder of a study, directly below `runs` and determined by the configuration."""
@@ -238,18 +270,12 @@ def open_run_folder(path: Path, config: StudyConfig, data: str | None = None) ->
     path = path.absolute()
     with usable(path):
         _refuse_foreign(path, config)
-    with locked_folder(path):
+    with claimed_folder(path, "config.json"):
         folder = RunFolder(path)
         for name in FOLDERS:
             files.remove_unfinished(path / name)
-        is_new = not (path / "config.json").exists()
-        try:
-            _claim(folder, config, data)
-            yield folder
-        except UserError:
-            if is_new:
-                remove_if_unused(path, "config.json")
-            raise
+        _claim(folder, config, data)
+        yield folder
 
 
 def _refuse_foreign(path: Path, config: StudyConfig) -> None:
@@ -276,13 +302,6 @@ def _log_matches(path: Path, config: StudyConfig) -> bool:
     """Whether there is a log whose readable trials all have this configuration."""
     rows, _ = read_columns(path / "trials", ["trial", "config_hash"])
     return {row["config_hash"] for row in rows} == {config.digest()}
-
-
-def remove_if_unused(path: Path, claim: str) -> None:
-    """Remove the claim and the lock that opening created, unless the folder holds other files."""
-    if {entry.name for entry in path.iterdir()} <= {files.LOCK, claim}:
-        files.remove_file(path / claim)
-        (path / files.LOCK).unlink(missing_ok=True)
 
 
 def _can_not_go_on(folder: RunFolder, problem: str) -> LogError:
@@ -394,12 +413,7 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
             list(config.search.warm_start),
             "it compares heterogeneity reports, which `fedscout run` measures",
         )
-    stored = None
-    if (document := folder.read_json(NAME)) is not None:
-        try:
-            stored = WarmStart.model_validate(document)
-        except ValidationError:
-            logger.warning("%s does not fit this version and is computed again", folder.path / NAME)
+    stored = folder.read_model(NAME, WarmStart)
     if stored is None:
         return _comparer(config, folder, data_digest)
 

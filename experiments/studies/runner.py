@@ -31,7 +31,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.grid.replies import timed_round
-from fedscout.engine.messages.calls import FederationFacts, Session
+from fedscout.engine.messages.calls import Session
 from fedscout.engine.runtime.ray import ray_runtime, readable_memory_errors, warn_of_memory_shortage
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -75,16 +75,6 @@ class LazyRunner:
         """Description of the device and training backend; None if the runner was never started."""
         return None if self._runner is None else self._runner.facts.trained_on
 
-    @property
-    def facts(self) -> FederationFacts:
-        """The facts of the federation."""
-        return self.started().facts
-
-    @property
-    def num_hosts(self) -> int:
-        """The number of hosts that the clients are distributed over."""
-        return self.started().num_hosts
-
     def grid(self, session: Session) -> HostGrid[Any]:
         """Return a grid for messages outside a trial."""
         return self.started().grid(session)
@@ -96,9 +86,6 @@ class LazyRunner:
     def forget(self, key: str) -> None:
         """Remove the trial's checkpoint."""
         self._store.discard(key)
-
-    def close(self) -> None:
-        """Do nothing, as `open_runner` closes it."""
 
 
 @contextmanager

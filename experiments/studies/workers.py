@@ -23,6 +23,7 @@ equal those of its successor.
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,6 +40,7 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError, UnreachableModelError, UserError
 from fedscout.engine.runtime.files import LOCK, folder_lock, folder_made
 from fedscout.engine.runtime.ray import ray_runtime
+from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.data.dataset import FOLDER_VARIABLE, START_VARIABLE
 from fedscout.experiments.studies.run_folder import GridFolder, federation_code, strategy_code, versions
@@ -50,6 +52,8 @@ RELEASE_SECONDS = 60.0
 RELEASE_POLL_SECONDS = 0.1
 
 Status = Literal["completed", "failed", "lost"]
+
+logger = logging.getLogger("fedscout")
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,43 @@ class Display:
     ended: Callable[[int], None] = lambda _: None
     tick: Callable[[], None] = lambda: None
 
-    def of(self, positions: Sequence[int]) -> Display:
-        """Return the callbacks for the pieces at these positions."""
-        return replace(
-            self, begun=lambda place: self.begun(positions[place]), ended=lambda place: self.ended(positions[place])
-        )
+
+Ends = Iterator[tuple[int, "End"]]
+"""The position of each piece with its end, as they end."""
+
+
+def reported(ends: Ends, pieces: Sequence[Piece], display: Display) -> Ends:
+    """Yield ends, log the warnings of each piece, and report it to the display once its end has been used."""
+    for position, end in ends:
+        for warning in end.warnings:
+            logger.warning("%s: %s", pieces[position].name, warning)
+        yield position, end
+        display.ended(position)
+
+
+def end_of(work: Callable[..., Any], *arguments: Any) -> End:
+    """Do a piece of work, and return how it ended; only an interruption raises an exception."""
+    with _collected_warnings() as warnings, cheap_collections():
+        try:
+            end = End("completed", result=work(*arguments))
+        except Exception as error:  # one piece's end is not the grid's
+            end = end_by(error)
+        gc.collect()  # federation, hosts and strategies hold each other in cycles
+    return replace(end, warnings=tuple(warnings))
+
+
+@contextmanager
+def _collected_warnings() -> Iterator[list[str]]:
+    """Yield a list that collects the program's own warnings in place of logging them."""
+    warnings: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
+    previous = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [handler], False
+    try:
+        yield warnings
+    finally:
+        logger.handlers[:], logger.propagate = previous
 
 
 def end_by(error: Exception) -> End:
@@ -311,8 +347,6 @@ def _answer(call: Any) -> Any:
 
 ATTEMPTS = 2
 POLL_SECONDS = 0.5
-
-logger = logging.getLogger("fedscout")
 
 
 class ClusterCpus(NamedTuple):
@@ -521,24 +555,24 @@ class WorkerPool:
     def run(
         self,
         work: Callable[..., End],
-        pieces: Sequence[tuple[Any, ...]],
+        pieces: Mapping[int, tuple[Any, ...]],
         parallel: int,
         display: Display,
         after: Sequence[Collection[int]] = (),
-    ) -> Iterator[tuple[int, End]]:
+    ) -> Ends:
         """Do all pieces of work and yield `(position, end)` as they end.
 
         Args:
             work: A function of a module, which returns how a piece ended.
-            pieces: Its arguments for each piece, such as configuration and folder.
+            pieces: By position, its arguments for each piece, such as configuration and folder.
             parallel: Maximum number of parallel pieces.
             display: Its `begun` and `tick` are called.
-            after: For each piece, the positions that must end before it starts; empty lets all start at once.
+            after: For each position, those that must end before it starts; empty lets all start at once.
         """
         for spare in self._idle[parallel:]:
             self._ray.kill(spare.actor)
         del self._idle[parallel:]
-        waiting, attempts = [*range(len(pieces))], [0] * len(pieces)
+        waiting, attempts = [*pieces], dict.fromkeys(pieces, 0)
         unfinished = {*waiting}
         while waiting or self._running:
             ready = [candidate for candidate in waiting if not after or unfinished.isdisjoint(after[candidate])]
@@ -608,20 +642,20 @@ class WorkerPool:
 def run_pieces(
     engine: EngineConfig,
     work: Callable[..., End],
-    pieces: Sequence[tuple[Any, ...]],
+    pieces: Mapping[int, tuple[Any, ...]],
     parallel: int | None,
     display: Display,
     after: Sequence[Collection[int]] = (),
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
     shared: Sequence[Any] = (),
-) -> Iterator[tuple[int, End]]:
+) -> Ends:
     """Do pieces of work on the command's node and yield `(position, end)` as they end.
 
     Args:
         engine: `grid=local` does one piece after the other in this process; else they run in parallel on Ray.
         work: A function of a module, which returns how a piece ended.
-        pieces: Its arguments for each piece.
+        pieces: By position, its arguments for each piece.
         parallel: Maximum number of parallel pieces; None is the number of CPUs.
         display: Its `begun` and `tick` are called.
         after: As for `WorkerPool.run`.
@@ -636,14 +670,15 @@ def run_pieces(
         return
     if engine.grid == "local":
         check_sequential(parallel, "with engine.grid=local, which uses only this process")
-        for position, piece in enumerate(pieces):
+        for position, piece in pieces.items():
             display.begun(position)
             yield position, work(*shared, *piece)
         return
     with ray_runtime(engine, verbose) as ray, closing(WorkerPool(ray, search_path)) as pool:
         num_parallel = min(len(pieces), parallel or cluster_cpus(ray).driver_cpus)
         stored = [ray.put(argument) for argument in shared]
-        yield from pool.run(work, [(*stored, *piece) for piece in pieces], num_parallel, display, after)
+        with_stored = {position: (*stored, *piece) for position, piece in pieces.items()}
+        yield from pool.run(work, with_stored, num_parallel, display, after)
 
 
 def _cause(death: Exception) -> str:

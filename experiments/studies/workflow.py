@@ -25,8 +25,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import ValidationError
-
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.detect import detect
 from fedscout.detectors.report import TENTHS
@@ -525,11 +523,7 @@ def measure(runner: OpensGrids, config: StudyConfig, names: Names = UNNAMED) -> 
 
 def stored_report(folder: RunFolder) -> HeterogeneityReport | None:
     """Return the report of an earlier run of the same study; None if there is none that this version can read."""
-    stored = folder.read_json(REPORT_FILE)
-    try:
-        return None if stored is None else HeterogeneityReport.model_validate(stored)
-    except ValidationError:
-        return None
+    return folder.read_model(REPORT_FILE, HeterogeneityReport)
 
 
 def with_strategy(config: StudyConfig) -> StudyConfig:

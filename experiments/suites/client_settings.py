@@ -45,7 +45,7 @@ from fedscout.experiments.client_settings.proxies import (
 from fedscout.experiments.client_settings.tuning import CellResult, CellTuning, Setting, search_setting, tune_table
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.grids.catalogue import BENCHMARK
-from fedscout.experiments.grids.cells import CellContext, CellValues, best_round, chance_level, failures_of, split_ratio
+from fedscout.experiments.grids.cells import CellContext, CellValues, best_round, failures_of, split_ratio
 from fedscout.experiments.grids.experiment import Cell, Settings, arguments
 from fedscout.experiments.grids.federation_runner import FederationRunner, built_federation, open_federation
 from fedscout.experiments.studies.workers import Display
@@ -310,9 +310,8 @@ def settings_cell(
         spec = UNIFORM if trained == UNIFORM.kind else parse_strategy(trained)
         tuned = [WAYS[way](tuning, **options) for tuning in tunings]
         trials = [tuning.trial(own, spec) for tuning, own in zip(tunings, tuned, strict=True)]
-    chance = chance_level(built.federation)
     return CellValues(
-        values=tuple(best_round(trial, chance) for trial in trials),
+        values=tuple(best_round(trial, runner.facts.guessing) for trial in trials),
         test_to_train=split_ratio(built.config),
         resolution=resolution([trials]),
         failures=failures_of(trials),

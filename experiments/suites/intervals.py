@@ -32,7 +32,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import Progress, TrialRunner
 from fedscout.experiments.grids.cells import CellContext, CellValues, Values
 from fedscout.experiments.grids.experiment import Cell, Settings
-from fedscout.experiments.suites.replay import NoLog
+from fedscout.experiments.grids.federation_runner import NoLog
 from fedscout.search.config import SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import confirm_winner

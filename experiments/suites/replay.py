@@ -88,18 +88,22 @@ from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, DataError, LogError
-from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings, late_mean
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.cells import COST, CellContext, CellValues, Measured, Note
 from fedscout.experiments.grids.experiment import Cell, Choose, Experiment, arguments, read_experiment
-from fedscout.experiments.grids.federation_runner import Choice, built_federation, open_federation
+from fedscout.experiments.grids.federation_runner import (
+    Choice,
+    ChoiceContext,
+    built_federation,
+    first_rounds,
+    open_federation,
+)
 from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
 from fedscout.experiments.studies.run_folder import measurement_folder
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.confirmation.intervals import paired_difference
-from fedscout.search.ledger import BASELINE, Ledger, StudyFacts
+from fedscout.search.ledger import BASELINE, StudyFacts
 from fedscout.search.objective import ACCURACY
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.priors import FILE, PriorStudy, write_priors
@@ -228,18 +232,11 @@ class TabledFederation(BaseModel, frozen=True):
     reports: Mapping[int, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class TabledTrial:
-    """One row: the trained configuration, the seed, and the accuracy after each round."""
-
-    spec: StrategySpec
-    seed: int
-    failed: bool
-    round_accuracy: tuple[float, ...]
-
-    def score(self, guessing: float) -> float:
-        """Return the mean of the last five rounds; that of guessing if the trial failed."""
-        return guessing if self.failed else late_mean(self.round_accuracy)
+def tabled_trial(spec: StrategySpec, seed: int, failed: bool, accuracy: tuple[float, ...]) -> Trial:
+    """Return a row of the table as a trial, with the accuracy after each round."""
+    rounds = {"accuracy": accuracy, "clean_accuracy": accuracy}
+    error = "this training failed in the table" if failed else None
+    return Trial(spec, seed=seed, status="failed" if failed else "completed", error=error, rounds=rounds)
 
 
 @dataclass(frozen=True)
@@ -252,7 +249,7 @@ class FederationTrials:
     """
 
     about: TabledFederation
-    trials: Mapping[tuple[StrategySpec, int], TabledTrial]
+    trials: Mapping[tuple[StrategySpec, int], Trial]
 
     @cached_property
     def specs(self) -> tuple[StrategySpec, ...]:
@@ -267,8 +264,11 @@ class FederationTrials:
     @cached_property
     def scores(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """The fitness of each configuration on each seed, shape `(specs, seeds)`; guessing if it failed."""
-        guessing = self.about.guessing
-        return np.array([[self.trials[spec, seed].score(guessing) for seed in self.seeds] for spec in self.specs])
+        scores = {
+            place: self.about.guessing if trial.status == "failed" else late_mean(trial.rounds["accuracy"])
+            for place, trial in self.trials.items()
+        }
+        return np.array([[scores[spec, seed] for seed in self.seeds] for spec in self.specs])
 
 
 def write_table(path: Path, federations: Iterable[FederationTrials]) -> None:
@@ -285,9 +285,9 @@ def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
             "about": None if index else federation.about.model_dump_json(),
             "specification": json.dumps({"kind": trial.spec.kind, **trial.spec.parameters()}),
             "seed": trial.seed,
-            "failed": trial.failed,
+            "failed": trial.status == "failed",
             "round_accuracy": [
-                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.round_accuracy
+                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.rounds["accuracy"]
             ],
         }
 
@@ -305,37 +305,22 @@ def read_table(path: Path) -> list[FederationTrials]:
     if (table.schema.metadata or {}).get(b"format") != FORMAT:
         raise LogError.of("a table of trials", "be one that `fedscout bench table` wrote", path)
     abouts: dict[str, TabledFederation] = {}
-    trials: dict[str, dict[tuple[StrategySpec, int], TabledTrial]] = {}
+    trials: dict[str, dict[tuple[StrategySpec, int], Trial]] = {}
     parsed = cache(lambda document: parse_strategy(json.loads(document)))
     for row in table.to_pylist():
         name: str = row["federation"]
         if row["about"] is not None:
             abouts[name] = TabledFederation.model_validate_json(row["about"])
         accuracy = tuple(nan if value is None else value / UNITS for value in row["round_accuracy"])
-        trial = TabledTrial(parsed(row["specification"]), row["seed"], row["failed"], accuracy)
-        trials.setdefault(name, {})[trial.spec, trial.seed] = trial
+        spec, seed = parsed(row["specification"]), row["seed"]
+        trials.setdefault(name, {})[spec, seed] = tabled_trial(spec, seed, row["failed"], accuracy)
     return [FederationTrials(abouts[name], federation_trials) for name, federation_trials in trials.items()]
 
 
 Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-class NoLog(TrialLog):
-    """A log that stores nothing, as the table has all trials."""
-
-    def __init__(self) -> None:
-        pass
-
-    def read(self, config_hash: str | None = None) -> list[Trial]:
-        """Return nothing."""
-        return []
-
-    def append(self, record: Trial) -> Path:
-        """Write nothing."""
-        return Path()
-
-
-class ReplayedFederation:
+class ReplayedFederation(ChoiceContext):
     """One federation of the table, as a recommender's context.
 
     Args:
@@ -352,10 +337,9 @@ class ReplayedFederation:
         self.feature_names: tuple[str, ...] = ()
         self.out = Path()
         self.config = load_config(self.arguments)
-        self.cohort: Cohort = cohort_of(self.config, self.about.num_clients)
-        self.space = planned_space(self.config.search, self.cohort, self.config.training.local())
+        self.trials = self
         joint = load_config((*self.about.arguments, *SPACE))
-        self._joint = planned_space(joint.search, self.cohort, joint.training.local())
+        self._joint = planned_space(joint.search, self.facts.cohort, joint.training.local())
 
     @property
     def resolution(self) -> float:
@@ -367,22 +351,28 @@ class ReplayedFederation:
         """Return the heterogeneity report from when the table was trained, without measures that no longer exist."""
         return HeterogeneityReport.model_validate(self.about.reports[seed], extra="ignore")
 
-    def ledger(self, config: StudyConfig) -> Ledger:
-        """Return the ledger of a study on this federation."""
-        facts = StudyFacts(
+    def facts_of(self, config: StudyConfig) -> StudyFacts:
+        """Return the facts of a study on this federation.
+
+        Raises:
+            ConfigurationError: If trials have repetitions, which the table lacks.
+        """
+        training, search = config.training, config.search
+        if training.repetitions != 1:
+            raise ConfigurationError.of("training.repetitions", "be 1 in a replay", training.repetitions)
+        return StudyFacts(
             name=self.name,
-            num_rounds=config.training.num_rounds,
-            cohort=self.cohort,
-            session=config.training.session(config.seed, config.search.validation_fraction),
-            view=config.search.view,
-            searcher=config.search.kind,
+            num_rounds=training.num_rounds,
+            cohort=cohort_of(config, self.about.num_clients),
+            session=training.session(config.seed, search.validation_fraction),
+            view=search.view,
+            searcher=search.kind,
             config_hash=config.digest(),
             config=config.model_dump_json(),
             data_digest=self.data_digest,
             guessing=self.about.guessing,
             data_origin=data_origin_of(config),
         )
-        return Ledger(facts, self, NoLog())
 
     def run(self, batch: Sequence[TrialSettings], progress: object = None) -> Iterator[tuple[int, Trial]]:
         """Yield the nearest trial of the table for each requested one, as the runner of the ledger."""
@@ -431,14 +421,7 @@ class ReplayedFederation:
         tabled = self.federation.trials[
             self.nearest(spec, given_values(settings.session.training)), settings.session.seed
         ]
-        accuracy = tabled.round_accuracy[: settings.num_rounds]
-        failed = tabled.failed and len(accuracy) < settings.num_rounds
-        return Trial.of(
-            settings,
-            status="failed" if failed else "completed",
-            error="this training failed in the table" if failed else None,
-            rounds={"accuracy": accuracy, "clean_accuracy": accuracy},
-        )
+        return first_rounds(tabled, settings)
 
     def places(self, choice: Choice) -> int:
         """Return the index of a choice among the configurations of the table."""
@@ -656,15 +639,13 @@ def _trained(
                 "name": name,
                 "half": halves.get(name, "learning"),
                 "arguments": [argument for argument in built.arguments if argument not in SPACE],
-                "num_clients": runner.cohort.num_clients,
-                "guessing": runner.ledger(built.config).facts.guessing,
+                "num_clients": runner.facts.cohort.num_clients,
+                "guessing": runner.facts.guessing,
                 "data_digest": runner.data_digest,
                 "reports": {seed: runner.report(seed).model_dump(mode="json") for seed in seeds},
             }
-        rows = [
-            TabledTrial(trial.spec, trial.seed, trial.status == "failed", trial.rounds["accuracy"]) for trial in trials
-        ]
-        yield FederationTrials(TabledFederation.model_validate(about), {(row.spec, row.seed): row for row in rows})
+        by_specification = {(trial.spec, trial.seed): trial for trial in trials}
+        yield FederationTrials(TabledFederation.model_validate(about), by_specification)
 
 
 def write_project_priors() -> None:

@@ -17,10 +17,9 @@ and both are clipped to the bounds of the measure.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -40,8 +39,18 @@ from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.config import planned_trials
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.result import StudyResult, TrialSummary
-from fedscout.experiments.studies.run_folder import has_changed_since
-from fedscout.experiments.studies.workers import Display, End, Piece, WorkerPool, driver_nodes, run_pieces, with_share
+from fedscout.experiments.studies.run_folder import STUDIES, has_changed_since
+from fedscout.experiments.studies.workers import (
+    Display,
+    End,
+    Ends,
+    Piece,
+    WorkerPool,
+    driver_nodes,
+    reported,
+    run_pieces,
+    with_share,
+)
 from fedscout.experiments.sweeps.sweep import (
     GridConfiguration,
     Sweep,
@@ -49,7 +58,6 @@ from fedscout.experiments.sweeps.sweep import (
     SweepStudy,
     data_digests,
     open_sweep_folder,
-    run_one,
     run_stored,
     value_text,
 )
@@ -314,21 +322,22 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
 
 
 def _accuracy(rows: Sequence[Row], measure: str) -> Mean:
-    if len(rows) == 1 and measure == "accuracy":
-        return Mean(rows[0]["accuracy"], rows[0]["accuracy_low"], rows[0]["accuracy_high"], 1)
-    return mean_of([row[measure] for row in rows], _test_to_train(rows), _bounds(rows[0]))
+    return _mean(rows, "accuracy", [row[measure] for row in rows], _bounds(rows[0]))
 
 
 def _mean_difference(pairs: Sequence[tuple[Row, Row]], measure: str) -> Mean | None:
     """Return the mean difference of the choice from the reference; a single study has its own."""
     if not pairs:
         return None
-    first = pairs[0][0]
-    if len(pairs) == 1 and first.get("gain") is not None:
-        return Mean(first["gain"], first["gain_low"], first["gain_high"], 1)
-    least, most = _bounds(first)
-    differences = [ours[measure] - theirs[measure] for ours, theirs in pairs]
-    return mean_of(differences, _test_to_train([ours for ours, _ in pairs]), (least - most, most - least))
+    ours, (least, most) = [one for one, _ in pairs], _bounds(pairs[0][0])
+    return _mean(ours, "gain", [one[measure] - other[measure] for one, other in pairs], (least - most, most - least))
+
+
+def _mean(rows: Sequence[Row], column: str, values: Sequence[float], bounds: intervals.Bounds) -> Mean:
+    """Return the mean of values of studies; the columns of a single study hold its own."""
+    if len(rows) == 1 and rows[0].get(column) is not None:
+        return Mean(rows[0][column], rows[0][f"{column}_low"], rows[0][f"{column}_high"], 1)
+    return mean_of(values, _test_to_train(rows), bounds)
 
 
 def _bounds(row: Row) -> intervals.Bounds:
@@ -345,8 +354,6 @@ def _test_to_train(rows: Sequence[Row]) -> float:
 
 TABLE_SECONDS = 60.0
 """Seconds between writes of the table while studies run."""
-
-logger = logging.getLogger("fedscout")
 
 
 @dataclass(frozen=True)
@@ -398,21 +405,16 @@ def run_sweep(
     with open_sweep_folder(out, sweep) as folder:
         studies = _known(folder, sweep)
         planned = [planned_trials(one.config)[0] for one in configurations]
-        display.known(
-            [Piece(one.name, folder.study(one), n, n) for one, n in zip(configurations, planned, strict=True)],
-            list(studies),
-        )
-        pending = [position for position in range(len(configurations)) if position not in studies]
+        pieces = [Piece(one.name, folder.study(one), n, n) for one, n in zip(configurations, planned, strict=True)]
+        display.known(pieces, [*studies])
+        pending = {position: one for position, one in enumerate(configurations) if position not in studies}
         last_written = time.monotonic()
-        runs = [configurations[position] for position in pending]
-        for place, end in _run_all(folder, runs, display.of(pending), parallel, verbose, search_path):
-            one = runs[place]
-            for warning in end.warnings:
-                logger.warning("%s: %s", one.name, warning)
+        ends = _run_all(folder, pending, display, parallel, verbose, search_path)
+        for position, end in reported(ends, pieces, display):
+            one = configurations[position]
             if end.details is not None:
                 folder.write_text(f"lost/{one.name}.txt", end.details)
-            studies[pending[place]] = ended_study(folder, one, end)
-            display.ended(pending[place])
+            studies[position] = ended_study(folder, one, end)
             if time.monotonic() - last_written > TABLE_SECONDS:
                 write_table(table_of(sweep, [studies[place] for place in sorted(studies)]), folder)
                 last_written = time.monotonic()
@@ -431,27 +433,36 @@ def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:
     studies: dict[int, SweepStudy] = {}
     digest_of = data_digests()
     for position, one in enumerate(sweep.configurations):
-        changed = partial(has_changed_since, folder.study(one), one.config, partial(digest_of, one.config))
-        if folder.result(one) is not None and not changed():
+        current_data = partial(digest_of, one.config)
+        if folder.result(one) is not None and not has_changed_since(folder.study(one), one.config, current_data):
             studies[position] = ended_study(folder, one, End("completed"))
     return studies
 
 
 def _run_all(
     folder: SweepFolder,
-    pending: Sequence[GridConfiguration],
+    pending: Mapping[int, GridConfiguration],
     display: Display,
     parallel: int | None,
     verbose: bool,
     search_path: tuple[str, ...],
-) -> Iterator[tuple[int, End]]:
+) -> Ends:
     """Run studies in this process, or by workers on one Ray, and yield the position of each with its end."""
     if not pending:
         return
-    engine, configs = pending[0].config.engine, [one.config for one in pending]
+    configs = [one.config for one in pending.values()]
+    engine = configs[0].engine
+
+    def pieces(num_hosts: int | None, storage: Storage | None) -> dict[int, tuple[Any, ...]]:
+        arguments = {}
+        for position, one in pending.items():
+            path = folder.study(one)
+            own_storage = storage and storage.below(f"{STUDIES}/{path.name}")
+            arguments[position] = (with_share(one.config, num_hosts), path, own_storage, verbose, search_path)
+        return arguments
+
     if engine.grid == "local":
-        studies = [(one.config, folder.study(one), verbose, search_path) for one in pending]
-        yield from run_pieces(engine, run_one, studies, parallel, display)
+        yield from run_pieces(engine, run_stored, pieces(0, None), parallel, display)
         return
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
@@ -459,18 +470,9 @@ def _run_all(
         pool = stack.enter_context(closing(WorkerPool(ray, search_path, driver_nodes(ray, configs))))
         pool.drop_differing_nodes([with_share(config, 0) for config in configs])
         share = pool.share(configs, parallel, device.on_gpu)
-        sweep_storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
-
-        def storage(study: Path) -> Storage | None:
-            return sweep_storage and sweep_storage.below(study.relative_to(folder.path).as_posix())
-
-        paths = [folder.study(one) for one in pending]
-        shared = [with_share(config, share.num_hosts) for config in configs]
-        pieces = [
-            (config, path, storage(path), verbose, search_path) for config, path in zip(shared, paths, strict=True)
-        ]
-        for position, end in pool.run(run_stored, pieces, share.parallel, display):
-            refresh(paths[position])
+        storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
+        for position, end in pool.run(run_stored, pieces(share.num_hosts, storage), share.parallel, display):
+            refresh(folder.study(pending[position]))
             yield position, end
 
 

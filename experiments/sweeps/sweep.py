@@ -16,33 +16,30 @@ studies that earlier commands finished.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
 from fedscout.engine.runtime.files import Storage, mounted
-from fedscout.engine.trials.state import cheap_collections
 from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
 from fedscout.experiments.studies.result import StudyResult, read_result
 from fedscout.experiments.studies.run_folder import (
     STUDIES,
     GridFolder,
-    locked_folder,
+    claimed_folder,
     read_json,
     refuse_others,
-    remove_if_unused,
     usable,
 )
-from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by
+from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by, end_of
 
 DIGEST_DIGITS = 10
 NAME_CHARACTERS = 120
@@ -56,14 +53,20 @@ class GridConfiguration:
     Attributes:
         setting: The value of each axis, as configured: by dotted key, in the order of the axes.
         config: The study's configuration.
-        digest: Of everything that determines its results.
-        name: Of its folder: readable values, and enough of the digest to be unique.
     """
 
     setting: Mapping[str, Any]
     config: StudyConfig
-    digest: str
-    name: str
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of everything that determines its results."""
+        return self.config.digest()
+
+    @cached_property
+    def name(self) -> str:
+        """The name of its folder: readable values, and enough of the digest to be unique."""
+        return study_name(self.setting, self.digest)
 
     @property
     def text(self) -> str:
@@ -116,9 +119,8 @@ def read_sweep(arguments: Sequence[str], file: Path | None = None) -> Sweep:
         except ConfigurationError as error:
             faults.update(dict.fromkeys(error.faults))
             continue
-        document, digest = config.model_dump(mode="json"), config.digest()  # whose identity may lack a default
-        setting = {key: _value_at(document, key) for key in axes}
-        point = GridConfiguration(setting, config, digest, study_name(setting, digest))
+        document = config.model_dump(mode="json")  # as the identity may lack a default
+        point = GridConfiguration({key: _value_at(document, key) for key in axes}, config)
         first = unique.setdefault(point.digest, point)
         if first is not point:
             faults[f"combinations must differ, got the same study twice: {first.text} and {point.text}"] = None
@@ -264,16 +266,10 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
     """
     path = path.absolute()
     _binding(path, sweep)  # a refusal leaves nothing behind
-    with locked_folder(path):
-        folder, is_new = SweepFolder(path), not (path / BINDING).exists()
-        try:
-            with usable(path):
-                folder.write_json(BINDING, _binding(path, sweep))
-        except LogError:
-            if is_new:
-                remove_if_unused(path, BINDING)
-            raise
-        yield folder
+    with claimed_folder(path, BINDING) as folder:
+        with usable(path):
+            folder.write_json(BINDING, _binding(path, sweep))
+        yield SweepFolder(path)
 
 
 def check_sweep_folder(path: Path, sweep: Sweep) -> SweepFolder:
@@ -326,35 +322,31 @@ class SweepStudy:
     rows: tuple[Mapping[str, Any], ...]
 
 
-def run_one(config: StudyConfig, out: Path, verbose: bool = False, search_path: tuple[str, ...] = ()) -> End:
-    """Run a study, or resume it, as `fedscout run` does; only an interruption raises an exception."""
-    from fedscout.experiments.studies.workflow import Display, run_workflow
-
-    with _collected_warnings() as warnings, cheap_collections():
-        try:
-            await_release(out)
-            run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
-            end = End("completed")
-        except Exception as error:  # one study's end is not the sweep's
-            end = end_by(error)
-        gc.collect()  # federation, hosts and strategies hold each other in cycles
-    return replace(end, warnings=tuple(warnings))
-
-
 def run_stored(
-    config: StudyConfig, out: Path, storage: Storage | None, verbose: bool, search_path: tuple[str, ...]
+    config: StudyConfig,
+    out: Path,
+    storage: Storage | None = None,
+    verbose: bool = False,
+    search_path: tuple[str, ...] = (),
 ) -> End:
-    """Run a study in an absolute folder visible from this node, or in a storage."""
+    """Run a study, or resume it, in an absolute folder visible from this node or in a storage."""
     if storage is None:
-        return run_one(config, out, verbose, search_path)
+        return end_of(_run, config, out, verbose, search_path)
     try:
         with mounted(storage, out.name) as local_folder:
-            end = run_one(config, local_folder, verbose, search_path)
+            end = end_of(_run, config, local_folder, verbose, search_path)
         if isinstance(storage, NodeStorage):
             storage.release()
     except Exception as error:  # the storage's
         return end_by(error)
     return end.with_stored_paths(local_folder, str(storage))
+
+
+def _run(config: StudyConfig, out: Path, verbose: bool, search_path: tuple[str, ...]) -> None:
+    from fedscout.experiments.studies.workflow import Display, run_workflow
+
+    await_release(out)
+    run_workflow(config, out, Display(), verbose=verbose, search_path=search_path)
 
 
 def data_digests() -> Callable[[StudyConfig], str | None]:
@@ -373,18 +365,3 @@ def data_digests() -> Callable[[StudyConfig], str | None]:
         return digests[key]
 
     return digest
-
-
-@contextmanager
-def _collected_warnings() -> Iterator[list[str]]:
-    """Yield a list that collects the program's own warnings in place of logging them."""
-    warnings: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("fedscout")
-    previous = logger.handlers[:], logger.propagate
-    logger.handlers[:], logger.propagate = [handler], False
-    try:
-        yield warnings
-    finally:
-        logger.handlers[:], logger.propagate = previous

@@ -291,7 +291,7 @@ def time_engine(
                 accuracy=result.rounds["accuracy"][-1],
                 phases={phase: spent / task.rounds for phase, spent in result.seconds.items() if phase != "total"},
             )
-        return runner.num_hosts, times
+        return runner.started().num_hosts, times
 
 
 def whole_rounds(times: Sequence[float], rounds: int) -> tuple[float, ...]:

@@ -15,10 +15,11 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
-from fedscout.experiments.grids.cells import CellContext, Measured, best_round, chance_level, run_cells, seconds_to
+from fedscout.experiments.grids.cells import CellContext, Measured, best_round, run_cells, seconds_to
 from fedscout.experiments.grids.experiment import Experiment, Settings, arguments
 from fedscout.experiments.grids.federation_runner import Choice, other_seeds
 from fedscout.experiments.grids.recommenders import RECOMMENDERS, ChoiceTask, Recommender
+from fedscout.experiments.studies.checks import constant_answer
 from fedscout.experiments.studies.run_folder import GridFolder
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import run_detection, run_training
@@ -209,10 +210,9 @@ def timed(columns: dict[str, Settings], *rows: str) -> Experiment:
 def test_a_training_that_fails_is_worth_a_guess_and_told(tmp_path: Path) -> None:
     endless: Settings = {**WINE, "federation.scenario": [{"kind": "feature_scale", "clients": "all", "factor": 1e30}]}
     found = measured(tmp_path, {"FedAvg": {}}, {"endless": endless})
-    config = load_config([*arguments(WINE)])
-    from fedscout.experiments.federation import build_federation
+    from fedscout.experiments.federation import built_study
 
-    chance = chance_level(build_federation(config.federation, config.model))
+    chance = constant_answer(built_study(load_config(arguments(WINE)))[1], None)
     assert found.values["FedAvg", "endless"] == (chance, chance)
     assert {*found.absent} == {"FedAvg × endless"}
 

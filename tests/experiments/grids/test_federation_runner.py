@@ -16,7 +16,7 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.messages.contents import claim_task_identity
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.trials.record import Trial, TrialSettings
-from fedscout.experiments.grids.federation_runner import SharedLog, SharingRunner, trial_digest
+from fedscout.experiments.grids.federation_runner import NoLog, SharedTrials, trial_digest
 from fedscout.search.ledger import Ledger
 from fedscout.strategies import parse_strategy
 from tests.search import studies
@@ -38,14 +38,14 @@ def _identity() -> None:
     claim_task_identity()
 
 
-def sharing(folder: Path, runner: Any) -> SharingRunner:
+def sharing(folder: Path, runner: Any) -> SharedTrials:
     """Return what a measurement that begins in a folder trains by."""
-    return SharingRunner(runner, SharedLog(folder))
+    return SharedTrials(runner, folder, studies.FACTS)
 
 
-def run(runner: SharingRunner, asked: Sequence[Mapping[str, Any]], **facts: Any) -> list[Trial]:
+def run(runner: SharedTrials, asked: Sequence[Mapping[str, Any]], **facts: Any) -> list[Trial]:
     """Run trials of FedAdam in a study of seven rounds, on seed 3 unless asked otherwise."""
-    ledger = Ledger(replace(studies.FACTS, **{"num_rounds": 7, **facts}), runner, runner.log)
+    ledger = Ledger(replace(studies.FACTS, **{"num_rounds": 7, **facts}), runner, NoLog())
     usual = {"phase": "search", "strategy": parse_strategy({"kind": "fedadam"}), "seed": 3}
     return ledger.run([ledger.facts.trial(**{**usual, **each}) for each in asked])
 

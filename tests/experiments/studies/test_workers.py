@@ -162,7 +162,7 @@ def ends_of(
     """Run numbered pieces of work that nobody does, on all nodes, and end their workers."""
     pool = workers.WorkerPool(ray, nodes=ray.cpus)
     yield from pool.run(
-        workers.End, [(position,) for position in range(count)], parallel, workers.Display(begun=begun), after
+        workers.End, {position: (position,) for position in range(count)}, parallel, workers.Display(begun=begun), after
     )
     pool.close()
 

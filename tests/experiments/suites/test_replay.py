@@ -64,7 +64,7 @@ def federation(
             accuracy = score(spec, seed)
             failed = math.isnan(accuracy)
             rounds = (0.5, 0.5) if failed else (accuracy,) * NUM_ROUNDS
-            trials[spec, seed] = replay.TabledTrial(spec, seed, failed, rounds)
+            trials[spec, seed] = replay.tabled_trial(spec, seed, failed, rounds)
     return replay.FederationTrials(about, trials)
 
 
@@ -197,7 +197,7 @@ def test_a_short_trial_is_the_beginning_of_the_tabled_one() -> None:
     spec, seed = next(iter(rising.trials))
     rounds = tuple(np.round(np.linspace(0.1, 0.6, NUM_ROUNDS), 4).tolist())
     made = replay.FederationTrials(
-        rising.about, {**rising.trials, (spec, seed): replay.TabledTrial(spec, seed, False, rounds)}
+        rising.about, {**rising.trials, (spec, seed): replay.tabled_trial(spec, seed, False, rounds)}
     )
     ledger = replay.ReplayedFederation(made).ledger(load_config((*ARGUMENTS, *replay.SPACE, f"seed={seed}")))
     short, full = ledger.run([ledger.facts.trial("search", spec, num_rounds=n) for n in (3, None)])
@@ -291,7 +291,7 @@ def test_the_table_is_that_of_the_trials(tmp_path: Path) -> None:
     own = {"kind": "fedavg", **trained.parameters()}
     config = load_config((*arguments(BATTERY.federations[name]), *settings, "engine.grid=local"))
     _, trial, _ = run_training(config.model_copy(update={"strategy": own}), tmp_path / "own")
-    assert found.trials[trained, 0].round_accuracy == pytest.approx(trial.rounds["accuracy"], abs=5e-5)
+    assert found.trials[trained, 0].rounds["accuracy"] == pytest.approx(trial.rounds["accuracy"], abs=5e-5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial_runner, "run_trial", lambda *_: pytest.fail("a stored trial was trained again"))
         replay.train_table([name], (0,), tmp_path / "t", settings)

@@ -34,7 +34,7 @@ from fedscout.experiments.sweeps.run import (
     run_sweep,
     scored_by,
 )
-from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, run_one
+from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, run_stored
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from tests.experiments.cli.conftest import SMALL, Cli
@@ -215,7 +215,7 @@ def fails_with(error: Exception, times: int) -> Callable[..., Any]:
 )
 def test_errors_that_lose_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(workflow, "build_federation", fails_with(error, 1))
-    end = run_one(small("seed=0").configurations[0].config, tmp_path)
+    end = run_stored(small("seed=0").configurations[0].config, tmp_path)
     assert end.status == "lost"
     assert (end.error or "").startswith(type(error).__name__)
     assert "build_or_fail" in (end.details or "")
@@ -247,7 +247,7 @@ def test_a_study_leaves_nothing_of_itself_in_memory(tmp_path: Path) -> None:
         return [one for one in gc.get_objects() if type(one) is Federation]
 
     before = federations()  # of fixtures, if any
-    assert run_one(small("seed=0").configurations[0].config, tmp_path).status == "completed"
+    assert run_stored(small("seed=0").configurations[0].config, tmp_path).status == "completed"
     assert [one for one in federations() if not any(one is known for known in before)] == []
 
 
@@ -258,7 +258,7 @@ def test_warnings_of_a_study_come_back_with_its_end(tmp_path: Path) -> None:
         json.dumps({"config_hash": config.digest(), "config": config.identity(), "versions": {}})
     )
     (tmp_path / "trials" / "00000-foreign.parquet").write_bytes(b"no Parquet")
-    end = run_one(config, tmp_path)
+    end = run_stored(config, tmp_path)
     assert end.status == "completed"
     assert any("00000-foreign.parquet can't be used" in warning for warning in end.warnings)
 
