@@ -19,65 +19,29 @@ Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspe
 farther from all other values than their range, or is negative while no other value is.
 
 Messages show the first faulty cell and the number of such cells, as rows may have been dropped or joined before.
-Arguments that messages propose are quoted where the shell or YAML requires it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import PLAIN_NUMBER
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import did_you_mean, listed, shown
-from fedscout.experiments.data.dataset import TextArray, distinct_texts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from fedscout.experiments.data.dataset import TextArray, distinct_texts, list_argument
 
 Numbers = npt.NDArray[np.float64]
-
-PLAIN_NAME = re.compile(r"\w[\w-]*")
-PLAIN_TEXT = re.compile(r"[^\W\d][\w-]*")
-WORDS_OF_YAML = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
-
-
-def text_argument(key: str, value: str) -> str:
-    """Return the argument `federation.KEY=VALUE` for a text-valued key."""
-    return shlex.quote(f"federation.{key}={_quoted(value)}")
-
-
-def list_argument(key: str, *values: str) -> str:
-    """Return the argument `federation.KEY=[VALUE, …]`; unquoted if all values are plain, as shells accept brackets."""
-    argument = f"federation.{key}=[{','.join(map(_quoted, values))}]"
-    return argument if all(map(_is_plain, values)) else shlex.quote(argument)
-
-
-def column_key(name: str, kind: str) -> str:
-    """Return the argument that sets the kind of a column."""
-    if PLAIN_NAME.fullmatch(name):
-        return f"federation.columns.{name}={kind}"
-    return shlex.quote(f"federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}")
-
-
-def _quoted(value: str) -> str:
-    return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_plain(value: str) -> bool:
-    return PLAIN_TEXT.fullmatch(value) is not None and value.lower() not in WORDS_OF_YAML
-
 
 MISSING = ("?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
 BOOLEANS = {"false": 0.0, "true": 1.0}
@@ -173,9 +137,6 @@ def as_numbers(cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     Args:
         cells: Plain cells, texts or numbers.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:  # much faster, but all or nothing
         return np.asarray(pc.cast(cells, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -230,8 +191,6 @@ class NumberFormat:
 
     def numbers(self, texts: pa.Array) -> Numbers:
         """Return the number of each text, NaN where it has another format."""
-        import pyarrow.compute as pc
-
         prefix, point, suffix = map(re.escape, (self.prefix, self.point, self.suffix))
         whole = rf"(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:[{self.groups}]\d{{3}})+)" if self.groups else r"\d+"
         number = rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+){_EXPONENT}"
@@ -248,8 +207,6 @@ class NumberFormat:
         Raises:
             ValueError: If no cell is a number, one is too large or refused; the message is to follow the column's name.
         """
-        import pyarrow as pa
-
         cells = present_cells(cells)
         if is_text(cells.type):
             codes, texts = distinct_cells(cells)
@@ -278,8 +235,6 @@ def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
         ValueError: If `1,234` is ambiguous; the message is to follow the column's name.
     """
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     plain = NumberFormat(words="missing" if are_numbers else "refused")
     num_present = len(cells) - cells.null_count
@@ -313,16 +268,11 @@ def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a text type."""
-    import pyarrow as pa
-
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     """Return for each cell the index of its text among the distinct texts, -1 where null, and these texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # The texts that differ may be more than 32-bit offsets reach.
     wide = pc.cast(cells, pa.large_string()) if is_text(cells.type) else cells
     encoded = pc.dictionary_encode(wide).combine_chunks()
@@ -335,9 +285,6 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
     In a floating-point column 6.0 has the name `6`, as libraries store integers as floats if values are missing.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_floating(cells.type):
         is_whole = pc.and_(pc.equal(cells, pc.round(cells)), pc.less(pc.abs(cells), LARGEST_WHOLE))
         if pc.all(is_whole).as_py():
@@ -347,9 +294,6 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
 def present_cells(cells: pa.ChunkedArray, words: Collection[str] = MISSING) -> pa.ChunkedArray:
     """Return plain cells with the words for missing values replaced by null, regardless of case."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not is_text(cells.type):
         return cells
     return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array([*words], cells.type)), None, cells)
@@ -363,9 +307,6 @@ def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | 
         values: Texts; a numeric one matches all cells of the same number.
         kept: Columns left unchanged.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     words = {value.lower() for value in values}
     numbers = numbers_of_texts([*values])
     for position, name in enumerate(table.column_names if values else ()):
@@ -390,8 +331,6 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     Raises:
         ValueError: If the column is unusable; the message is to follow the column's name.
     """
-    import pyarrow as pa
-
     if pa.types.is_timestamp(cells.type) and cells.null_count < len(cells):
         named = cells_named(cells, cells.is_valid().to_numpy())
         raise ValueError(f"must hold numbers or categories, not dates, got {named}")
@@ -419,9 +358,6 @@ def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.ND
 
 def cells_named(cells: pa.ChunkedArray, mask: npt.NDArray[np.bool_]) -> str:
     """Return the first cell of a mask and the number of its cells, such as `'x' in 3 of 100 cells`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     cell = pc.cast(cells.slice(int(np.argmax(mask)), 1), pa.string())[0]
     return f"{shown(str(cell) if cell.is_valid else 'nothing')} in {np.count_nonzero(mask)} of {len(mask)} cells"
 
@@ -589,8 +525,6 @@ class ColumnRoles:
             DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
                 column looks like a regression target (`are_quantities`) and is not declared to hold classes.
         """
-        import pyarrow.compute as pc
-
         column = self.label
         if pc.count_distinct(table[column]).as_py() > MOST_CLASSES:  # before each of them is looked at
             raise DataError.of(
@@ -724,8 +658,6 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
     Args:
         cells: Plain cells.
     """
-    import pyarrow as pa
-
     if not is_text(cells.type) and not pa.types.is_timestamp(cells.type):
         return None
     texts = pa.array(distinct_cells(_as_text(cells))[1], pa.string())
@@ -751,8 +683,6 @@ def parts_of_time(cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers
     Raises:
         ValueError: If a cell is not a date in that order; the message is to follow the column's name.
     """
-    import pyarrow as pa
-
     codes, texts = distinct_cells(_as_text(cells))
     read = _read(pa.array(texts, pa.string()), order)
     is_wrong = np.append(~_is_date(read), False)[codes]
@@ -766,17 +696,12 @@ def _is_date(parts: Mapping[str, Numbers]) -> npt.NDArray[np.bool_]:
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
 
 
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     """Return the date and time parts of each text, all NaN where it is not a date in that order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     fields = pc.extract_regex(texts, _PATTERNS[order])
 
     def number(field: str) -> Numbers:

@@ -54,10 +54,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError, Fault
@@ -73,23 +74,17 @@ from fedscout.experiments.data.columns import (
     NumberFormat,
     are_numbers,
     as_numbers,
-    column_key,
     date_order,
     distinct_cells,
     first_faults,
-    list_argument,
     missing_codes,
     number_format,
     parts_of_time,
     present_cells,
-    text_argument,
     typed_column,
 )
-from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest
+from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest, column_key, list_argument, text_argument
 from fedscout.experiments.data.tables import Predicted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)

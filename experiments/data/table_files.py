@@ -28,15 +28,26 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+from pyarrow import json as arrow_json
 
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
-from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
-from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, NO_LIMITS, SEPARATORS, USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.columns import DATE, is_text, numbers_of_texts
+from fedscout.experiments.data.dataset import (
+    MAX_CELL_LENGTH,
+    NO_LIMITS,
+    SEPARATORS,
+    USUAL_LIMITS,
+    ReadLimits,
+    column_key,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 MAX_NAME_LENGTH = 1_000
 MAX_COLUMNS = 20_000
@@ -226,9 +237,6 @@ def read_csv(
 
 def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_lines: int) -> pa.Table:
     """Return the rows below the header as texts; blank lines are skipped."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
     read = arrow_csv.ReadOptions(column_names=names, skip_rows=num_header_lines, block_size=LONGEST_ROW)
     parse = arrow_csv.ParseOptions(
         delimiter=delimiter,
@@ -299,9 +307,6 @@ def read_json_lines(
     Raises:
         DataError: If a line is not an object, or holds an object or a list, or the file is too large or not text.
     """
-    import pyarrow as pa
-    from pyarrow import json as arrow_json
-
     text = read_text(path, encoding, limits)
     if not text.strip():
         raise DataError.of(path, "hold one object of keys and values per line, but it is empty")
@@ -319,8 +324,6 @@ def read_json_lines(
 
 def column_of(values: Sequence[Any]) -> pa.Array:
     """Return Python values as a column; those of several types become text, as in a CSV file."""
-    import pyarrow as pa
-
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -329,9 +332,6 @@ def column_of(values: Sequence[Any]) -> pa.Array:
 
 def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the concatenation of tables; a column without a common type becomes text, as in a CSV file."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     columns: list[pa.ChunkedArray] = []
     fields: list[pa.Field] = []
     for name in tables[0].column_names:
@@ -362,8 +362,6 @@ def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits =
         DataError: If the file can't be read, is too large, has columns of other types, repeated column names, a text of
             more than `MAX_CELL_LENGTH` characters, or no rows.
     """
-    import pyarrow.parquet as pq
-
     limits.check_file(path)
     with _read_by_arrow(path, "Parquet"), pq.ParquetFile(path) as file:
         limits.check_rows(path, file.metadata.num_rows)
@@ -379,8 +377,6 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
     Raises:
         DataError: As `read_parquet`.
     """
-    import pyarrow as pa
-
     limits.check_file(path)
     with _read_by_arrow(path, "an Arrow file"), pa.OSFile(str(path)) as file:
         try:
@@ -396,8 +392,6 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
 @contextmanager
 def _read_by_arrow(path: Path, kind: str) -> Iterator[None]:
     """Report Arrow's errors as errors of the file; lack of memory is raised as it is."""
-    import pyarrow as pa
-
     try:
         yield
     except MemoryError:
@@ -416,8 +410,6 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
     Raises:
         DataError: If it has columns of other types, repeated column names, a text that is too long, or no rows.
     """
-    import pyarrow as pa
-
     empty = dict.fromkeys(name for name in dropped if name in frame.columns)
     try:
         table = pa.Table.from_pandas(frame.assign(**empty) if empty else frame)
@@ -440,9 +432,6 @@ def plain_table(
     Raises:
         DataError: If it has columns of other types, repeated names, a text that is too long, too many rows, or none.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     faults = [*name_faults(source, table.column_names), *_type_faults(source, table.schema, dropped)]
     if not faults and not len(table):
         faults = [Fault(source, "hold rows, but it has none")]
@@ -478,9 +467,6 @@ def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None
 
 def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return cells as trimmed text, float64, integers or timestamps, null where missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind, types = cells.type, pa.types
     if types.is_dictionary(kind):
         return plain_cells(pc.cast(cells, pa.large_string() if is_text(kind.value_type) else kind.value_type))
@@ -497,8 +483,6 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 def _categorical(schema: pa.Schema) -> set[str]:
     """Return the categorical columns whose values may be numbers: pandas `Categorical`, or Arrow dictionaries."""
-    import pyarrow as pa
-
     dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
     categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
@@ -509,8 +493,6 @@ def _categorical(schema: pa.Schema) -> set[str]:
 
 def _type_faults(source: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
     """Yield a fault for each column whose type is not plain."""
-    import pyarrow as pa
-
     types = pa.types
     for column in schema:
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type

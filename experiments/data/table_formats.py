@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import listed, shown
-from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, USUAL_LIMITS, DatasetRequest, ReadLimits
+from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, USUAL_LIMITS, DatasetRequest, ReadLimits, column_key
 from fedscout.experiments.data.table_files import (
     UNREADABLE,
     column_of,
@@ -47,7 +47,6 @@ from fedscout.experiments.data.table_files import (
 from fedscout.experiments.text import extra_module
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from sqlalchemy import URL
 
 ARRAY_SUFFIX = ".npz"
@@ -61,8 +60,6 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     Raises:
         DataError: If the file can't be read, holds other arrays, objects or images, or is too large.
     """
-    import pyarrow as pa
-
     arrays = read_arrays(path, limits)
     rows = arrays.pop(ROWS)
     columns = {f"{ROWS}{number}": rows[:, number] for number in range(rows.shape[1])} | arrays
@@ -115,8 +112,6 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         DataError: If the file is not a workbook, is too large, its first sheet is not a table, or a formula has no
             value.
     """
-    import pyarrow as pa
-
     openpyxl = extra_module("openpyxl", "tables", f"reading {path}")
     limits.check_file(path)
     try:
@@ -214,7 +209,6 @@ def read_database(
 
 
 def _fetched(place: Path | str, result: Any, limits: ReadLimits) -> pa.Table:
-    import pyarrow as pa
 
     names = [str(column[0]) for column in result.description or ()]
     if faults := name_faults(place, names):

@@ -43,10 +43,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError, Fault
@@ -61,18 +62,14 @@ from fedscout.experiments.data.columns import (
     NumberFormat,
     as_numbers,
     cells_named,
-    column_key,
     first_faults,
     parts_of_time,
     present_cells,
     typed_column,
     typed_columns,
 )
-from fedscout.experiments.data.dataset import Dataset, TextArray, distinct_texts, usual_facts
+from fedscout.experiments.data.dataset import Dataset, TextArray, blocks, column_key, distinct_texts, usual_facts
 from fedscout.experiments.data.texts import known_text_rows
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -505,7 +502,6 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
 MOST_ROWS_EACH = 10  # of a text or an identifier, on average
 MISSING_SENTINEL = 1e200  # beyond any number of a column
-ROWS_AT_ONCE = 10_000
 
 
 def dataset_from_mixed_table(
@@ -660,8 +656,7 @@ def is_identifier_like(column: CategoryColumn, statistics: TableStatistics) -> b
 
 def _comparable(columns: Sequence[Column]) -> Iterator[npt.NDArray[np.float64]]:
     """Yield blocks of all cells as numbers, equal for equal cells, shape `(rows_of_block, num_columns)`."""
-    for start in range(0, len(columns[0].missing), ROWS_AT_ONCE):
-        block = slice(start, start + ROWS_AT_ONCE)
+    for block in blocks(len(columns[0].missing)):
         yield np.column_stack(
             [
                 np.nan_to_num(column.numbers[block], nan=MISSING_SENTINEL)

@@ -63,7 +63,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import DataKind, TextArray
+from fedscout.experiments.data.dataset import DataKind, TextArray, blocks
 
 Level = Annotated[float, Field(ge=0, le=1)]
 Quantity = Annotated[int, Field(ge=1)]
@@ -367,7 +367,7 @@ def raw_variances(request: PartitionRequest, columns: FloatArray, rows: IntArray
 def column_variances(columns: FloatArray, rows: IntArray | None = None) -> FloatVector:
     """Return each column's variance, computed in chunks to avoid a double-precision copy of the table."""
     rows = np.arange(len(columns)) if rows is None else rows
-    parts = [rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS)]
+    parts = [rows[block] for block in blocks(len(rows), CHUNK_ROWS)]
     means = sum(columns[part].sum(axis=0, dtype=np.float64) for part in parts) / len(rows)
     squares = sum(((columns[part] - means) ** 2).sum(axis=0) for part in parts)
     return np.asarray(squares / len(rows), dtype=np.float64)
@@ -600,8 +600,7 @@ def _draw_classes(cumulated: FloatVector, places: IntArray, generator: np.random
     """Draw a class for each open slot; `places` holds the client of each."""
     points = generator.random(len(places))
     drawn = np.empty(len(places), dtype=np.int64)
-    for start in range(0, len(places), CHUNK_PLACES):
-        part = slice(start, start + CHUNK_PLACES)
+    for part in blocks(len(places), CHUNK_PLACES):
         drawn[part] = (cumulated[places[part]] <= points[part, None]).sum(axis=1)
     return drawn
 

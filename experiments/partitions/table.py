@@ -82,7 +82,7 @@ import numpy as np
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
-from fedscout.experiments.data.dataset import distinct_texts
+from fedscout.experiments.data.dataset import blocks, distinct_texts
 from fedscout.experiments.partitions.labels import (
     BoolArray,
     FloatVector,
@@ -153,8 +153,7 @@ def _quantiles(columns: FloatArray) -> tuple[FloatVector, FloatVector]:
     positions = np.minimum((levels * num_rows).astype(np.int64), num_rows - 1)
     quantiles = np.empty((num_columns, num_quantiles))
     tails = np.empty((2, num_columns))
-    for start in range(0, num_columns, CHUNK_COLUMNS):
-        part = slice(start, start + CHUNK_COLUMNS)
+    for part in blocks(num_columns, CHUNK_COLUMNS):
         values = np.sort(columns[:, part].astype(np.float64), axis=0)
         tails[:, part] = np.percentile(values, TAILS, axis=0)
         deviations = np.where(values[0] == values[-1], 0.0, values.std(axis=0))
@@ -289,9 +288,9 @@ def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
     seed = int(generator.integers(2**31))
     centres = _best_centres(sample, min(MAX_CLUSTERS, num_distinct, len(sample) - 1), seed)
     clusters = np.empty(len(columns), dtype=np.int64)
-    for start in range(0, len(columns), CHUNK_ROWS):
-        rows = columns[start : start + CHUNK_ROWS] * scale
-        clusters[start : start + CHUNK_ROWS] = np.argmin((centres**2).sum(axis=1) - 2 * rows @ centres.T, axis=1)
+    for block in blocks(len(columns), CHUNK_ROWS):
+        rows = columns[block] * scale
+        clusters[block] = np.argmin((centres**2).sum(axis=1) - 2 * rows @ centres.T, axis=1)
     return clusters
 
 

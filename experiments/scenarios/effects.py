@@ -84,8 +84,7 @@ from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.data.federation import Device
 from fedscout.engine.errors import Fault
 from fedscout.engine.seeds import stream
-from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
+from fedscout.experiments.data.dataset import LARGEST_PIXEL, DataKind, PixelArray, unit_pixels
 
 SHARE_EXAMPLE = 0.3
 

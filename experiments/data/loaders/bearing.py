@@ -54,10 +54,11 @@ import re
 from dataclasses import replace
 from math import cos, radians
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.errors import DataError, first_line
 from fedscout.engine.text import listed
@@ -65,10 +66,6 @@ from fedscout.experiments.data.columns import ColumnRoles
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 BEARING = Publication(
     "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
@@ -132,10 +129,9 @@ def _check_order(path: Path, rows: pa.Table) -> None:
         )
 
 
-def load_faults(columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
-    """Load these columns of the data set; the label is `Fault`."""
-    import pyarrow as pa
-
+def load_faults(request: DatasetRequest) -> Dataset:
+    """Load the columns that do not identify the rig, or all; the label is `Fault`."""
+    columns = KEPT if request.dataset == "bearing_faults" else (*KEPT, *DROPPED)
     request.choose_label((FAULT,))
     tables = []
     for path in BEARING.files(request, *FAULT_FILES):
@@ -302,8 +298,6 @@ def extract_features(snapshots: list[Path]) -> pa.Table:
     Raises:
         DataError: If a snapshot is malformed.
     """
-    import pyarrow as pa
-
     rows: list[dict[str, Any]] = []
     for path in snapshots:
         features = vibration_features(read_snapshot(path))
