@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import PLAIN_NUMBER
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import did_you_mean, listed, shown
-from fedscout.experiments.data.dataset import TextArray, distinct_texts, list_argument
+from fedscout.experiments.data.dataset import TextArray, column_key, distinct_texts, list_argument
 
 Numbers = npt.NDArray[np.float64]
 
@@ -57,49 +57,32 @@ MAX_CATEGORIES = 256
 
 
 @dataclass(frozen=True)
-class NumberColumn:
-    """A numeric column.
+class Column:
+    """A column of numbers or of categories.
 
     Attributes:
         name: Column name in the file.
-        numbers: float64, NaN where missing, at most `LARGEST_NUMBER` in magnitude, shape `(num_rows,)`.
+        cells: float64 numbers, NaN where missing, at most `LARGEST_NUMBER` in magnitude; or indices into `categories`,
+            -1 where missing; shape `(num_rows,)`.
+        categories: Distinct values, in alphabetical order; None for numbers.
     """
 
     name: str
-    numbers: npt.NDArray[np.float64]
+    cells: npt.NDArray[Any]
+    categories: tuple[str, ...] | None = None
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
         """Mask of missing cells, shape `(num_rows,)`."""
-        return np.isnan(self.numbers)
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A categorical column.
-
-    Attributes:
-        name: Column name in the file.
-        codes: Indices into `categories`, -1 where missing, shape `(num_rows,)`.
-        categories: Distinct values, in alphabetical order.
-    """
-
-    name: str
-    codes: IntArray
-    categories: tuple[str, ...]
+        return np.isnan(self.cells) if self.categories is None else self.cells < 0
 
     @property
-    def missing(self) -> npt.NDArray[np.bool_]:
-        """Mask of missing cells, shape `(num_rows,)`."""
-        return self.codes < 0
+    def present(self) -> npt.NDArray[Any]:
+        """Cells that are not missing."""
+        return self.cells[~self.missing]
 
 
-Column = NumberColumn | CategoryColumn
-
-
-def typed_columns(
-    dataset: str, table: pa.Table, names: Sequence[str], categories: Sequence[str] = ()
-) -> tuple[Column, ...]:
+def typed_columns(dataset: str, table: pa.Table, names: Sequence[str], categories: Sequence[str] = ()) -> list[Column]:
     """Return columns of a table as numeric or categorical columns.
 
     Args:
@@ -111,18 +94,45 @@ def typed_columns(
     Raises:
         DataError: Lists all unusable columns and how to drop them.
     """
-    columns: list[Column] = []
+    return read_columns(dataset, names, lambda name: typed_column(name, table[name], name in categories))
+
+
+Read = TypeVar("Read")
+
+
+def read_columns(
+    dataset: str,
+    names: Sequence[str],
+    read: Callable[[str], Read],
+    dropped: Sequence[str] = (),
+    kinds: Callable[[str], Sequence[str]] = lambda _: (),
+) -> list[Read]:
+    """Return what each column is read as.
+
+    Args:
+        dataset: Name of the data set, for messages.
+        names: Columns to read, in order.
+        read: Reads the column of a name; a `ValueError` describes its fault.
+        dropped: Columns that are dropped already.
+        kinds: Kinds that would overrule the fault of a column.
+
+    Raises:
+        DataError: Lists all unusable columns and how to drop them.
+    """
+    results: list[Read] = []
     faults: dict[str, str] = {}
     for name in names:
         try:
-            columns.append(typed_column(name, table[name], name in categories))
+            results.append(read(name))
         except ValueError as error:
-            faults[name] = Fault(f"column {name!r} of data set {dataset!r}", problem=str(error))
+            keys = " or ".join(column_key(name, kind) for kind in kinds(name))
+            hint = f"overruled by {keys}" if keys else None
+            faults[name] = Fault(f"column {name!r} of data set {dataset!r}", problem=str(error), hint=hint)
     if faults:
         shown_faults = first_faults([*faults.values()])
-        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out these columns"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *dropped, *faults)} leaves out these columns"
         raise DataError(shown_faults)
-    return tuple(columns)
+    return results
 
 
 def first_faults(faults: list[str]) -> list[str]:
@@ -201,7 +211,7 @@ class NumberFormat:
         pointed = pc.replace_substring(ungrouped, self.point, ".")
         return numbers_of_texts(pc.binary_join_element_wise(pc.struct_field(fields, "sign"), pointed, "").to_pylist())
 
-    def column(self, name: str, cells: pa.ChunkedArray) -> NumberColumn:
+    def column(self, name: str, cells: pa.ChunkedArray) -> Column:
         """Return a column read in this format.
 
         Raises:
@@ -218,7 +228,7 @@ class NumberFormat:
             raise ValueError(f"must be {self.described}, in every cell, got {cells_named(cells, is_word)}")
         if np.isnan(numbers).all():
             raise ValueError("must hold a number, as federation.columns says, but it holds none")
-        return NumberColumn(name, _checked(numbers, cells))
+        return Column(name, _checked(numbers, cells))
 
 
 def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
@@ -342,7 +352,7 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     numbers = as_numbers(cells)
     is_number = ~np.isnan(numbers)
     if np.count_nonzero(is_number) == len(cells) - cells.null_count:
-        return NumberColumn(name, _checked(numbers, cells))
+        return Column(name, _checked(numbers, cells))
     codes, values = distinct_cells(cells)
     _reject_ambiguous_cells(cells, codes, values, ~is_number & (codes >= 0))
     return _category_of_codes(name, codes, values)
@@ -378,10 +388,10 @@ def _reject_ambiguous_cells(
         raise ValueError(f"must hold {must}, got {cells_named(cells, is_word)}")
 
 
-def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:
+def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> Column:
     categories = sorted(set(values))
     position = {category: number for number, category in enumerate(categories)}
-    return CategoryColumn(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
+    return Column(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
 
 
 NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
@@ -739,12 +749,12 @@ FEWEST_CELLS: Final = 3
 
 def missing_codes(column: Column) -> dict[str, int]:
     """Return the suspected missing-value codes of a column, as its cells write them, with their cell counts."""
-    if isinstance(column, CategoryColumn):
-        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.categories))
+    if column.categories is not None:
+        counts = np.bincount(column.present, minlength=len(column.categories))
         category_counts = zip(column.categories, counts.tolist(), strict=True)
         suspected = {name: count for name, count in category_counts if name.lower() in WORDS and count >= FEWEST_CELLS}
         return suspected if len(suspected) < len(column.categories) else {}
-    present = column.numbers[~column.missing]
+    present = column.present
     others = present[~np.isin(present, NUMBERS)]
     if not len(others):
         return {}

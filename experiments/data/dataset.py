@@ -19,6 +19,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -29,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.federation import SplitKind
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError, Fault, UserError, first_line
 from fedscout.engine.text import did_you_mean
 
 FOLDER_VARIABLE = "FEDSCOUT_DATA"
@@ -182,12 +183,28 @@ class ReadLimits:
         Raises:
             DataError: If it is neither, or its metadata can't be read.
         """
-        try:
+        with reading(path, OSError):
             if not path.is_file():
                 raise DataError.of(path, "be a file, but it is a pipe, a device or a folder")
             self.check_bytes(path, path.stat().st_size)
-        except OSError as error:
-            raise DataError.of(path, problem=f"can't be read: {error.strerror}") from None
+
+
+@contextmanager
+def reading(source: Path | str, *errors: type[Exception], kind: str = "") -> Iterator[None]:
+    """Raise errors of these classes as a `DataError` of what is read; lack of memory is raised as it is.
+
+    Args:
+        source: The file or folder.
+        errors: Classes of errors.
+        kind: What it is to be, such as `an Arrow file`; empty if that is open.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except errors as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+        raise DataError.of(source, problem=f"can't be read{kind and f' as {kind}'}: {reason}") from None
 
 
 USUAL_LIMITS = ReadLimits()

@@ -46,6 +46,7 @@ from fedscout.experiments.data.dataset import (
     ReadLimits,
     blocks,
     present_classes,
+    reading,
     unit_pixels,
     usual_facts,
 )
@@ -337,11 +338,10 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        entries = sorted(folder.iterdir(), key=lambda path: path.name)
-    except OSError as error:
-        raise DataError.of(f"the folder {folder}", problem=f"can't be read: {error.strerror}") from None
-    return [path for path in entries if not _ignored(path.name.lower())]
+    with reading(f"the folder {folder}", OSError):
+        return sorted(
+            (path for path in folder.iterdir() if not _ignored(path.name.lower())), key=lambda path: path.name
+        )
 
 
 def _ignored(name: str) -> bool:

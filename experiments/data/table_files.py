@@ -44,6 +44,7 @@ from fedscout.experiments.data.dataset import (
     USUAL_LIMITS,
     ReadLimits,
     column_key,
+    reading,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ CATEGORY_FIELD = {b"kind": b"category"}
 INDEX = "index"
 SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
+ARROW_ERRORS = (pa.ArrowException, OSError)
 UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 """The last two are raised for zip archives with a password, or packed in a way that Python does not support."""
 
@@ -88,13 +90,10 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
     """
     limits.check_file(path)
     content = bytearray()
-    try:
-        with _unpacked(path) as file:
-            while block := file.read(BLOCK_BYTES):
-                content += block
-                limits.check_bytes(path, len(content))
-    except UNREADABLE as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
+    with reading(path, *UNREADABLE), _unpacked(path) as file:
+        while block := file.read(BLOCK_BYTES):
+            content += block
+            limits.check_bytes(path, len(content))
     text = _decoded(path, content, encoding)
     if (zero := text.find("\0")) >= 0:
         raise DataError.of(path, f"be text, but it holds a zero byte at character {zero}")
@@ -363,7 +362,7 @@ def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits =
             more than `MAX_CELL_LENGTH` characters, or no rows.
     """
     limits.check_file(path)
-    with _read_by_arrow(path, "Parquet"), pq.ParquetFile(path) as file:
+    with reading(path, *ARROW_ERRORS, kind="Parquet"), pq.ParquetFile(path) as file:
         limits.check_rows(path, file.metadata.num_rows)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         limits.check_bytes(path, sum(group.total_byte_size for group in groups))
@@ -378,7 +377,7 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         DataError: As `read_parquet`.
     """
     limits.check_file(path)
-    with _read_by_arrow(path, "an Arrow file"), pa.OSFile(str(path)) as file:
+    with reading(path, *ARROW_ERRORS, kind="an Arrow file"), pa.OSFile(str(path)) as file:
         try:
             table = pa.ipc.open_file(file).read_all()
         except pa.ArrowInvalid:
@@ -387,17 +386,6 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         table.validate(full=True)
     limits.check_bytes(path, table.nbytes)
     return plain_table(path, table, dropped, limits=limits)
-
-
-@contextmanager
-def _read_by_arrow(path: Path, kind: str) -> Iterator[None]:
-    """Report Arrow's errors as errors of the file; lack of memory is raised as it is."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DataError.of(path, problem=f"can't be read as {kind}: {first_line(error)}") from None
 
 
 def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:

@@ -60,10 +60,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication, reading
 from fedscout.experiments.data.table_files import read_csv, require_columns
 from fedscout.experiments.data.tables import dataset_from_table
 
@@ -320,10 +320,8 @@ def list_snapshots(folder: Path) -> list[Path]:
         DataError: If the folder can't be read, or holds any other file: as labels follow from the row number, a
             misnamed snapshot must not go unnoticed.
     """
-    try:
+    with reading(f"the folder of snapshots {folder}", OSError):
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError.of(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}") from None
     unexpected = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
     if unexpected:
         must = "hold only snapshots, files named by their time such as 2004.02.12.10.32.39"
@@ -341,10 +339,8 @@ def read_snapshot(path: Path) -> npt.NDArray[np.float64]:
         DataError: If it can't be read, has other columns or another number of lines, a value that is not a finite
             number, or a constant channel.
     """
-    try:
+    with reading(path, OSError, ValueError, kind="numbers between tabs"):
         values = np.loadtxt(path, delimiter="\t", comments=None, ndmin=2, encoding="ascii")
-    except (OSError, ValueError) as error:
-        raise DataError.of(path, problem=f"can't be read as numbers between tabs: {first_line(error)}") from None
     if values.shape != (NUM_SAMPLES, len(CHANNELS)):
         must = f"hold the {NUM_SAMPLES} lines of one second, with a number for each of {len(CHANNELS)} channels"
         raise DataError.of(path, must, f"{values.shape[0]} lines of {values.shape[1]}")

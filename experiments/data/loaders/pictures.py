@@ -53,6 +53,7 @@ from fedscout.experiments.data.dataset import (
     PixelArray,
     Publication,
     ReadLimits,
+    reading,
 )
 from fedscout.experiments.data.images import image_dataset, list_pictures, pictures_dataset
 from fedscout.experiments.data.table_formats import ROWS, read_arrays
@@ -151,10 +152,8 @@ def _check_labels(path: Path, labels: npt.NDArray[np.integer], first: int, num_c
 def _read_binary(path: Path, limits: ReadLimits, num_labels: int, place: int) -> Images:
     """Return the images of a batch, and the labels that stand at a place before each."""
     limits.check_file(path)
-    try:
+    with reading(path, OSError):
         content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
     record = num_labels + IMAGE_BYTES
     if not len(content) or len(content) % record:
         raise DataError.of(path, f"hold whole records of {record} bytes", f"{len(content)} bytes")
@@ -190,13 +189,11 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
         DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header states.
     """
     head = 4 + 4 * num_axes
-    try:
+    with reading(path, OSError, EOFError, zlib.error):
         with path.open("rb") as plain:
             opened = gzip.open if plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC else open
         with opened(path, "rb") as file:
             content = file.read(head + limits.max_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
     limits.check_bytes(path, len(content) - head)
     shape = tuple(map(int, np.frombuffer(content[4:head], ">u4"))) if len(content) > head else ()
     if content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]) or prod(shape) != len(content) - head:
