@@ -74,7 +74,8 @@ In all sorted blocks, all rows are used, sizes differ by one at most, and rows w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -426,28 +427,18 @@ def distribution(request: PartitionRequest) -> PartitionResult:
     return request.by_class_counts(matrix, num_rows_first=num_first)
 
 
-def linear(request: PartitionRequest) -> PartitionResult:
-    """Partition rows into sizes proportional to k."""
-    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1))
+def by_weights(weight: Callable[[FloatVector], FloatVector], request: PartitionRequest) -> PartitionResult:
+    """Partition rows at random into sizes proportional to the weights of 1 to K, rounded down except the last.
 
-
-def square(request: PartitionRequest) -> PartitionResult:
-    """Partition rows into sizes proportional to k²."""
-    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1) ** 2)
-
-
-def exponential(request: PartitionRequest) -> PartitionResult:
-    """Partition rows into sizes proportional to e^k."""
-    return _by_weights(request, np.exp(np.arange(1.0 - request.require_num_clients(), 1)))
-
-
-def _by_weights(request: PartitionRequest, weights: FloatVector) -> PartitionResult:
-    """Partition rows at random into sizes proportional to ascending weights, rounded down except the last.
+    Args:
+        weight: Ascending weights of the numbers 1 to K.
+        request: The rows.
 
     Raises:
         DataError: If the first client would get fewer than `min_size` rows.
     """
-    num_clients, num_rows, min_size = len(weights), len(request.labels), request.settings.min_size
+    num_clients, num_rows, min_size = request.require_num_clients(), len(request.labels), request.settings.min_size
+    weights = weight(np.arange(1.0, num_clients + 1))
     sizes = np.floor(weights / weights.sum() * num_rows).astype(np.int64)
     sizes[-1] += num_rows - sizes.sum()
     if sizes[0] < min_size:
@@ -552,9 +543,11 @@ PARTITIONS: Mapping[str, PartitionKind] = {
     "distribution": PartitionKind(distribution, reads=("classes_per_client", "lognormal_sigma", "min_size")),
     "counts": PartitionKind(counts, reads=("counts",), fixes_num_clients=True),
     "quantity_skew": PartitionKind(quantity_skew, reads=("alpha", "min_size")),
-    "linear": PartitionKind(linear, reads=("min_size",)),
-    "square": PartitionKind(square, reads=("min_size",)),
-    "exponential": PartitionKind(exponential, reads=("min_size",)),
+    "linear": PartitionKind(partial(by_weights, lambda numbers: numbers), reads=("min_size",)),
+    "square": PartitionKind(partial(by_weights, np.square), reads=("min_size",)),
+    "exponential": PartitionKind(
+        partial(by_weights, lambda numbers: np.exp(numbers - len(numbers))), reads=("min_size",)
+    ),
     "lds": PartitionKind(lds),
     "fds_vop": PartitionKind(fds_vop),
     "fds_wgc": PartitionKind(fds_wgc, reads=("tail_rule", "min_size"), repeats_rows=True),

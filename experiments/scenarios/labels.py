@@ -103,7 +103,7 @@ class ShiftLabels:
 class LabelFlipEffect(ScenarioEffect):
     """Random label noise: wrong labels drawn from the other classes."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
 
     kind: Literal["label_flip"] = "label_flip"
     rate: float | None = Field(default=None, ge=0, le=1, description="fraction of a client's rows")
@@ -143,7 +143,7 @@ class LabelFlipEffect(ScenarioEffect):
 class PoisoningEffect(ScenarioEffect):
     """Label poisoning of all rows: each class becomes the next one, the last the first."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
 
     kind: Literal["poisoning"] = "poisoning"
 
@@ -155,9 +155,7 @@ class PoisoningEffect(ScenarioEffect):
 class CorruptedEffect(ScenarioEffect):
     """Gaussian noise on every feature, and all labels shifted as by poisoning."""
 
-    needs_measurements: ClassVar[bool] = True
-
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"measurements", "classes"})
 
     kind: Literal["corrupted"] = "corrupted"
     mean: float = Field(default=1.0, description="mean of the noise in standard deviations of a feature")
@@ -252,7 +250,7 @@ def _whole_rows(mixtures: npt.NDArray[np.float64], size: int) -> IntArray:
 class ClassSkewEffect(ScenarioEffect):
     """Class skew: clients exchange rows until most of their rows are of one class."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
     changes_partition: ClassVar[bool] = True
 
     kind: Literal["class_skew"] = "class_skew"
@@ -374,7 +372,7 @@ class RenameLabels:
 class ConceptShiftEffect(ScenarioEffect):
     """Concept shift: the same features, but permuted classes."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
 
     kind: Literal["concept_shift"] = "concept_shift"
     share: float = Field(default=1.0, gt=0, le=1, description="fraction of the classes that are permuted; at least two")
