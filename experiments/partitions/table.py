@@ -526,7 +526,7 @@ def iid(request: PartitionRequest) -> PartitionResult:
 def quantity_skew(request: PartitionRequest) -> PartitionResult:
     """Partition rows at random among clients of Dirichlet sizes."""
     num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
-    shares = dirichlet_shares(request.settings.alpha, num_clients, generator)
+    (shares,) = dirichlet_shares(request.settings.alpha, 1, num_clients, generator)
     sizes = min_size + whole_rows(shares, len(request.labels) - num_clients * min_size, generator)
     return request.by_owners(generator.permutation(np.repeat(np.arange(num_clients), sizes)))
 

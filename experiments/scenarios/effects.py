@@ -394,8 +394,22 @@ class DevicesEffect(ScenarioEffect):
         return values_by_client
 
 
+class FeatureTransform:
+    """Changes the features of a client's rows and keeps their labels."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        """Return changed features and the same labels."""
+        return self.changed(features, generator), labels.copy()
+
+    @abstractmethod
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return new features of the same shape."""
+
+
 @dataclass(frozen=True)
-class FeatureNoise:
+class FeatureNoise(FeatureTransform):
     """Adds independent Gaussian noise to every value of every row.
 
     Attributes:
@@ -406,18 +420,16 @@ class FeatureNoise:
     mean: float
     deviation: float
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return noisy features and the same labels."""
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return noisy features."""
         noise = generator.standard_normal(features.shape, dtype=np.float32)
         noise *= np.float32(self.deviation)
         noise += np.float32(self.mean)
-        return features + noise, labels.copy()
+        return features + noise
 
 
 @dataclass(frozen=True)
-class FeatureDrop:
+class FeatureDrop(FeatureTransform):
     """Sets the same features of all rows to zero.
 
     Attributes:
@@ -426,18 +438,16 @@ class FeatureDrop:
 
     num_dropped: int
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return features with zeros for the dropped ones, and the same labels."""
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return features with zeros for the dropped ones."""
         changed = features.copy()
         flat = changed.reshape(len(changed), prod(changed.shape[1:]))
         flat[:, generator.permutation(flat.shape[1])[: self.num_dropped]] = 0
-        return changed, labels.copy()
+        return changed
 
 
 @dataclass(frozen=True)
-class FeatureScale:
+class FeatureScale(FeatureTransform):
     """Multiplies every value of every row by a factor.
 
     Attributes:
@@ -446,11 +456,9 @@ class FeatureScale:
 
     factor: float
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return scaled features and the same labels."""
-        return features * np.float32(self.factor), labels.copy()
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return scaled features."""
+        return features * np.float32(self.factor)
 
 
 class FeatureNoiseEffect(ScenarioEffect):
@@ -503,7 +511,7 @@ SUBSAMPLING = "4:2:0"
 
 
 @dataclass(frozen=True)
-class JpegCompression:
+class JpegCompression(FeatureTransform):
     """Compresses every image by JPEG and decodes it.
 
     Attributes:
@@ -512,14 +520,12 @@ class JpegCompression:
 
     quality: int
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return images of the same shape `(num_rows, channels, height, width)` in `[0, 1]`, and the same labels."""
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return images of the same shape `(num_rows, channels, height, width)` in `[0, 1]`."""
         pixels = np.rint(np.clip(features, 0, 1) * LARGEST_PIXEL).astype(np.uint8)
         for row, picture in enumerate(pixels):
             pixels[row] = _compressed(picture, self.quality)
-        return unit_pixels(pixels), labels.copy()
+        return unit_pixels(pixels)
 
 
 def _compressed(picture: PixelArray, quality: int) -> PixelArray:

@@ -55,6 +55,7 @@ original labels, on which all other clients would evaluate the model.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -69,8 +70,22 @@ from fedscout.experiments.partitions.labels import PartitionRequest, PartitionRe
 from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioEffect, ScenarioPlan
 
 
+class LabelTransform:
+    """Changes the labels of a client's rows and keeps their features."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        """Return the same features and changed labels."""
+        return features.copy(), self.changed(labels, num_classes, generator)
+
+    @abstractmethod
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return new labels in `[0, num_classes)`."""
+
+
 @dataclass(frozen=True)
-class RandomLabelFlip:
+class RandomLabelFlip(LabelTransform):
     """Replaces the labels of a share of the rows by wrong classes, drawn uniformly.
 
     Attributes:
@@ -79,25 +94,21 @@ class RandomLabelFlip:
 
     rate: float
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and partly wrong labels."""
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return partly wrong labels."""
         rows = generator.permutation(len(labels))[: round(self.rate * len(labels))]
         flipped = labels.copy()
         flipped[rows] = (labels[rows] + generator.integers(1, num_classes, size=len(rows))) % num_classes
-        return features.copy(), flipped
+        return flipped
 
 
 @dataclass(frozen=True)
-class ShiftLabels:
+class ShiftLabels(LabelTransform):
     """Replaces every label by the next class; the last class becomes the first."""
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and labels that are all wrong."""
-        return features.copy(), (labels + 1) % num_classes
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return labels that are all wrong."""
+        return (labels + 1) % num_classes
 
 
 class LabelFlipEffect(ScenarioEffect):
@@ -353,7 +364,7 @@ def _exchanged(
 
 
 @dataclass(frozen=True)
-class RenameLabels:
+class RenameLabels(LabelTransform):
     """Permutes the classes of all rows.
 
     Attributes:
@@ -362,11 +373,9 @@ class RenameLabels:
 
     names: tuple[int, ...]
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and permuted labels."""
-        return features.copy(), np.asarray(self.names, dtype=np.int64)[labels]
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return permuted labels."""
+        return np.asarray(self.names, dtype=np.int64)[labels]
 
 
 class ConceptShiftEffect(ScenarioEffect):
