@@ -50,7 +50,7 @@ from fedscout.experiments.data.dataset import (
     unit_pixels,
     usual_facts,
 )
-from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.table_files import read_csv
 
 
 def image_dataset(
@@ -298,9 +298,8 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
             client.
     """
     path = folder / LABELS_FILE
-    rows = read_csv(path, delimiter=",", limits=limits)
     columns = (IMAGE_COLUMN, label, *(() if client_column is None else (client_column,)))
-    require_columns(path, rows, columns)
+    rows = read_csv(path, delimiter=",", limits=limits, required=columns)
     pictures: dict[str, Picture] = {}
     for number, cells in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), start=1):
         image, name, *client = cells

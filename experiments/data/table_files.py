@@ -194,6 +194,7 @@ def read_csv(
     limits: ReadLimits = USUAL_LIMITS,
     encoding: str | None = "utf-8",
     has_header: bool | None = True,
+    required: Collection[str] = (),
 ) -> pa.Table:
     """Read a text file with or without a header line. A first column without a name is called `index`.
 
@@ -205,10 +206,11 @@ def read_csv(
         encoding: Encoding of the file; None to detect it.
         has_header: Whether the first line names the columns; without a header they are `column1`, `column2`, …. None
             means that it does, but a header that holds numbers is rejected.
+        required: Columns that the file must have.
 
     Raises:
-        DataError: If the file can't be read, is not text, is too large, has another delimiter, ragged rows, nameless or
-            repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
+        DataError: If the file can't be read, is not text, is too large, has another delimiter, ragged rows, nameless,
+            repeated or missing columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
     text = read_text(path, encoding, limits)
     if not text.strip():
@@ -231,7 +233,10 @@ def read_csv(
         faults = _header_faults(path, names, delimiter, is_said=has_header is True)
     if faults:
         raise DataError(faults)
-    return plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits)
+    table = plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits)
+    if missing := [name for name in required if name not in names]:
+        raise DataError.of(path, f"have the columns {', '.join(missing)}, but its columns are: {listed(names)}")
+    return table
 
 
 def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_lines: int) -> pa.Table:
@@ -438,19 +443,6 @@ def plain_table(
         columns.append(cells)
         fields.append(pa.field(name, cells.type, metadata=CATEGORY_FIELD if name in categories else None))
     return pa.table(columns, schema=pa.schema(fields))
-
-
-def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None:
-    """Check that a file has certain columns.
-
-    Raises:
-        DataError: If any is missing; lists all missing ones and the columns of the file.
-    """
-    missing = [name for name in wanted if name not in rows.column_names]
-    if missing:
-        raise DataError.of(
-            path, f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"
-        )
 
 
 def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:

@@ -321,12 +321,9 @@ MAX_DRAWS = 20
 
 def _require_at_most(request: PartitionRequest, key: str, most: int) -> None:
     """Check a number per client against what there is for each."""
-    if getattr(request.settings, key) > most:
-        raise DataError.of(
-            f"federation.partition.{key}",
-            f"be at most {most} with {request.num_clients} clients of {len(request.labels)} rows",
-            getattr(request.settings, key),
-        )
+    if (number := getattr(request.settings, key)) > most:
+        must = f"be at most {most} with {request.num_clients} clients of {len(request.labels)} rows"
+        raise DataError.of(f"federation.partition.{key}", must, number)
 
 
 def pathological(request: PartitionRequest) -> PartitionResult:

@@ -64,7 +64,7 @@ from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import ColumnRoles
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication, reading
-from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.table_files import read_csv
 from fedscout.experiments.data.tables import dataset_from_table
 
 BEARING = Publication(
@@ -95,8 +95,7 @@ def load_bearing(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `state`: 0 is healthy, 1 is degraded."""
     request.choose_label((LABEL,))
     (path,) = BEARING.files(request, FILE)
-    rows = read_csv(path, delimiter=",", limits=request.limits)
-    require_columns(path, rows, (TIME,))
+    rows = read_csv(path, delimiter=",", limits=request.limits, required=(TIME,))
     _check_order(path, rows)
     rows = rows.slice(0, NUM_SNAPSHOTS - NUM_AFTER_SHUTDOWN)
     return _degradation("bearing", rows)
@@ -133,11 +132,11 @@ def load_faults(request: DatasetRequest) -> Dataset:
     """Load the columns that do not identify the rig, or all; the label is `Fault`."""
     columns = KEPT if request.dataset == "bearing_faults" else (*KEPT, *DROPPED)
     request.choose_label((FAULT,))
-    tables = []
-    for path in BEARING.files(request, *FAULT_FILES):
-        rows = read_csv(path, delimiter=",", limits=request.limits)
-        require_columns(path, rows, (*columns, FAULT))
-        tables.append(rows.select([*columns, FAULT]))
+    used = [*columns, FAULT]
+    tables = [
+        read_csv(path, delimiter=",", limits=request.limits, required=used).select(used)
+        for path in BEARING.files(request, *FAULT_FILES)
+    ]
     table = pa.concat_tables(tables)
     facts = {"num_dropped_rows": 0, "dropped_columns": tuple(column for column in DROPPED if column not in columns)}
     dataset = dataset_from_table(request.dataset, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)

@@ -62,7 +62,7 @@ import pyarrow.compute as pc
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import ColumnRoles, as_numbers
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, ReadLimits
-from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.table_files import read_csv
 from fedscout.experiments.data.tables import (
     dataset_from_mixed_table,
     dataset_from_table,
@@ -263,8 +263,8 @@ def load_flows(request: DatasetRequest) -> Dataset:
     flows = FLOWS[request.dataset]
     layouts = (Layout("CSV", (f"{flows.file}.csv",), packed=True), Layout("zip", (f"{flows.file}.zip",)))
     _, (path,) = flows.publication.locate(request, *layouts)
-    rows = read_csv(path, delimiter=",", limits=request.limits)
-    require_columns(path, rows, (*flows.required, *flows.categories, *flows.labels))
+    required = (*flows.required, *flows.categories, *flows.labels)
+    rows = read_csv(path, delimiter=",", limits=request.limits, required=required)
     label = request.label or flows.labels[0]
     excluded = {*flows.never_features, *(flows.labels if label in flows.labels else ())}
     roles = ColumnRoles(
@@ -297,9 +297,8 @@ def load_wines(request: DatasetRequest) -> Dataset:
     paths = WINE_QUALITY.files(request, *(f"wine/winequality-{color}.csv" for color in colors))
     tables = []
     for color, path in zip(colors, paths, strict=True):
-        rows = read_csv(path, delimiter=";", limits=request.limits)
-        require_columns(path, rows, (*MEASUREMENTS, QUALITY))
-        rows = rows.select([*MEASUREMENTS, QUALITY])
+        used = [*MEASUREMENTS, QUALITY]
+        rows = read_csv(path, delimiter=";", limits=request.limits, required=used).select(used)
         tables.append(rows.append_column(COLOR, pa.repeat(color, len(rows))))
     table = pa.concat_tables(tables)
     roles = ColumnRoles(label=request.label or QUALITY, client=request.client_column, never_features=(COLOR,))
