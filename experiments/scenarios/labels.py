@@ -279,20 +279,18 @@ class ClassSkewEffect(ScenarioEffect):
         labels = request.labels[request.partition.rows]
         classes = _draw_classes_by_client(wanted, np.bincount(labels, minlength=request.num_classes), generator)
         rows = _exchanged(request.partition, labels, wanted, classes, generator)
+        after = Partition(rows, request.partition.offsets)
         return ScenarioPlan(
-            partition=Partition(rows, request.partition.offsets),
+            partition=after,
             affected_clients=skewed,
             facts={
                 "classes": [classes[client] for client in skewed],
-                "rows_of_class": [_count(request, rows, client, classes[client]) for client in skewed],
+                "rows_of_class": [
+                    int(np.count_nonzero(request.labels[after.client(client)] == classes[client])) for client in skewed
+                ],
                 "rows_exchanged": int(np.count_nonzero(rows != request.partition.rows)),
             },
         )
-
-
-def _count(request: EffectRequest, rows: IntArray, client: int, label: int) -> int:
-    client_rows = rows[request.partition.offsets[client] : request.partition.offsets[client + 1]]
-    return int(np.count_nonzero(request.labels[client_rows] == label))
 
 
 def _draw_classes_by_client(
