@@ -53,7 +53,7 @@ from fedscout.engine.data.client import CHUNK_ROWS, ClientTransform, Partition, 
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import listed
-from fedscout.experiments.data.columns import list_argument
+from fedscout.experiments.data.dataset import blocks, list_argument
 
 
 @dataclass(frozen=True)
@@ -386,8 +386,7 @@ def _weighted_rows(client_rows: ClientRows, clients: Sequence[int]) -> Iterator[
     untouched = [client_rows.partition.client(client) for client in clients if client not in client_rows.changed]
     if untouched:
         times = np.bincount(np.concatenate(untouched), minlength=len(client_rows.labels)).astype(np.float64)
-        for start in range(0, len(times), CHUNK_ROWS):
-            chunk = slice(start, start + CHUNK_ROWS)
+        for chunk in blocks(len(times), CHUNK_ROWS):
             if times[chunk].any():
                 yield client_rows.features[chunk].astype(np.float64), times[chunk]
     for client in clients:

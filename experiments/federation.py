@@ -360,7 +360,11 @@ def build_reinforcement_federation(federation: FederationConfig, model: ModelCon
     factory = build_model(ModelRequest(environment.feature_shape, len(environment.action_names), settings))
     num_rows = num_clients * ROWS_A_CLIENT
     partition = Partition(np.arange(num_rows), np.arange(num_clients + 1) * ROWS_A_CLIENT)
-    plan = _scenario(federation, partition, environment.feature_shape)
+    request = EffectRequest(
+        partition, np.zeros(num_rows, np.int64), 1, environment.feature_shape, federation.seed, has_rows=False
+    )
+    assert not isinstance(federation.scenario, str)
+    plan = stack_effects(federation.scenario or (), request)
     changed = len(task.affected_clients)
     return Federation(
         name=f"{federation.dataset}, {num_clients} clients" + (f", {changed} with other physics" if changed else ""),
@@ -407,31 +411,6 @@ def _check_no_row_settings(federation: FederationConfig) -> None:
             f"be left out: {', '.join(given_settings)}",
             hint="federation.physics makes clients differ",
         )
-
-
-def _scenario(federation: FederationConfig, partition: Partition, feature_shape: tuple[int, ...]) -> ScenarioPlan:
-    """Return the dropout, devices and attacks of a scenario; effects on rows are rejected."""
-    if not federation.scenario or isinstance(federation.scenario, str):
-        return ScenarioPlan()
-    labels = np.zeros(len(partition.rows), np.int64)
-    request = EffectRequest(partition, labels, 1, feature_shape, federation.seed)
-    changes_partition = any(effect.changes_partition for effect in federation.scenario)
-    plan = ScenarioPlan() if changes_partition else stack_effects(federation.scenario, request)
-    if changes_partition or plan.transforms:
-        kinds = ", ".join(effect.kind for effect in federation.scenario)
-        raise ConfigurationError.of(
-            "federation.scenario",
-            "hold only latency, devices, dropout and attacks on updates with "
-            f"federation.dataset={federation.dataset}, which has no rows",
-            kinds,
-        )
-    if any(attack.colluders for attacks in plan.attacks.values() for attack in attacks):
-        raise ConfigurationError.of(
-            "federation.scenario",
-            f"not include little_is_enough with federation.dataset={federation.dataset}: its clients "
-            "learn from their replay buffers, which colluding attackers can't read",
-        )
-    return plan
 
 
 def build_federation(

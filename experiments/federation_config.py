@@ -12,7 +12,7 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.data.dataset import DatasetRequest, names_files_of_clients
 from fedscout.experiments.data.loaders.table import DATASETS, is_own_data
 from fedscout.experiments.models.request import ModelSettings
-from fedscout.experiments.models.table import MODELS, model_fault
+from fedscout.experiments.models.table import KINDS, model_fault
 from fedscout.experiments.partitions.labels import PartitionSettings
 from fedscout.experiments.partitions.table import PARTITIONS, settings_not_read
 from fedscout.experiments.reinforcement import ENVIRONMENTS, PhysicsConfig
@@ -75,7 +75,7 @@ PartitionName = Annotated[str, AfterValidator(_partition), Field(json_schema_ext
 ScenarioName = Annotated[str, Field(json_schema_extra={"enum": list(SCENARIOS)})]
 ScenarioChoice = Annotated[ScenarioName | tuple[EffectChoice, ...] | None, BeforeValidator(_scenario)]
 ServerRows = Annotated[int | float | None, BeforeValidator(_count_or_share)]
-ModelName = Annotated[str, AfterValidator(_model), Field(json_schema_extra={"examples": list(MODELS)})]
+ModelName = Annotated[str, AfterValidator(_model), Field(json_schema_extra={"examples": list(KINDS)})]
 
 
 class PartitionConfig(PartitionSettings):

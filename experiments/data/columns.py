@@ -19,65 +19,29 @@ Codes for missing values, such as -9999, 999 or `unknown`, are reported as suspe
 farther from all other values than their range, or is negative while no other value is.
 
 Messages show the first faulty cell and the number of such cells, as rows may have been dropped or joined before.
-Arguments that messages propose are quoted where the shell or YAML requires it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.federation import PLAIN_NUMBER
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import did_you_mean, listed, shown
-from fedscout.experiments.data.dataset import TextArray, distinct_texts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+from fedscout.experiments.data.dataset import TextArray, column_key, distinct_texts, list_argument
 
 Numbers = npt.NDArray[np.float64]
-
-PLAIN_NAME = re.compile(r"\w[\w-]*")
-PLAIN_TEXT = re.compile(r"[^\W\d][\w-]*")
-WORDS_OF_YAML = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
-
-
-def text_argument(key: str, value: str) -> str:
-    """Return the argument `federation.KEY=VALUE` for a text-valued key."""
-    return shlex.quote(f"federation.{key}={_quoted(value)}")
-
-
-def list_argument(key: str, *values: str) -> str:
-    """Return the argument `federation.KEY=[VALUE, …]`; unquoted if all values are plain, as shells accept brackets."""
-    argument = f"federation.{key}=[{','.join(map(_quoted, values))}]"
-    return argument if all(map(_is_plain, values)) else shlex.quote(argument)
-
-
-def column_key(name: str, kind: str) -> str:
-    """Return the argument that sets the kind of a column."""
-    if PLAIN_NAME.fullmatch(name):
-        return f"federation.columns.{name}={kind}"
-    return shlex.quote(f"federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}")
-
-
-def _quoted(value: str) -> str:
-    return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_plain(value: str) -> bool:
-    return PLAIN_TEXT.fullmatch(value) is not None and value.lower() not in WORDS_OF_YAML
-
 
 MISSING = ("?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")
 BOOLEANS = {"false": 0.0, "true": 1.0}
@@ -93,49 +57,32 @@ MAX_CATEGORIES = 256
 
 
 @dataclass(frozen=True)
-class NumberColumn:
-    """A numeric column.
+class Column:
+    """A column of numbers or of categories.
 
     Attributes:
         name: Column name in the file.
-        numbers: float64, NaN where missing, at most `LARGEST_NUMBER` in magnitude, shape `(num_rows,)`.
+        cells: float64 numbers, NaN where missing, at most `LARGEST_NUMBER` in magnitude; or indices into `categories`,
+            -1 where missing; shape `(num_rows,)`.
+        categories: Distinct values, in alphabetical order; None for numbers.
     """
 
     name: str
-    numbers: npt.NDArray[np.float64]
+    cells: npt.NDArray[Any]
+    categories: tuple[str, ...] | None = None
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
         """Mask of missing cells, shape `(num_rows,)`."""
-        return np.isnan(self.numbers)
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A categorical column.
-
-    Attributes:
-        name: Column name in the file.
-        codes: Indices into `categories`, -1 where missing, shape `(num_rows,)`.
-        categories: Distinct values, in alphabetical order.
-    """
-
-    name: str
-    codes: IntArray
-    categories: tuple[str, ...]
+        return np.isnan(self.cells) if self.categories is None else self.cells < 0
 
     @property
-    def missing(self) -> npt.NDArray[np.bool_]:
-        """Mask of missing cells, shape `(num_rows,)`."""
-        return self.codes < 0
+    def present(self) -> npt.NDArray[Any]:
+        """Cells that are not missing."""
+        return self.cells[~self.missing]
 
 
-Column = NumberColumn | CategoryColumn
-
-
-def typed_columns(
-    dataset: str, table: pa.Table, names: Sequence[str], categories: Sequence[str] = ()
-) -> tuple[Column, ...]:
+def typed_columns(dataset: str, table: pa.Table, names: Sequence[str], categories: Sequence[str] = ()) -> list[Column]:
     """Return columns of a table as numeric or categorical columns.
 
     Args:
@@ -147,18 +94,45 @@ def typed_columns(
     Raises:
         DataError: Lists all unusable columns and how to drop them.
     """
-    columns: list[Column] = []
+    return read_columns(dataset, names, lambda name: typed_column(name, table[name], name in categories))
+
+
+Read = TypeVar("Read")
+
+
+def read_columns(
+    dataset: str,
+    names: Sequence[str],
+    read: Callable[[str], Read],
+    dropped: Sequence[str] = (),
+    kinds: Callable[[str], Sequence[str]] = lambda _: (),
+) -> list[Read]:
+    """Return what each column is read as.
+
+    Args:
+        dataset: Name of the data set, for messages.
+        names: Columns to read, in order.
+        read: Reads the column of a name; a `ValueError` describes its fault.
+        dropped: Columns that are dropped already.
+        kinds: Kinds that would overrule the fault of a column.
+
+    Raises:
+        DataError: Lists all unusable columns and how to drop them.
+    """
+    results: list[Read] = []
     faults: dict[str, str] = {}
     for name in names:
         try:
-            columns.append(typed_column(name, table[name], name in categories))
+            results.append(read(name))
         except ValueError as error:
-            faults[name] = Fault(f"column {name!r} of data set {dataset!r}", problem=str(error))
+            keys = " or ".join(column_key(name, kind) for kind in kinds(name))
+            hint = f"overruled by {keys}" if keys else None
+            faults[name] = Fault(f"column {name!r} of data set {dataset!r}", problem=str(error), hint=hint)
     if faults:
         shown_faults = first_faults([*faults.values()])
-        shown_faults[-1] += f"; {list_argument('drop_columns', *faults)} leaves out these columns"
+        shown_faults[-1] += f"; {list_argument('drop_columns', *dropped, *faults)} leaves out these columns"
         raise DataError(shown_faults)
-    return tuple(columns)
+    return results
 
 
 def first_faults(faults: list[str]) -> list[str]:
@@ -173,9 +147,6 @@ def as_numbers(cells: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     Args:
         cells: Plain cells, texts or numbers.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:  # much faster, but all or nothing
         return np.asarray(pc.cast(cells, pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -230,8 +201,6 @@ class NumberFormat:
 
     def numbers(self, texts: pa.Array) -> Numbers:
         """Return the number of each text, NaN where it has another format."""
-        import pyarrow.compute as pc
-
         prefix, point, suffix = map(re.escape, (self.prefix, self.point, self.suffix))
         whole = rf"(?:\d{{1,3}}|[1-9]\d{{0,2}}(?:[{self.groups}]\d{{3}})+)" if self.groups else r"\d+"
         number = rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+){_EXPONENT}"
@@ -242,14 +211,12 @@ class NumberFormat:
         pointed = pc.replace_substring(ungrouped, self.point, ".")
         return numbers_of_texts(pc.binary_join_element_wise(pc.struct_field(fields, "sign"), pointed, "").to_pylist())
 
-    def column(self, name: str, cells: pa.ChunkedArray) -> NumberColumn:
+    def column(self, name: str, cells: pa.ChunkedArray) -> Column:
         """Return a column read in this format.
 
         Raises:
             ValueError: If no cell is a number, one is too large or refused; the message is to follow the column's name.
         """
-        import pyarrow as pa
-
         cells = present_cells(cells)
         if is_text(cells.type):
             codes, texts = distinct_cells(cells)
@@ -261,7 +228,7 @@ class NumberFormat:
             raise ValueError(f"must be {self.described}, in every cell, got {cells_named(cells, is_word)}")
         if np.isnan(numbers).all():
             raise ValueError("must hold a number, as federation.columns says, but it holds none")
-        return NumberColumn(name, _checked(numbers, cells))
+        return Column(name, _checked(numbers, cells))
 
 
 def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
@@ -278,8 +245,6 @@ def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
         ValueError: If `1,234` is ambiguous; the message is to follow the column's name.
     """
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     plain = NumberFormat(words="missing" if are_numbers else "refused")
     num_present = len(cells) - cells.null_count
@@ -313,16 +278,11 @@ def number_format(cells: pa.ChunkedArray, are_numbers: bool) -> NumberFormat:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a text type."""
-    import pyarrow as pa
-
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def distinct_cells(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
     """Return for each cell the index of its text among the distinct texts, -1 where null, and these texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # The texts that differ may be more than 32-bit offsets reach.
     wide = pc.cast(cells, pa.large_string()) if is_text(cells.type) else cells
     encoded = pc.dictionary_encode(wide).combine_chunks()
@@ -335,9 +295,6 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
     In a floating-point column 6.0 has the name `6`, as libraries store integers as floats if values are missing.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_floating(cells.type):
         is_whole = pc.and_(pc.equal(cells, pc.round(cells)), pc.less(pc.abs(cells), LARGEST_WHOLE))
         if pc.all(is_whole).as_py():
@@ -347,9 +304,6 @@ def distinct_names(cells: pa.ChunkedArray) -> tuple[IntArray, list[str]]:
 
 def present_cells(cells: pa.ChunkedArray, words: Collection[str] = MISSING) -> pa.ChunkedArray:
     """Return plain cells with the words for missing values replaced by null, regardless of case."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not is_text(cells.type):
         return cells
     return pc.if_else(pc.is_in(pc.utf8_lower(cells), pa.array([*words], cells.type)), None, cells)
@@ -363,9 +317,6 @@ def with_missing(table: pa.Table, values: Sequence[str], kept: Collection[str | 
         values: Texts; a numeric one matches all cells of the same number.
         kept: Columns left unchanged.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     words = {value.lower() for value in values}
     numbers = numbers_of_texts([*values])
     for position, name in enumerate(table.column_names if values else ()):
@@ -390,8 +341,6 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     Raises:
         ValueError: If the column is unusable; the message is to follow the column's name.
     """
-    import pyarrow as pa
-
     if pa.types.is_timestamp(cells.type) and cells.null_count < len(cells):
         named = cells_named(cells, cells.is_valid().to_numpy())
         raise ValueError(f"must hold numbers or categories, not dates, got {named}")
@@ -403,7 +352,7 @@ def typed_column(name: str, cells: pa.ChunkedArray, is_category: bool = False) -
     numbers = as_numbers(cells)
     is_number = ~np.isnan(numbers)
     if np.count_nonzero(is_number) == len(cells) - cells.null_count:
-        return NumberColumn(name, _checked(numbers, cells))
+        return Column(name, _checked(numbers, cells))
     codes, values = distinct_cells(cells)
     _reject_ambiguous_cells(cells, codes, values, ~is_number & (codes >= 0))
     return _category_of_codes(name, codes, values)
@@ -419,9 +368,6 @@ def _checked(numbers: npt.NDArray[np.float64], cells: pa.ChunkedArray) -> npt.ND
 
 def cells_named(cells: pa.ChunkedArray, mask: npt.NDArray[np.bool_]) -> str:
     """Return the first cell of a mask and the number of its cells, such as `'x' in 3 of 100 cells`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     cell = pc.cast(cells.slice(int(np.argmax(mask)), 1), pa.string())[0]
     return f"{shown(str(cell) if cell.is_valid else 'nothing')} in {np.count_nonzero(mask)} of {len(mask)} cells"
 
@@ -442,10 +388,10 @@ def _reject_ambiguous_cells(
         raise ValueError(f"must hold {must}, got {cells_named(cells, is_word)}")
 
 
-def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> CategoryColumn:
+def _category_of_codes(name: str, codes: IntArray, values: list[str]) -> Column:
     categories = sorted(set(values))
     position = {category: number for number, category in enumerate(categories)}
-    return CategoryColumn(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
+    return Column(name, np.array([*(position[value] for value in values), -1])[codes], tuple(categories))
 
 
 NO_NAMES = {*MISSING} - {"none"}  # which a class may be called
@@ -589,8 +535,6 @@ class ColumnRoles:
             DataError: If a cell names no class, there are fewer than two classes or more than `MOST_CLASSES`, or the
                 column looks like a regression target (`are_quantities`) and is not declared to hold classes.
         """
-        import pyarrow.compute as pc
-
         column = self.label
         if pc.count_distinct(table[column]).as_py() > MOST_CLASSES:  # before each of them is looked at
             raise DataError.of(
@@ -724,8 +668,6 @@ def date_order(cells: pa.ChunkedArray) -> DateOrder | None:
     Args:
         cells: Plain cells.
     """
-    import pyarrow as pa
-
     if not is_text(cells.type) and not pa.types.is_timestamp(cells.type):
         return None
     texts = pa.array(distinct_cells(_as_text(cells))[1], pa.string())
@@ -751,8 +693,6 @@ def parts_of_time(cells: pa.ChunkedArray, order: DateOrder) -> dict[str, Numbers
     Raises:
         ValueError: If a cell is not a date in that order; the message is to follow the column's name.
     """
-    import pyarrow as pa
-
     codes, texts = distinct_cells(_as_text(cells))
     read = _read(pa.array(texts, pa.string()), order)
     is_wrong = np.append(~_is_date(read), False)[codes]
@@ -766,17 +706,12 @@ def _is_date(parts: Mapping[str, Numbers]) -> npt.NDArray[np.bool_]:
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     return present_cells(cells) if is_text(cells.type) else pc.cast(cells, pa.string())
 
 
 def _read(texts: pa.Array, order: DateOrder) -> dict[str, Numbers]:
     """Return the date and time parts of each text, all NaN where it is not a date in that order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     fields = pc.extract_regex(texts, _PATTERNS[order])
 
     def number(field: str) -> Numbers:
@@ -814,12 +749,12 @@ FEWEST_CELLS: Final = 3
 
 def missing_codes(column: Column) -> dict[str, int]:
     """Return the suspected missing-value codes of a column, as its cells write them, with their cell counts."""
-    if isinstance(column, CategoryColumn):
-        counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.categories))
+    if column.categories is not None:
+        counts = np.bincount(column.present, minlength=len(column.categories))
         category_counts = zip(column.categories, counts.tolist(), strict=True)
         suspected = {name: count for name, count in category_counts if name.lower() in WORDS and count >= FEWEST_CELLS}
         return suspected if len(suspected) < len(column.categories) else {}
-    present = column.numbers[~column.missing]
+    present = column.present
     others = present[~np.isin(present, NUMBERS)]
     if not len(others):
         return {}

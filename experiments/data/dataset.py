@@ -5,16 +5,21 @@ small compressed file can expand beyond any machine's memory.
 
 `Dataset` is the in-memory form used by the rest of the program: features, labels, classes and their source.
 `DatasetRequest` is the part of the configuration passed to every loader; its `choose_label` and `choose_parts` check it
-for data sets whose files define the label, the natural clients and the official splits.
+for data sets whose files define the label, the natural clients and the official splits. Arguments that messages propose
+are quoted where the shell or YAML requires it.
 """
 
 from __future__ import annotations
 
 import codecs
 import hashlib
+import json
 import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -25,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.federation import SplitKind
-from fedscout.engine.errors import DataError, Fault
+from fedscout.engine.errors import DataError, Fault, UserError, first_line
 from fedscout.engine.text import did_you_mean
 
 FOLDER_VARIABLE = "FEDSCOUT_DATA"
@@ -178,12 +183,28 @@ class ReadLimits:
         Raises:
             DataError: If it is neither, or its metadata can't be read.
         """
-        try:
+        with reading(path, OSError):
             if not path.is_file():
                 raise DataError.of(path, "be a file, but it is a pipe, a device or a folder")
             self.check_bytes(path, path.stat().st_size)
-        except OSError as error:
-            raise DataError.of(path, problem=f"can't be read: {error.strerror}") from None
+
+
+@contextmanager
+def reading(source: Path | str, *errors: type[Exception], kind: str = "") -> Iterator[None]:
+    """Raise errors of these classes as a `DataError` of what is read; lack of memory is raised as it is.
+
+    Args:
+        source: The file or folder.
+        errors: Classes of errors.
+        kind: What it is to be, such as `an Arrow file`; empty if that is open.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except errors as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+        raise DataError.of(source, problem=f"can't be read{kind and f' as {kind}'}: {reason}") from None
 
 
 USUAL_LIMITS = ReadLimits()
@@ -191,11 +212,18 @@ NO_LIMITS = ReadLimits(sys.maxsize, sys.maxsize)
 
 
 TextArray = npt.NDArray[np.str_]
+PixelArray = npt.NDArray[np.uint8]
 DataKind = Literal["table", "image", "tokens"]
 """What a row is: a line of columns; `(channels, height, width)`; `(length,)` token numbers."""
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 1024
 DIGEST_BYTES = 16
+
+
+def blocks(num_rows: int, block_rows: int = BLOCK_ROWS) -> Iterator[slice]:
+    """Yield consecutive slices of all rows, which bound the memory of what is computed of each."""
+    for start in range(0, num_rows, block_rows):
+        yield slice(start, start + block_rows)
 
 
 @dataclass(frozen=True)
@@ -244,8 +272,8 @@ class Dataset:
         assert self.features.dtype == np.float32
         assert self.labels.dtype == np.int64
         assert len(self.features) == len(self.labels)
-        blocks = range(0, len(self.features), BLOCK_ROWS)  # a whole mask is a quarter of the features' memory
-        assert all(np.isfinite(self.features[start : start + BLOCK_ROWS]).all() for start in blocks)
+        # a mask of all rows would be a quarter of the features' memory
+        assert all(np.isfinite(self.features[rows]).all() for rows in blocks(len(self.features)))
         assert (np.bincount(self.labels, minlength=len(self.class_names)) > 0).all()
         assert not self.feature_names or self.features.shape[1:] == (len(self.feature_names),)
         assert self.client_ids is None or len(self.client_ids) == len(self.labels)
@@ -276,6 +304,17 @@ def distinct_texts(texts: TextArray) -> tuple[TextArray, IntArray]:
     return names.astype(np.str_), positions.astype(np.int64)
 
 
+LARGEST_PIXEL = 255
+
+
+def unit_pixels(pixels: npt.NDArray[Any]) -> FloatArray:
+    """Return pixels in `[0, 1]`, float32, of the same shape."""
+    features = np.empty(pixels.shape, np.float32)
+    for block in blocks(len(pixels)):
+        np.divide(pixels[block], np.float32(LARGEST_PIXEL), out=features[block])
+    return features
+
+
 def usual_facts(
     label: str, rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number]], labels: IntArray
 ) -> dict[str, Any]:
@@ -300,12 +339,10 @@ def duplicate_rows(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number
         rows: Shape `(num_rows, *row_shape)`, finite; or consecutive blocks of such rows.
         labels: Shape `(num_rows,)`.
     """
-    blocks = rows
-    if isinstance(rows, np.ndarray):
-        blocks = (rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS))
+    parts = (rows[block] for block in blocks(len(rows))) if isinstance(rows, np.ndarray) else rows
     digests = set()
     end = 0
-    for part in blocks:
+    for part in parts:
         block = np.ascontiguousarray(part)
         if block.dtype.kind == "f":
             block = block + 0.0  # a negative zero equals zero, but not bit for bit
@@ -338,6 +375,37 @@ def present_classes(
     if len(names) < 2:
         raise DataError.of(f"data set {name!r}", "hold at least two classes", f"{len(names)}: {', '.join(names)}")
     return (np.cumsum(occurs) - 1)[numbers].astype(np.int64), names
+
+
+PLAIN_NAME = re.compile(r"\w[\w-]*")
+PLAIN_TEXT = re.compile(r"[^\W\d][\w-]*")
+WORDS_OF_YAML = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
+
+
+def text_argument(key: str, value: str) -> str:
+    """Return the argument `federation.KEY=VALUE` for a text-valued key."""
+    return shlex.quote(f"federation.{key}={_quoted(value)}")
+
+
+def list_argument(key: str, *values: str) -> str:
+    """Return the argument `federation.KEY=[VALUE, …]`; unquoted if all values are plain, as shells accept brackets."""
+    argument = f"federation.{key}=[{','.join(map(_quoted, values))}]"
+    return argument if all(map(_is_plain, values)) else shlex.quote(argument)
+
+
+def column_key(name: str, kind: str) -> str:
+    """Return the argument that sets the kind of a column."""
+    if PLAIN_NAME.fullmatch(name):
+        return f"federation.columns.{name}={kind}"
+    return shlex.quote(f"federation.columns={{{json.dumps(name, ensure_ascii=False)}: {kind}}}")
+
+
+def _quoted(value: str) -> str:
+    return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _is_plain(value: str) -> bool:
+    return PLAIN_TEXT.fullmatch(value) is not None and value.lower() not in WORDS_OF_YAML
 
 
 LARGEST_VOCABULARY = 1_000_000  # whole numbers stay exact in float32 up to 2**24
@@ -410,13 +478,16 @@ def _as_texts(values: Any) -> Any:
     return [str(value) if isinstance(value, int | float) else value for value in values]
 
 
+HUB: Final = "hf:"
+"""Beginning of an address on the Hugging Face hub."""
+
 QUANTITIES: Final = ("diabetes",)
 """Data sets of the table for regression."""
 
 
 def names_files_of_clients(dataset: str) -> bool:
     """Return whether a path is a pattern for several files, such as `clients/*.csv`."""
-    return not dataset.startswith("hf:") and "://" not in dataset and ("*" in dataset or "?" in dataset)
+    return not dataset.startswith(HUB) and "://" not in dataset and ("*" in dataset or "?" in dataset)
 
 
 class DatasetRequest(BaseModel):
@@ -553,6 +624,3 @@ class DatasetRequest(BaseModel):
             must = f"be one of {', '.join(SPLITS)}"
             raise DataError.of(f"federation.split of data set {self.dataset!r}", must, repr(split))
         return ("train", "test") if split == "all" else (split,)
-
-
-DatasetLoader = Callable[[DatasetRequest], Dataset]

@@ -30,24 +30,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, ReadLimits, present_classes, usual_facts
-from fedscout.experiments.data.table_files import read_csv, require_columns
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-
-LARGEST_PIXEL = 255
-BLOCK_ROWS = 1024
-
-PixelArray = npt.NDArray[np.uint8]
+from fedscout.experiments.data.dataset import (
+    LARGEST_PIXEL,
+    Dataset,
+    DatasetRequest,
+    PixelArray,
+    ReadLimits,
+    blocks,
+    present_classes,
+    reading,
+    unit_pixels,
+    usual_facts,
+)
+from fedscout.experiments.data.table_files import read_csv
 
 
 def image_dataset(
@@ -91,15 +94,6 @@ def image_dataset(
     )
 
 
-def unit_pixels(pixels: npt.NDArray[Any]) -> FloatArray:
-    """Return pixels in `[0, 1]`, float32, of the same shape."""
-    features = np.empty(pixels.shape, np.float32)
-    for start in range(0, len(pixels), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        np.divide(pixels[block], np.float32(LARGEST_PIXEL), out=features[block])
-    return features
-
-
 def value_deviation(values: npt.NDArray[np.uint8] | FloatArray) -> float:
     """Return the square root of the mean, over pixels, of their variance over images.
 
@@ -109,8 +103,8 @@ def value_deviation(values: npt.NDArray[np.uint8] | FloatArray) -> float:
     sum_type = np.int64 if values.dtype == np.uint8 else np.float64
     total = np.zeros(values.shape[1:], sum_type)
     squares = np.zeros(values.shape[1:], sum_type)
-    for start in range(0, len(values), BLOCK_ROWS):
-        block = values[start : start + BLOCK_ROWS].astype(sum_type)
+    for rows in blocks(len(values)):
+        block = values[rows].astype(sum_type)
         total += block.sum(axis=0)
         squares += np.square(block).sum(axis=0)
     variance = squares / len(values) - (total / len(values)) ** 2
@@ -135,8 +129,6 @@ def read_pixels(path: Path, size: int, mode: str | None = None) -> PixelArray:
     Raises:
         DataError: If it is not an image, damaged, or unsupported.
     """
-    from PIL import Image
-
     with _opened(path) as picture:
         plain = plain_picture(path, picture)
         return np.asarray(plain.convert(mode or plain.mode).resize((size, size), Image.Resampling.BOX), dtype=np.uint8)
@@ -166,8 +158,6 @@ def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
     Raises:
         DataError: If it is unsupported.
     """
-    from PIL import Image, ImageOps
-
     if picture.mode not in (*GREY_MODES, *COLOUR_MODES):
         must = "have 8 bits per channel, or 16 if it is grey, as other formats have no known scale"
         raise DataError.of(source, must, f"Pillow's mode {picture.mode!r}")
@@ -188,8 +178,6 @@ def plain_picture(source: Path | str, picture: Image.Image) -> Image.Image:
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     """Open an image; any error while opening or using it is reported as a fault of this file."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
         with warnings.catch_warnings():
             # A picture so large that it may be meant to exhaust the memory is but warned of.
@@ -310,9 +298,8 @@ def _read_labels(folder: Path, label: str, client_column: str | None, limits: Re
             client.
     """
     path = folder / LABELS_FILE
-    rows = read_csv(path, delimiter=",", limits=limits)
     columns = (IMAGE_COLUMN, label, *(() if client_column is None else (client_column,)))
-    require_columns(path, rows, columns)
+    rows = read_csv(path, delimiter=",", limits=limits, required=columns)
     pictures: dict[str, Picture] = {}
     for number, cells in enumerate(zip(*(rows[key].to_pylist() for key in columns), strict=True), start=1):
         image, name, *client = cells
@@ -350,11 +337,10 @@ def _walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> list
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        entries = sorted(folder.iterdir(), key=lambda path: path.name)
-    except OSError as error:
-        raise DataError.of(f"the folder {folder}", problem=f"can't be read: {error.strerror}") from None
-    return [path for path in entries if not _ignored(path.name.lower())]
+    with reading(f"the folder {folder}", OSError):
+        return sorted(
+            (path for path in folder.iterdir() if not _ignored(path.name.lower())), key=lambda path: path.name
+        )
 
 
 def _ignored(name: str) -> bool:

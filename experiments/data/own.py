@@ -36,20 +36,24 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import did_you_mean, listed
-from fedscout.experiments.data.columns import ColumnRoles, column_key, hold_quantities, with_missing
+from fedscout.experiments.data.columns import ColumnRoles, hold_quantities, with_missing
 from fedscout.experiments.data.dataset import (
     FOLDER_VARIABLE,
+    HUB,
     START_VARIABLE,
     Dataset,
     DatasetRequest,
+    PixelArray,
     ReadLimits,
+    column_key,
     distinct_texts,
     names_files_of_clients,
 )
-from fedscout.experiments.data.images import PixelArray, image_dataset, load_image_folder, plain_picture, stacked
+from fedscout.experiments.data.images import image_dataset, load_image_folder, plain_picture, stacked
 from fedscout.experiments.data.own_columns import ColumnUse, all_uses, as_text_or_identifier, own_columns, suspected
 from fedscout.experiments.data.table_files import concatenated, plain_table
 from fedscout.experiments.data.table_formats import CLIENT, LABEL, ROWS, is_array_file, read_arrays, read_table, stem
@@ -58,7 +62,6 @@ from fedscout.experiments.data.texts import text_dataset, text_rows
 
 if TYPE_CHECKING:
     import datasets
-    import pyarrow as pa
 
 
 NUM_ROWS_EXAMINED = 10_000
@@ -398,8 +401,6 @@ def _files_of_clients(paths: list[Path], request: DatasetRequest) -> tuple[pa.Ta
     Raises:
         DataError: If the files have different columns, or are too large.
     """
-    import pyarrow as pa
-
     names = client_names(paths)
     limits = request.limits
     tables: list[pa.Table] = []
@@ -441,14 +442,8 @@ def reject_table_settings(request: DatasetRequest) -> None:
         raise DataError(faults)
 
 
-PREFIX = "hf:"
 LABEL_NAMES = ("label", "labels", "target", "class", "fine_label")
 USUAL_SPLIT = "train"
-
-
-def is_hugging_face(name: str) -> bool:
-    """Return whether `federation.dataset` is an address on the hub."""
-    return name.startswith(PREFIX)
 
 
 def load_hugging_face(request: DatasetRequest) -> Dataset:
@@ -457,7 +452,7 @@ def load_hugging_face(request: DatasetRequest) -> Dataset:
     Raises:
         DataError: If the address is invalid or unreachable, or the columns do not form a data set.
     """
-    owner_and_name, _, subset = request.dataset.removeprefix(PREFIX).partition(":")
+    owner_and_name, _, subset = request.dataset.removeprefix(HUB).partition(":")
     owner, _, name = owner_and_name.partition("/")
     if not owner or not name or "/" in name or owner.startswith("."):
         raise DataError.of("federation.dataset", "be hf:owner/name or hf:owner/name:subset", repr(request.dataset))
@@ -553,7 +548,6 @@ def _cells(rows: datasets.Dataset, dropped: Collection[str] = ()) -> pa.Table:
         DataError: If a column holds other values than plain cells.
     """
     import datasets
-    import pyarrow as pa
 
     table = rows.with_format("arrow")[:]
     for index, name in enumerate(table.column_names):

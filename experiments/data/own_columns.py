@@ -54,42 +54,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.arrays import IntArray
-from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
 from fedscout.experiments.data.columns import (
     FEWEST_QUANTITIES,
     LARGEST_WHOLE,
-    CategoryColumn,
     Column,
     ColumnRoles,
-    NumberColumn,
     NumberFormat,
     are_numbers,
     as_numbers,
-    column_key,
     date_order,
     distinct_cells,
-    first_faults,
-    list_argument,
     missing_codes,
     number_format,
     parts_of_time,
     present_cells,
-    text_argument,
+    read_columns,
     typed_column,
 )
-from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest
+from fedscout.experiments.data.dataset import ColumnKind, DatasetRequest, column_key, text_argument
 from fedscout.experiments.data.tables import Predicted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -198,7 +190,7 @@ def suspicion(column: Column, labels: IntArray, class_names: tuple[str, ...], ro
     return ""
 
 
-def parts_of_sum(columns: Sequence[NumberColumn], values: npt.NDArray[np.float64], rows: IntArray) -> list[str]:
+def parts_of_sum(columns: Sequence[Column], values: npt.NDArray[np.float64], rows: IntArray) -> list[str]:
     """Return the names of two or more columns whose weighted sum is the label; empty if there are none.
 
     Args:
@@ -206,10 +198,10 @@ def parts_of_sum(columns: Sequence[NumberColumn], values: npt.NDArray[np.float64
         values: Label as a number, shape `(num_rows,)`.
         rows: Rows to inspect.
     """
-    complete = [column for column in columns if not column.missing[rows].any() and np.ptp(column.numbers[rows]) > 0]
+    complete = [column for column in columns if not column.missing[rows].any() and np.ptp(column.cells[rows]) > 0]
     if len(complete) < 2 or len(rows) < FEWEST_OTHERS + 2 * len(complete):
         return []
-    numbers = np.column_stack([column.numbers[rows] for column in complete])
+    numbers = np.column_stack([column.cells[rows] for column in complete])
     scores = (numbers - numbers.mean(axis=0)) / numbers.std(axis=0)
     label = (values[rows] - values[rows].mean()) / values[rows].std()
     weights = np.linalg.lstsq(scores, label, rcond=None)[0]
@@ -222,9 +214,8 @@ def parts_of_sum(columns: Sequence[NumberColumn], values: npt.NDArray[np.float64
 def _is_missing_or_code(column: Column) -> npt.NDArray[np.bool_]:
     """Return the mask of cells that are missing or hold a suspected code for missing, shape `(num_rows,)`."""
     codes = missing_codes(column)
-    if isinstance(column, NumberColumn):
-        return column.missing | np.isin(column.numbers, [float(code) for code in codes])
-    return column.missing | np.isin(column.codes, [column.categories.index(code) for code in codes])
+    cells = [float(code) if column.categories is None else column.categories.index(code) for code in codes]
+    return column.missing | np.isin(column.cells, cells)
 
 
 def goodman_kruskal_lambda(codes: IntArray, labels: IntArray) -> float:
@@ -254,14 +245,13 @@ def goodman_kruskal_lambda(codes: IntArray, labels: IntArray) -> float:
 
 def _codes(column: Column, rows: IntArray) -> Iterator[tuple[IntArray, bool]]:
     """Yield value codes of the rows, and whether each class is to be tested against the others as well."""
-    if isinstance(column, CategoryColumn):
-        yield column.codes[rows] + 1, True
+    cells = column.cells[rows]
+    if column.categories is not None:
+        yield cells + 1, True
         return
-    assert isinstance(column, NumberColumn)
-    numbers = column.numbers[rows]
-    yield _neighbourhoods(numbers), False
-    if np.isnan(numbers).any():
-        yield np.isnan(numbers).astype(np.int64), True
+    yield _neighbourhoods(cells), False
+    if np.isnan(cells).any():
+        yield np.isnan(cells).astype(np.int64), True
 
 
 def _neighbourhoods(numbers: npt.NDArray[np.float64]) -> IntArray:
@@ -296,8 +286,7 @@ def identifier_reason(name: str, column: Column, num_different: int, is_whole: b
         is_whole: Whether its numbers are written as integers.
         clients: Client of each row, >= 0, or None.
     """
-    is_number, is_present = isinstance(column, NumberColumn), ~column.missing
-    values = (column.numbers if isinstance(column, NumberColumn) else column.codes)[is_present].astype(np.float64)
+    is_number, is_present, values = column.categories is None, ~column.missing, column.present.astype(np.float64)
     num_rows = len(values)
     words = {word.lower() for word in WORDS_OF_NAME.findall(name)}
     reason = f"{num_different:,} different {'numbers' if is_number else 'names'} in {num_rows:,} rows"
@@ -386,25 +375,18 @@ def own_columns(
     Raises:
         DataError: Lists all columns of no kind, or not of the requested kind.
     """
-    uses: list[ColumnUse] = []
-    faults = {}
-    for column in columns:
+
+    def use(column: str) -> ColumnUse:
         kind = request.columns.get(column)
-        try:
-            if kind == "drop":
-                uses.append(ColumnUse(column, "dropped", "left out as requested"))
-            else:
-                is_category = bool(table.schema.field(column).metadata)
-                uses.append(_use(column, table[column], kind, request.min_release, clients, is_category))
-        except ValueError as error:
-            kinds = ("drop",) if kind else ("number", "category", "drop")
-            hint = f"overruled by {' or '.join(column_key(column, other) for other in kinds)}"
-            faults[column] = Fault(f"column {column!r} of data set {name!r}", problem=str(error), hint=hint)
-    if faults:
-        shown_faults = first_faults([*faults.values()])
-        left_out = [*request.drop_columns, *faults]
-        shown_faults[-1] += f"; {list_argument('drop_columns', *left_out)} leaves out these columns"
-        raise DataError(shown_faults)
+        if kind == "drop":
+            return ColumnUse(column, "dropped", "left out as requested")
+        is_category = bool(table.schema.field(column).metadata)
+        return _use(column, table[column], kind, request.min_release, clients, is_category)
+
+    def kinds(column: str) -> Sequence[str]:
+        return ("drop",) if column in request.columns else ("number", "category", "drop")
+
+    uses = read_columns(name, columns, use, request.drop_columns, kinds)
     uses = _without_copies(uses, table, roles, request)
     if any(use.columns for use in uses):
         return uses
@@ -448,7 +430,7 @@ def _left_out_if_copy(
 def suspected(uses: Sequence[ColumnUse], predicted: Predicted) -> list[ColumnUse]:
     """Return columns with their suspected label leaks and missing-value codes on record."""
     rows = np.sort(stream(0, "label-leaks").permutation(len(predicted.labels))[:NUM_EXAMINED])
-    numbers = [column for use in uses for column in use.columns if isinstance(column, NumberColumn)]
+    numbers = [column for use in uses for column in use.columns if column.categories is None]
     values = predicted.targets
     if values is None and are_numbers(predicted.class_names):
         values = np.array([float(name) for name in predicted.class_names])[predicted.labels]
@@ -469,10 +451,10 @@ def suspected(uses: Sequence[ColumnUse], predicted: Predicted) -> list[ColumnUse
 
 def as_text_or_identifier(use: ColumnUse) -> ColumnUse:
     """Return a column whose categories hardly repeat as a text or an identifier, left out."""
-    (cells,) = use.columns
-    assert isinstance(cells, CategoryColumn)
-    num_different = len(cells.categories)
-    num_words = float(np.mean([len(category.split()) for category in cells.categories]))
+    (column,) = use.columns
+    categories = column.categories or ()
+    num_different = len(categories)
+    num_words = float(np.mean([len(category.split()) for category in categories]))
     if num_words < WORDS_OF_TEXT:
         reason = f"{num_different:,} different values rarely repeat"
         return use.left_out("identifier", reason, text_argument("group_column", use.name))
@@ -509,7 +491,7 @@ def _number_or_category(
     form = NumberFormat() if is_category else number_format(cells, are_numbers=wanted == "number")
     is_plain = form == NumberFormat()
     column = typed_column(name, cells, is_category) if is_plain else form.column(name, cells)
-    if isinstance(column, NumberColumn):
+    if column.categories is None:
         num_words = int(np.count_nonzero(column.missing)) - cells.null_count
         became = form.described + (f"; words count as missing in {num_words} of {len(cells)} rows" if num_words else "")
         key = column_key(name, "drop" if wanted else "category")
@@ -520,7 +502,7 @@ def _number_or_category(
         is_constant = _constant(column) is not None
         return replace(use, became="constant", key=column_key(name, "drop")) if is_constant else use
     codes, texts = distinct_cells(cells)
-    is_whole = isinstance(column, NumberColumn) and is_plain and _is_written_whole(cells)
+    is_whole = column.categories is None and is_plain and _is_written_whole(cells)
     if reason := identifier_reason(name, column, len(texts), is_whole, clients):
         repeats = not reason.startswith(RUNNING) and len(texts) < np.count_nonzero(codes >= 0)
         key = text_argument("group_column", name) if repeats else column_key(name, use.kind)
@@ -533,9 +515,9 @@ def _constant(column: Column) -> str | None:
     """Return the value of all cells of a column as text; None if they differ, or one is missing."""
     if column.missing.any():
         return None
-    if isinstance(column, CategoryColumn):
-        return shown(column.categories[0][:40]) if len(column.categories) == 1 else None
-    return f"{column.numbers[0]:g}" if np.ptp(column.numbers) == 0 else None
+    if np.ptp(column.cells) > 0:
+        return None
+    return f"{column.cells[0]:g}" if column.categories is None else shown(column.categories[0][:40])
 
 
 def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | None:
@@ -554,7 +536,7 @@ def _date(name: str, cells: pa.ChunkedArray, is_wanted: bool) -> ColumnUse | Non
     if not parts:
         return ColumnUse(name, "constant", "left out: always the same time")
     became = f"{', '.join(parts)} (read as {order})"
-    columns = tuple(NumberColumn(f"{name} {part}", numbers) for part, numbers in parts.items())
+    columns = tuple(Column(f"{name} {part}", numbers) for part, numbers in parts.items())
     readings = {f"{name} {part}": {"of": name, "part": part, "order": order} for part in parts}
     return ColumnUse(name, "date", became, column_key(name, "drop"), columns, readings=readings)
 

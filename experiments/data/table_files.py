@@ -28,15 +28,27 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+from pyarrow import json as arrow_json
 
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown
-from fedscout.experiments.data.columns import DATE, column_key, is_text, numbers_of_texts
-from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, NO_LIMITS, SEPARATORS, USUAL_LIMITS, ReadLimits
+from fedscout.experiments.data.columns import DATE, is_text, numbers_of_texts
+from fedscout.experiments.data.dataset import (
+    MAX_CELL_LENGTH,
+    NO_LIMITS,
+    SEPARATORS,
+    USUAL_LIMITS,
+    ReadLimits,
+    column_key,
+    reading,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 MAX_NAME_LENGTH = 1_000
 MAX_COLUMNS = 20_000
@@ -58,6 +70,7 @@ CATEGORY_FIELD = {b"kind": b"category"}
 INDEX = "index"
 SAVED_INDEX = re.compile(r"__index_level_\d+__")
 FRAME = "the DataFrame"
+ARROW_ERRORS = (pa.ArrowException, OSError)
 UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 """The last two are raised for zip archives with a password, or packed in a way that Python does not support."""
 
@@ -77,13 +90,10 @@ def read_text(path: Path, encoding: str | None = "utf-8", limits: ReadLimits = U
     """
     limits.check_file(path)
     content = bytearray()
-    try:
-        with _unpacked(path) as file:
-            while block := file.read(BLOCK_BYTES):
-                content += block
-                limits.check_bytes(path, len(content))
-    except UNREADABLE as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
+    with reading(path, *UNREADABLE), _unpacked(path) as file:
+        while block := file.read(BLOCK_BYTES):
+            content += block
+            limits.check_bytes(path, len(content))
     text = _decoded(path, content, encoding)
     if (zero := text.find("\0")) >= 0:
         raise DataError.of(path, f"be text, but it holds a zero byte at character {zero}")
@@ -184,6 +194,7 @@ def read_csv(
     limits: ReadLimits = USUAL_LIMITS,
     encoding: str | None = "utf-8",
     has_header: bool | None = True,
+    required: Collection[str] = (),
 ) -> pa.Table:
     """Read a text file with or without a header line. A first column without a name is called `index`.
 
@@ -195,10 +206,11 @@ def read_csv(
         encoding: Encoding of the file; None to detect it.
         has_header: Whether the first line names the columns; without a header they are `column1`, `column2`, …. None
             means that it does, but a header that holds numbers is rejected.
+        required: Columns that the file must have.
 
     Raises:
-        DataError: If the file can't be read, is not text, is too large, has another delimiter, ragged rows, nameless or
-            repeated columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
+        DataError: If the file can't be read, is not text, is too large, has another delimiter, ragged rows, nameless,
+            repeated or missing columns, a cell of more than `MAX_CELL_LENGTH` characters, or no rows.
     """
     text = read_text(path, encoding, limits)
     if not text.strip():
@@ -221,14 +233,14 @@ def read_csv(
         faults = _header_faults(path, names, delimiter, is_said=has_header is True)
     if faults:
         raise DataError(faults)
-    return plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits)
+    table = plain_table(path, _table(path, text, delimiter, names, num_header_lines), limits=limits)
+    if missing := [name for name in required if name not in names]:
+        raise DataError.of(path, f"have the columns {', '.join(missing)}, but its columns are: {listed(names)}")
+    return table
 
 
 def _table(path: Path, text: str, delimiter: str, names: list[str], num_header_lines: int) -> pa.Table:
     """Return the rows below the header as texts; blank lines are skipped."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
     read = arrow_csv.ReadOptions(column_names=names, skip_rows=num_header_lines, block_size=LONGEST_ROW)
     parse = arrow_csv.ParseOptions(
         delimiter=delimiter,
@@ -299,9 +311,6 @@ def read_json_lines(
     Raises:
         DataError: If a line is not an object, or holds an object or a list, or the file is too large or not text.
     """
-    import pyarrow as pa
-    from pyarrow import json as arrow_json
-
     text = read_text(path, encoding, limits)
     if not text.strip():
         raise DataError.of(path, "hold one object of keys and values per line, but it is empty")
@@ -319,8 +328,6 @@ def read_json_lines(
 
 def column_of(values: Sequence[Any]) -> pa.Array:
     """Return Python values as a column; those of several types become text, as in a CSV file."""
-    import pyarrow as pa
-
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -329,9 +336,6 @@ def column_of(values: Sequence[Any]) -> pa.Array:
 
 def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the concatenation of tables; a column without a common type becomes text, as in a CSV file."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     columns: list[pa.ChunkedArray] = []
     fields: list[pa.Field] = []
     for name in tables[0].column_names:
@@ -362,10 +366,8 @@ def read_parquet(path: Path, dropped: Collection[str] = (), limits: ReadLimits =
         DataError: If the file can't be read, is too large, has columns of other types, repeated column names, a text of
             more than `MAX_CELL_LENGTH` characters, or no rows.
     """
-    import pyarrow.parquet as pq
-
     limits.check_file(path)
-    with _read_by_arrow(path, "Parquet"), pq.ParquetFile(path) as file:
+    with reading(path, *ARROW_ERRORS, kind="Parquet"), pq.ParquetFile(path) as file:
         limits.check_rows(path, file.metadata.num_rows)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         limits.check_bytes(path, sum(group.total_byte_size for group in groups))
@@ -379,10 +381,8 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
     Raises:
         DataError: As `read_parquet`.
     """
-    import pyarrow as pa
-
     limits.check_file(path)
-    with _read_by_arrow(path, "an Arrow file"), pa.OSFile(str(path)) as file:
+    with reading(path, *ARROW_ERRORS, kind="an Arrow file"), pa.OSFile(str(path)) as file:
         try:
             table = pa.ipc.open_file(file).read_all()
         except pa.ArrowInvalid:
@@ -391,19 +391,6 @@ def read_arrow(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         table.validate(full=True)
     limits.check_bytes(path, table.nbytes)
     return plain_table(path, table, dropped, limits=limits)
-
-
-@contextmanager
-def _read_by_arrow(path: Path, kind: str) -> Iterator[None]:
-    """Report Arrow's errors as errors of the file; lack of memory is raised as it is."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DataError.of(path, problem=f"can't be read as {kind}: {first_line(error)}") from None
 
 
 def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
@@ -416,8 +403,6 @@ def read_frame(frame: pd.DataFrame, dropped: Collection[str] = ()) -> pa.Table:
     Raises:
         DataError: If it has columns of other types, repeated column names, a text that is too long, or no rows.
     """
-    import pyarrow as pa
-
     empty = dict.fromkeys(name for name in dropped if name in frame.columns)
     try:
         table = pa.Table.from_pandas(frame.assign(**empty) if empty else frame)
@@ -440,9 +425,6 @@ def plain_table(
     Raises:
         DataError: If it has columns of other types, repeated names, a text that is too long, too many rows, or none.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     faults = [*name_faults(source, table.column_names), *_type_faults(source, table.schema, dropped)]
     if not faults and not len(table):
         faults = [Fault(source, "hold rows, but it has none")]
@@ -463,24 +445,8 @@ def plain_table(
     return pa.table(columns, schema=pa.schema(fields))
 
 
-def require_columns(path: Path, rows: pa.Table, wanted: tuple[str, ...]) -> None:
-    """Check that a file has certain columns.
-
-    Raises:
-        DataError: If any is missing; lists all missing ones and the columns of the file.
-    """
-    missing = [name for name in wanted if name not in rows.column_names]
-    if missing:
-        raise DataError.of(
-            path, f"have the columns {', '.join(missing)}, but its columns are: {listed(rows.column_names)}"
-        )
-
-
 def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Return cells as trimmed text, float64, integers or timestamps, null where missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind, types = cells.type, pa.types
     if types.is_dictionary(kind):
         return plain_cells(pc.cast(cells, pa.large_string() if is_text(kind.value_type) else kind.value_type))
@@ -497,8 +463,6 @@ def plain_cells(cells: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 def _categorical(schema: pa.Schema) -> set[str]:
     """Return the categorical columns whose values may be numbers: pandas `Categorical`, or Arrow dictionaries."""
-    import pyarrow as pa
-
     dictionaries = [field for field in schema if pa.types.is_dictionary(field.type)]
     categories = {field.name for field in dictionaries if not is_text(field.type.value_type)}
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, or by others than pandas
@@ -509,8 +473,6 @@ def _categorical(schema: pa.Schema) -> set[str]:
 
 def _type_faults(source: Path | str, schema: pa.Schema, dropped: Collection[str]) -> Iterator[str]:
     """Yield a fault for each column whose type is not plain."""
-    import pyarrow as pa
-
     types = pa.types
     for column in schema:
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type

@@ -28,11 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, UserError, first_line
 from fedscout.engine.text import listed, shown
-from fedscout.experiments.data.columns import column_key
-from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, USUAL_LIMITS, DatasetRequest, ReadLimits
+from fedscout.experiments.data.dataset import (
+    MAX_CELL_LENGTH,
+    USUAL_LIMITS,
+    DatasetRequest,
+    ReadLimits,
+    column_key,
+    reading,
+)
 from fedscout.experiments.data.table_files import (
     UNREADABLE,
     column_of,
@@ -47,7 +54,6 @@ from fedscout.experiments.data.table_files import (
 from fedscout.experiments.text import extra_module
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from sqlalchemy import URL
 
 ARRAY_SUFFIX = ".npz"
@@ -61,8 +67,6 @@ def read_array_table(path: Path, limits: ReadLimits) -> pa.Table:
     Raises:
         DataError: If the file can't be read, holds other arrays, objects or images, or is too large.
     """
-    import pyarrow as pa
-
     arrays = read_arrays(path, limits)
     rows = arrays.pop(ROWS)
     columns = {f"{ROWS}{number}": rows[:, number] for number in range(rows.shape[1])} | arrays
@@ -81,13 +85,11 @@ def read_arrays(path: Path, limits: ReadLimits, label: str = LABEL) -> Arrays:
         DataError: If the file can't be read, holds other arrays or objects, or is too large.
     """
     limits.check_file(path)
-    try:
+    with reading(path, *UNREADABLE, ValueError, KeyError, kind="NumPy arrays"):
         with zipfile.ZipFile(path) as archive:
             limits.check_bytes(path, sum(member.file_size for member in archive.infolist()))
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in (ROWS, label, CLIENT) if name in file.files}
-    except (*UNREADABLE, ValueError, KeyError) as error:
-        raise DataError.of(path, problem=f"can't be read as NumPy arrays: {first_line(error)}") from None
     are_right = {ROWS, label} <= arrays.keys() and len({len(array) for array in arrays.values() if array.ndim}) == 1
     for name, array in arrays.items():
         types, axes = ("fiub", (2, 3, 4)) if name == ROWS else ("fiubU", (1,))
@@ -115,12 +117,10 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         DataError: If the file is not a workbook, is too large, its first sheet is not a table, or a formula has no
             value.
     """
-    import pyarrow as pa
-
     openpyxl = extra_module("openpyxl", "tables", f"reading {path}")
     limits.check_file(path)
-    try:
-        with path.open("rb") as file:  # openpyxl leaves a damaged file open that it opened itself
+    with reading(path, Exception, kind="an Excel workbook"):  # openpyxl raises whatever a broken part leads to
+        with path.open("rb") as file:  # it leaves a damaged file open that it opened itself
             limits.check_bytes(path, sum(member.file_size for member in zipfile.ZipFile(file).infolist()))
             written = openpyxl.load_workbook(file).worksheets[0]
             formulas = [place for place, cell in written._cells.items() if cell.data_type == "f"]
@@ -143,10 +143,6 @@ def read_excel(path: Path, dropped: Collection[str] = (), limits: ReadLimits = U
         if faults:
             raise DataError(faults)
         return plain_table(path, pa.table(dict(zip(names, columns, strict=True))), dropped, limits=limits)
-    except (DataError, MemoryError):
-        raise
-    except Exception as error:  # openpyxl raises whatever a broken part leads to
-        raise DataError.of(path, problem=f"can't be read as an Excel workbook: {first_line(error)}") from None
 
 
 def _displayed_cells(sheet: Any) -> dict[tuple[int, int], Any]:
@@ -214,7 +210,6 @@ def read_database(
 
 
 def _fetched(place: Path | str, result: Any, limits: ReadLimits) -> pa.Table:
-    import pyarrow as pa
 
     names = [str(column[0]) for column in result.description or ()]
     if faults := name_faults(place, names):

@@ -41,38 +41,33 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import (
     MAX_CATEGORIES,
-    CategoryColumn,
     Column,
     ColumnRoles,
     DateOrder,
-    NumberColumn,
     NumberFormat,
     as_numbers,
     cells_named,
-    column_key,
     first_faults,
     parts_of_time,
     present_cells,
     typed_column,
     typed_columns,
 )
-from fedscout.experiments.data.dataset import Dataset, TextArray, distinct_texts, usual_facts
+from fedscout.experiments.data.dataset import Dataset, TextArray, blocks, column_key, distinct_texts, usual_facts
 from fedscout.experiments.data.texts import known_text_rows
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -109,29 +104,22 @@ class Tally:
     num_missing: int
     num_distinct: int
 
+    def num_other(self, num_rows: int) -> int:
+        """Return the number of cells, of these rows, whose category is too rare at its client to be reported."""
+        return num_rows - self.num_missing - sum(self.counts.values())
+
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """Statistics released by one client, or merged over the federation.
+    """Statistics released by one client, or merged over the federation; `asdict` of it is JSON-serializable.
 
     Attributes:
         num_rows: Rows of the client, at least `min_release`, or of all clients that took part.
-        moments: Statistics by numeric column.
-        tallies: Statistics by categorical column.
+        columns: Statistics of each column, in the order of the features.
     """
 
     num_rows: int
-    moments: Mapping[str, Moments]
-    tallies: Mapping[str, Tally]
-
-    def has_missing(self, column: str) -> bool:
-        """Return whether some client has rows that do not contribute to a column's moments."""
-        return self.moments[column].count < self.num_rows
-
-    def num_other(self, column: str) -> int:
-        """Return the number of cells with a category that is too rare at its client to be reported."""
-        tally = self.tallies[column]
-        return self.num_rows - tally.num_missing - sum(tally.counts.values())
+    columns: Mapping[str, Moments | Tally]
 
 
 def client_statistics(columns: Sequence[Column], rows: IntArray, min_release: int) -> TableStatistics | None:
@@ -144,12 +132,12 @@ def client_statistics(columns: Sequence[Column], rows: IntArray, min_release: in
     """
     if len(rows) < min_release:
         return None
-    numbers = [column for column in columns if isinstance(column, NumberColumn)]
-    categories = [column for column in columns if isinstance(column, CategoryColumn)]
     return TableStatistics(
-        num_rows=len(rows),
-        moments={column.name: _moments(column, rows, min_release) for column in numbers},
-        tallies={column.name: _tally(column, rows, min_release) for column in categories},
+        len(rows),
+        {
+            column.name: (_moments if column.categories is None else _tally)(column, rows, min_release)
+            for column in columns
+        },
     )
 
 
@@ -159,15 +147,17 @@ def merge_statistics(clients: Sequence[TableStatistics]) -> TableStatistics:
     Args:
         clients: At least one, all over the same columns.
     """
-    return TableStatistics(
-        num_rows=sum(client.num_rows for client in clients),
-        moments={name: _merged_moments([client.moments[name] for client in clients]) for name in clients[0].moments},
-        tallies={name: _merged_tallies([client.tallies[name] for client in clients]) for name in clients[0].tallies},
-    )
+    columns: dict[str, Moments | Tally] = {}
+    for name in clients[0].columns:
+        reported = [client.columns[name] for client in clients]
+        moments = [part for part in reported if isinstance(part, Moments)]
+        tallies = [part for part in reported if isinstance(part, Tally)]
+        columns[name] = _merged_moments(moments) if moments else _merged_tallies(tallies)
+    return TableStatistics(sum(client.num_rows for client in clients), columns)
 
 
-def _moments(column: NumberColumn, rows: IntArray, min_release: int) -> Moments:
-    values = column.numbers[rows]
+def _moments(column: Column, rows: IntArray, min_release: int) -> Moments:
+    values = column.cells[rows]
     values = values[~np.isnan(values)]
     if len(values) < min_release:
         return Moments()
@@ -178,12 +168,15 @@ def _moments(column: NumberColumn, rows: IntArray, min_release: int) -> Moments:
     return Moments(len(values), mean, float(np.add.reduce(np.square(values - mean))))
 
 
-def _tally(column: CategoryColumn, rows: IntArray, min_release: int) -> Tally:
-    codes = column.codes[rows]
-    counts = np.bincount(codes[codes >= 0], minlength=len(column.categories))
-    reported = np.flatnonzero(counts >= min_release)
+def _tally(column: Column, rows: IntArray, min_release: int) -> Tally:
+    codes = column.cells[rows]
+    counts = np.bincount(codes[codes >= 0], minlength=len(column.categories or ()))
     return Tally(
-        counts={column.categories[code]: int(counts[code]) for code in reported},
+        counts={
+            category: count
+            for category, count in zip(column.categories or (), counts.tolist(), strict=True)
+            if count >= min_release
+        },
         num_missing=int((codes < 0).sum()),
         num_distinct=int(np.count_nonzero(counts)),
     )
@@ -262,40 +255,25 @@ def _mark(name: str, cells: npt.NDArray[np.bool_]) -> Feature:
 
 
 def _encoded(column: Column, statistics: TableStatistics) -> Iterator[Feature]:
-    if isinstance(column, NumberColumn):
-        moments = statistics.moments[column.name]
-        centred = np.where(column.missing, 0.0, column.numbers - moments.mean)
-        scores = centred / moments.deviation if moments.deviation > 0 else np.zeros_like(centred)
+    reported = statistics.columns[column.name]
+    if isinstance(reported, Moments):
+        centred = np.where(column.missing, 0.0, column.cells - reported.mean)
+        scores = centred / reported.deviation if reported.deviation > 0 else np.zeros_like(centred)
         # A value behind the statistics scores at most the square root of their count; only a client too small to be
         # heard can hold one beyond this bound.
-        yield column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), moments.deviation
-        has_missing = statistics.has_missing(column.name)
+        yield column.name, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), reported.deviation
+        has_missing = reported.count < statistics.num_rows
     else:
-        tally = statistics.tallies[column.name]
-        positions = {value: code for code, value in enumerate(column.categories)}
-        for category in tally.counts:
-            is_category = column.codes == positions.get(category, len(positions))
+        positions = {value: code for code, value in enumerate(column.categories or ())}
+        for category in reported.counts:
+            is_category = column.cells == positions.get(category, len(positions))
             yield _mark(f"{column.name}={category}", is_category)
-        if statistics.num_other(column.name):
-            unreported = [code for value, code in positions.items() if value not in tally.counts]
-            yield _mark(f"{column.name} other", np.isin(column.codes, unreported))
-        has_missing = tally.num_missing > 0
+        if reported.num_other(statistics.num_rows):
+            unreported = [code for value, code in positions.items() if value not in reported.counts]
+            yield _mark(f"{column.name} other", np.isin(column.cells, unreported))
+        has_missing = reported.num_missing > 0
     if has_missing:
         yield _mark(f"{column.name} missing", column.missing)
-
-
-def encoding_document(columns: Sequence[Column], statistics: TableStatistics) -> dict[str, Any]:
-    """Return the encoding of a table as JSON-serializable values.
-
-    Args:
-        columns: Columns of the table, in the order of its features.
-        statistics: Statistics of the federation.
-    """
-    statistics_by_column: dict[str, Moments | Tally] = {**statistics.moments, **statistics.tallies}
-    return {
-        "num_rows": statistics.num_rows,
-        "columns": {column.name: asdict(statistics_by_column[column.name]) for column in columns},
-    }
 
 
 def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> FloatArray:
@@ -304,7 +282,7 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
     Args:
         name: Name of the table, for messages.
         table: Plain cells; columns that are not in the encoding are ignored.
-        encoding: As returned by `encoding_document`.
+        encoding: `asdict` of the `TableStatistics`, or the words of a text, and how columns are read.
 
     Raises:
         DataError: If a column is missing, or does not match the encoding.
@@ -318,18 +296,17 @@ def encoded_rows(name: str, table: pa.Table, encoding: Mapping[str, Any]) -> Flo
     if is_text:
         texts = ("" if cell is None else str(cell) for cell in table[encoding["text"]].to_pylist())
         return known_text_rows(texts, encoding["words"], encoding["length"])
-    moments = {column: Moments(**values) for column, values in agreed.items() if "mean" in values}
-    tallies = {column: Tally(**values) for column, values in agreed.items() if column not in moments}
+    statistics = {column: (Moments if "mean" in values else Tally)(**values) for column, values in agreed.items()}
     columns: list[Column] = []
     faults: dict[str, str] = {}
-    for column in agreed:
+    for column, reported in statistics.items():
         try:
-            columns.append(_column(table, column, column in tallies, readings.get(column, {})))
+            columns.append(_column(table, column, isinstance(reported, Tally), readings.get(column, {})))
         except ValueError as error:
             faults[sources[column]] = Fault(f"column {sources[column]!r} of table {name!r}", problem=str(error))
     if faults:
         raise DataError([*faults.values()])
-    return encode_features(columns, TableStatistics(encoding["num_rows"], moments, tallies)).features
+    return encode_features(columns, TableStatistics(encoding["num_rows"], statistics)).features
 
 
 def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[str, str]) -> Column:
@@ -340,16 +317,16 @@ def _column(table: pa.Table, column: str, is_category: bool, reading: Mapping[st
     """
     if "part" in reading:
         parts = parts_of_time(table[reading["of"]], cast(DateOrder, reading["order"]))
-        return NumberColumn(column, parts[reading["part"]])
+        return Column(column, parts[reading["part"]])
     cells = present_cells(table[column])
     if cells.null_count == len(cells):
-        if is_category:
-            return CategoryColumn(column, np.full(len(cells), -1), ())
-        return NumberColumn(column, np.full(len(cells), np.nan))
+        return (
+            Column(column, np.full(len(cells), -1), ()) if is_category else Column(column, np.full(len(cells), np.nan))
+        )
     if reading:
         return NumberFormat(**reading).column(column, cells)
     typed = typed_column(column, cells, is_category)
-    if not is_category and not isinstance(typed, NumberColumn):
+    if not is_category and typed.categories is not None:
         raise ValueError("must hold numbers, as agreed")
     return typed
 
@@ -505,7 +482,6 @@ def quantity_target(name: str, column: str, values: npt.NDArray[np.float64]) -> 
 LARGEST_SHARE = 0.5  # of values that differ, and of values too rare to tell, in a column of categories
 MOST_ROWS_EACH = 10  # of a text or an identifier, on average
 MISSING_SENTINEL = 1e200  # beyond any number of a column
-ROWS_AT_ONCE = 10_000
 
 
 def dataset_from_mixed_table(
@@ -571,6 +547,7 @@ def dataset_of_columns(
         facts: Additional facts to record.
     """
     encoded = encode_features(columns, statistics)
+    of_columns = {column.name: statistics.columns[column.name] for column in columns}
     return Dataset(
         name=name,
         features=encoded.features,
@@ -582,12 +559,12 @@ def dataset_of_columns(
         groups=roles.groups(name, table),
         deviations=encoded.deviations,
         targets=predicted.targets,
-        encoding=encoding_document(columns, statistics),
+        encoding=asdict(replace(statistics, columns=of_columns)),
         facts={
             **usual_facts(roles.label, _comparable(columns), predicted.labels),
             "num_constant_columns": int((encoded.features.max(axis=0) == encoded.features.min(axis=0)).sum()),
             "num_missing_cells": sum(int(column.missing.sum()) for column in columns),
-            "columns_of_categories": tuple(column.name for column in columns if isinstance(column, CategoryColumn)),
+            "columns_of_categories": tuple(column.name for column in columns if column.categories is not None),
             "features_of_columns": {column: len(names) for column, names in encoded.by_column.items()},
             **facts,
         },
@@ -635,13 +612,14 @@ def unusable_columns(
 
 
 def _unusable(column: Column, statistics: TableStatistics) -> tuple[str, str] | None:
-    if isinstance(column, NumberColumn):
-        has_values = statistics.moments[column.name].count > 0
-        return None if has_values else ("empty", "no client has enough values to be released")
-    if is_identifier_like(column, statistics):
-        sample = next((name for name in column.categories if name not in statistics.tallies[column.name].counts), "")
-        return "identifier", f"{len(column.categories):,} different values rarely repeat, such as {sample[:40]!r}"
-    num_categories = len(statistics.tallies[column.name].counts)
+    reported = statistics.columns[column.name]
+    if isinstance(reported, Moments):
+        return None if reported.count else ("empty", "no client has enough values to be released")
+    categories = column.categories or ()
+    if is_identifier_like(column, reported, statistics.num_rows):
+        sample = next((name for name in categories if name not in reported.counts), "")
+        return "identifier", f"{len(categories):,} different values rarely repeat, such as {sample[:40]!r}"
+    num_categories = len(reported.counts)
     if not num_categories:
         return "category", "each category is too rare to be released"
     if num_categories > MAX_CATEGORIES:
@@ -649,24 +627,16 @@ def _unusable(column: Column, statistics: TableStatistics) -> tuple[str, str] | 
     return None
 
 
-def is_identifier_like(column: CategoryColumn, statistics: TableStatistics) -> bool:
+def is_identifier_like(column: Column, tally: Tally, num_rows: int) -> bool:
     """Return whether categories hardly repeat, as in identifiers and texts."""
-    tally, num_other = statistics.tallies[column.name], statistics.num_other(column.name)
-    num_present = max(1, statistics.num_rows - tally.num_missing)
-    if MOST_ROWS_EACH * len(column.categories) < np.count_nonzero(column.codes >= 0):
+    num_present = max(1, num_rows - tally.num_missing)
+    if MOST_ROWS_EACH * len(column.categories or ()) < len(column.present):
         return False  # over all clients they do repeat, though each may be too small to see it
-    return tally.num_distinct > LARGEST_SHARE * num_present and num_other > LARGEST_SHARE * num_present
+    return min(tally.num_distinct, tally.num_other(num_rows)) > LARGEST_SHARE * num_present
 
 
 def _comparable(columns: Sequence[Column]) -> Iterator[npt.NDArray[np.float64]]:
     """Yield blocks of all cells as numbers, equal for equal cells, shape `(rows_of_block, num_columns)`."""
-    for start in range(0, len(columns[0].missing), ROWS_AT_ONCE):
-        block = slice(start, start + ROWS_AT_ONCE)
-        yield np.column_stack(
-            [
-                np.nan_to_num(column.numbers[block], nan=MISSING_SENTINEL)
-                if isinstance(column, NumberColumn)
-                else column.codes[block].astype(np.float64)
-                for column in columns
-            ]
-        )
+    for block in blocks(len(columns[0].missing)):
+        cells = [np.nan_to_num(column.cells[block].astype(np.float64), nan=MISSING_SENTINEL) for column in columns]
+        yield np.column_stack(cells)

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, present_classes, usual_facts
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, TextArray, blocks, present_classes, usual_facts
 
 PADDING = 0
 UNKNOWN = 1
@@ -57,7 +57,6 @@ def token_numbers(tokens: Sequence[str], row_counts: IntArray, min_release: int,
 
 
 NUM_CODE_POINTS = 0x110000
-BLOCK_ROWS = 4096
 LABEL = "next character"
 SHOWN = {"\n": "newline", " ": "space", "\t": "tab"}
 
@@ -88,8 +87,8 @@ def windows(text: str, length: int, stride: int) -> CodeArray:
 def rows_with_character(client_windows: CodeArray) -> IntArray:
     """Return the number of a client's windows that hold each code point, shape `(NUM_CODE_POINTS,)`."""
     counts = np.zeros(NUM_CODE_POINTS, np.int64)
-    for start in range(0, len(client_windows), BLOCK_ROWS):
-        block = np.sort(client_windows[start : start + BLOCK_ROWS], axis=1)
+    for rows in blocks(len(client_windows)):
+        block = np.sort(client_windows[rows], axis=1)
         is_first = np.ones(block.shape, bool)
         is_first[:, 1:] = block[:, 1:] != block[:, :-1]
         characters, occurrences = np.unique(block[is_first], return_counts=True)
@@ -159,8 +158,8 @@ def _rows_with_class(parts: list[CodeArray], numbers: IntArray, num_rows: int) -
     following = np.empty(num_rows, np.int64)
     end = 0
     for part in parts:
-        for start in range(0, len(part), BLOCK_ROWS):
-            block = numbers[part[start : start + BLOCK_ROWS]]
+        for rows in blocks(len(part)):
+            block = numbers[part[rows]]
             block = block[block[:, -1] != UNKNOWN]
             end += len(block)
             features[end - len(block) : end] = block[:, :-1]

@@ -47,7 +47,7 @@ def own_model(request: ModelRequest) -> ImportedModel:
         ConfigurationError: If it can't be imported or built, or does not work on such rows.
     """
     path = request.settings.kind
-    request.check(path, data_kinds=(request.data_kind,))
+    request.check((), (request.data_kind,))
     return _checked_factory("model.kind", path, request, trains=True)
 
 

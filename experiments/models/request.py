@@ -97,11 +97,15 @@ class ModelRequest:
         """Number of values in one row."""
         return prod(self.feature_shape)
 
-    def check(self, kind: str, reads: Collection[str] = (), data_kinds: Collection[DataKind] = NUMBERS) -> None:
-        """Check that a model supports such rows and all settings that are set.
+    @property
+    def key(self) -> str:
+        """The kind of the model, as an argument."""
+        return f"model.kind={self.settings.kind}"
+
+    def check(self, reads: Collection[str], data_kinds: Collection[DataKind]) -> None:
+        """Check that the model supports such rows and all settings that are set.
 
         Args:
-            kind: Kind of the model.
             reads: Settings that the model supports.
             data_kinds: Kinds of rows that the model supports.
 
@@ -109,7 +113,7 @@ class ModelRequest:
             ConfigurationError: If an unsupported setting is set.
             DataError: If rows are of another kind.
         """
-        must = f"be left out with model.kind={kind}, which does not use it"
+        must = f"be left out with {self.key}, which does not use it"
         faults = [
             Fault(f"model.{name}", must, list(value) if isinstance(value, tuple) else value)
             for name, value in self.settings
@@ -119,15 +123,12 @@ class ModelRequest:
             raise ConfigurationError(faults)
         if self.data_kind not in data_kinds:
             advice = "; texts are for embedding_bag, textcnn and char_lstm" if self.data_kind == "tokens" else ""
-            raise DataError.of(
-                f"model.kind={kind}", f"get rows of kind {' or '.join(data_kinds)}", f"{self.data_kind}{advice}"
-            )
+            raise DataError.of(self.key, f"get rows of kind {' or '.join(data_kinds)}", f"{self.data_kind}{advice}")
 
-    def image_shape(self, kind: str, smallest: int, reason: str = "") -> tuple[int, int, int]:
+    def image_shape(self, smallest: int, reason: str = "") -> tuple[int, int, int]:
         """Return `(channels, height, width)` of the rows.
 
         Args:
-            kind: Kind of the model, for messages.
             smallest: Minimum number of pixels per side.
             reason: Why smaller images are not supported, for messages.
 
@@ -137,7 +138,7 @@ class ModelRequest:
         shape = self.feature_shape
         if len(shape) != 3 or min(shape[1:]) < smallest:
             raise DataError.of(
-                f"model.kind={kind}",
+                self.key,
                 f"have images of shape (channels, height, width) with at least {smallest} pixels per side{reason}",
                 f"rows of shape {shape}",
             )
@@ -148,7 +149,7 @@ class ModelRequest:
         """Return the configured widths of the hidden layers, or else `usual`."""
         return usual if self.settings.hidden is None else self.settings.hidden
 
-    def one_hidden(self, kind: str, usual: int) -> int:
+    def one_hidden(self, usual: int) -> int:
         """Return the width of a model's only hidden layer.
 
         Raises:
@@ -156,10 +157,10 @@ class ModelRequest:
         """
         widths = self.hidden(usual)
         if len(widths) != 1:
-            raise ConfigurationError.of("model.hidden", f"be one width with model.kind={kind}", list(widths))
+            raise ConfigurationError.of("model.hidden", f"be one width with {self.key}", list(widths))
         return widths[0]
 
-    def norm(self, kind: str, *allowed: NormName) -> NormName:
+    def norm(self, *allowed: NormName) -> NormName:
         """Return the configured normalization, or else the first allowed one.
 
         Raises:
@@ -167,7 +168,7 @@ class ModelRequest:
         """
         norm = self.settings.norm or allowed[0]
         if norm not in allowed:
-            raise ConfigurationError.of("model.norm", f"be {' or '.join(allowed)} with model.kind={kind}", norm)
+            raise ConfigurationError.of("model.norm", f"be {' or '.join(allowed)} with {self.key}", norm)
         return norm
 
 

@@ -7,13 +7,15 @@ named by their import path, so that a model can be checked and sent without PyTo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedscout.engine.data.federation import EmbeddingSource
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.text import did_you_mean
-from fedscout.experiments.models.request import GROUP_CHANNELS, ImportedModel, ModelRequest, is_import_path
+from fedscout.experiments.data.dataset import DataKind
+from fedscout.experiments.models.request import GROUP_CHANNELS, NUMBERS, ImportedModel, ModelRequest, is_import_path
 
 LENET_SMALLEST_SIDE = 16
 """Of which the second pooling leaves one pixel: 16 - 4 = 12, halved 6, 6 - 4 = 2, halved 1."""
@@ -51,19 +53,16 @@ def _name_suffix(chosen: Mapping[str, Any]) -> str:
 
 def linear(request: ModelRequest) -> ImportedModel:
     """Return multinomial logistic regression: one fully connected layer."""
-    request.check("linear")
     return _dense_net(request, ())
 
 
 def dense(request: ModelRequest) -> ImportedModel:
     """Return a dense network; rows of more than one axis, such as images, are flattened first."""
-    request.check("dense", reads=("hidden", "norm", "activation", "dropout"))
-    return _dense_net(request, request.hidden(64, 32), request.norm("dense", "none", "batch") == "batch")
+    return _dense_net(request, request.hidden(64, 32), request.norm("none", "batch") == "batch")
 
 
 def dense_large(request: ModelRequest) -> ImportedModel:
     """Return the network 1024-512-256-128-64 with batch normalization."""
-    request.check("dense_large", reads=("activation", "dropout"))
     return _dense_net(request, (1024, 512, 256, 128, 64), batch_norm=True)
 
 
@@ -73,7 +72,6 @@ def dqn(request: ModelRequest) -> ImportedModel:
     V. Mnih et al. Human-level control through deep reinforcement learning. Nature 518, 2015. Deviation: two hidden
     layers of 64 on the state itself in place of convolutions on the screen. `num_classes` is the number of actions.
     """
-    request.check("dqn", reads=("hidden", "activation"))
     return _dense_net(request, request.hidden(64, 64))
 
 
@@ -84,7 +82,6 @@ def embedding_classifier(request: ModelRequest) -> ImportedModel:
     Sentence-BERT: sentence embeddings using Siamese BERT-networks. EMNLP 2019, where logistic regression is the usual
     probe. Only the classifier is trained and sent.
     """
-    request.check("embedding_classifier", reads=("hidden",), data_kinds=["table"])
     return _dense_net(request, request.hidden())
 
 
@@ -94,9 +91,8 @@ def lenet(request: ModelRequest) -> ImportedModel:
     Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to document recognition. Proceedings of
     the IEEE 86(11), 1998. Deviation, as is common: ReLU, max pooling, and no partial connections.
     """
-    request.check("lenet", reads=("activation",))
     reason = ", as its second pooling leaves nothing of smaller ones"
-    shape = request.image_shape("lenet", LENET_SMALLEST_SIDE, reason)
+    shape = request.image_shape(LENET_SMALLEST_SIDE, reason)
     options = _activation(request)
     return _network(
         f"lenet{_name_suffix(options)}", "lenet", image_shape=shape, num_classes=request.num_classes, **options
@@ -110,7 +106,7 @@ def cnn2(request: ModelRequest) -> ImportedModel:
     from decentralized data. AISTATS 2017, section 3: two 5 x 5 convolutions of 32 and 64 channels, each with 2 x 2 max
     pooling, 512 units, ReLU; 1,663,370 parameters on 28 x 28 pixels and ten classes.
     """
-    return _pooled_convolutions(request, "cnn2", ((32,), (64,)), kernel=5)
+    return _pooled_convolutions(request, ((32,), (64,)), kernel=5)
 
 
 def cnn4(request: ModelRequest) -> ImportedModel:
@@ -120,22 +116,19 @@ def cnn4(request: ModelRequest) -> ImportedModel:
     large-scale image recognition. ICLR 2015. Deviation: only the first two blocks, of 32 and 64 channels, and 512
     units, the usual size for CIFAR-10; no dropout.
     """
-    return _pooled_convolutions(request, "cnn4", ((32, 32), (64, 64)), kernel=3)
+    return _pooled_convolutions(request, ((32, 32), (64, 64)), kernel=3)
 
 
-def _pooled_convolutions(
-    request: ModelRequest, kind: str, blocks: tuple[tuple[int, ...], ...], kernel: int
-) -> ImportedModel:
-    request.check(kind, reads=("hidden", "activation"))
-    shape = request.image_shape(kind, 2 ** len(blocks), ", as its last pooling leaves nothing of smaller ones")
+def _pooled_convolutions(request: ModelRequest, blocks: tuple[tuple[int, ...], ...], kernel: int) -> ImportedModel:
+    shape = request.image_shape(2 ** len(blocks), ", as its last pooling leaves nothing of smaller ones")
     options = _activation(request)
     return _network(
-        f"{kind}{_name_suffix(options)}",
+        f"{request.settings.kind}{_name_suffix(options)}",
         "pooled_convolutions",
         image_shape=shape,
         blocks=blocks,
         kernel=kernel,
-        hidden=request.one_hidden(kind, 512),
+        hidden=request.one_hidden(512),
         num_classes=request.num_classes,
         **options,
     )
@@ -147,17 +140,14 @@ def resnet18(request: ModelRequest) -> ImportedModel:
     Group normalization is the default, as batch statistics differ between clients with different labels: K. Hsieh, A.
     Phanishayee, O. Mutlu, P. Gibbons. The non-IID data quagmire of decentralized machine learning. ICML 2020.
     """
-    request.check("resnet18", reads=("hidden", "norm"))
-    channels, _, _ = request.image_shape("resnet18", 1)
-    norm = request.norm("resnet18", "group", "batch")
+    channels, _, _ = request.image_shape(1)
+    norm = request.norm("group", "batch")
     widths = request.hidden(*RESNET_WIDTHS)
     step = GROUP_CHANNELS if norm == "group" else 1
     if len(widths) != len(RESNET_WIDTHS) or any(width % step for width in widths):
         multiples = f"multiples of {step}" if step > 1 else "widths"
         raise ConfigurationError.of(
-            "model.hidden",
-            f"be {len(RESNET_WIDTHS)} {multiples} with model.kind=resnet18 and {norm} norm",
-            list(widths),
+            "model.hidden", f"be {len(RESNET_WIDTHS)} {multiples} with {request.key} and {norm} norm", list(widths)
         )
     channels_suffix = "" if widths == RESNET_WIDTHS else f" of {'-'.join(map(str, widths))} channels"
     return _network(
@@ -172,7 +162,6 @@ def resnet18(request: ModelRequest) -> ImportedModel:
 
 def embedding_bag(request: ModelRequest) -> ImportedModel:
     """Return an embedding bag: each text is the scaled sum of its words' learned vectors."""
-    request.check("embedding_bag", reads=("embedding_size",), data_kinds=["tokens"])
     embedding_size = request.settings.embedding_size or 32
     return _network(
         f"embedding_bag {'-'.join(map(str, (request.vocabulary_size, embedding_size, request.num_classes)))}",
@@ -185,8 +174,7 @@ def embedding_bag(request: ModelRequest) -> ImportedModel:
 
 def textcnn(request: ModelRequest) -> ImportedModel:
     """Return TextCNN; `hidden` is the number of feature maps per kernel width."""
-    request.check("textcnn", reads=("hidden", "embedding_size", "dropout"), data_kinds=["tokens"])
-    maps, dropout = request.one_hidden("textcnn", 100), request.settings.dropout
+    maps, dropout = request.one_hidden(100), request.settings.dropout
     return _network(
         f"textcnn of {maps} maps per width, {request.vocabulary_size} tokens",
         "TextNet",
@@ -200,7 +188,6 @@ def textcnn(request: ModelRequest) -> ImportedModel:
 
 def char_lstm(request: ModelRequest) -> ImportedModel:
     """Return a next-character LSTM; `hidden` are the units of each LSTM layer."""
-    request.check("char_lstm", reads=("hidden", "embedding_size"), data_kinds=["tokens"])
     embedding_size, widths = request.settings.embedding_size or 8, request.hidden(256, 256)
     return _network(
         f"char_lstm {'-'.join(map(str, (embedding_size, *widths, request.num_classes)))}",
@@ -210,11 +197,6 @@ def char_lstm(request: ModelRequest) -> ImportedModel:
         widths=widths,
         num_classes=request.num_classes,
     )
-
-
-def automatic(request: ModelRequest) -> ModelFactory:
-    """Return the default model for the rows."""
-    return MODELS[automatic_kind(request)](request)
 
 
 def automatic_kind(request: ModelRequest) -> str:
@@ -235,30 +217,45 @@ def automatic_kind(request: ModelRequest) -> str:
     return "dense"
 
 
-MODELS: Mapping[str, Callable[[ModelRequest], ModelFactory]] = {
-    "auto": automatic,
-    "linear": linear,
-    "dense": dense,
-    "dense_large": dense_large,
-    "lenet": lenet,
-    "cnn2": cnn2,
-    "cnn4": cnn4,
-    "resnet18": resnet18,
-    "embedding_bag": embedding_bag,
-    "textcnn": textcnn,
-    "char_lstm": char_lstm,
-    "embedding_classifier": embedding_classifier,
-    "dqn": dqn,
+@dataclass(frozen=True)
+class ModelKind:
+    """Entry of the table of models.
+
+    Attributes:
+        build: Raises a `ConfigurationError` for an unsupported value, and a `DataError` for unsupported rows.
+        reads: Settings that it uses; all others must be left out.
+        data_kinds: Kinds of rows that it supports.
+    """
+
+    build: Callable[[ModelRequest], ModelFactory]
+    reads: tuple[str, ...] = ()
+    data_kinds: tuple[DataKind, ...] = NUMBERS
+
+
+AUTO = "auto"
+MODELS: Mapping[str, ModelKind] = {
+    "linear": ModelKind(linear),
+    "dense": ModelKind(dense, ("hidden", "norm", "activation", "dropout")),
+    "dense_large": ModelKind(dense_large, ("activation", "dropout")),
+    "lenet": ModelKind(lenet, ("activation",)),
+    "cnn2": ModelKind(cnn2, ("hidden", "activation")),
+    "cnn4": ModelKind(cnn4, ("hidden", "activation")),
+    "resnet18": ModelKind(resnet18, ("hidden", "norm")),
+    "embedding_bag": ModelKind(embedding_bag, ("embedding_size",), ("tokens",)),
+    "textcnn": ModelKind(textcnn, ("hidden", "embedding_size", "dropout"), ("tokens",)),
+    "char_lstm": ModelKind(char_lstm, ("hidden", "embedding_size"), ("tokens",)),
+    "embedding_classifier": ModelKind(embedding_classifier, ("hidden",), ("table",)),
+    "dqn": ModelKind(dqn, ("hidden", "activation")),
 }
-"""Each raises a `ConfigurationError` for unsupported settings, and a `DataError` for unsupported rows."""
+KINDS = (AUTO, *MODELS)
 
 
 def model_fault(kind: str) -> str | None:
     """Return why a model kind is invalid, or None."""
-    if kind in MODELS or is_import_path(kind):
+    if kind in KINDS or is_import_path(kind):
         return None
-    suggestion = did_you_mean(kind, MODELS)
-    return f"must be one of {', '.join(MODELS)}, or your own package.module:factory, got {kind!r}{suggestion}"
+    suggestion = did_you_mean(kind, KINDS)
+    return f"must be one of {', '.join(KINDS)}, or your own package.module:factory, got {kind!r}{suggestion}"
 
 
 def build_model(request: ModelRequest) -> ModelFactory:
@@ -268,11 +265,14 @@ def build_model(request: ModelRequest) -> ModelFactory:
         ConfigurationError: If the kind is unknown, a setting does not apply to it, or the model does not work.
         DataError: If the model does not fit the data.
     """
-    kind = request.settings.kind
-    if fault := model_fault(kind):
+    settings = request.settings
+    if fault := model_fault(settings.kind):
         raise ConfigurationError.of("model.kind", problem=fault)
-    if kind in MODELS:
-        return MODELS[kind](request)
+    if settings.kind == AUTO:
+        request = replace(request, settings=settings.model_copy(update={"kind": automatic_kind(request)}))
+    if model := MODELS.get(request.settings.kind):
+        request.check(model.reads, model.data_kinds)
+        return model.build(request)
     from fedscout.experiments.models.own import own_model
 
     return own_model(request)

@@ -63,7 +63,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import DataKind, TextArray
+from fedscout.experiments.data.dataset import DataKind, TextArray, blocks
 
 Level = Annotated[float, Field(ge=0, le=1)]
 Quantity = Annotated[int, Field(ge=1)]
@@ -267,16 +267,14 @@ BoolArray = npt.NDArray[np.bool_]
 FloatVector = npt.NDArray[np.float64]
 
 
-def dirichlet_shares(alpha: float, num_parts: int, generator: np.random.Generator) -> FloatVector:
-    """Draw shares from a symmetric Dirichlet(α), shape `(num_parts,)`.
+def dirichlet_shares(alpha: float, num_draws: int, num_parts: int, generator: np.random.Generator) -> FloatVector:
+    """Draw shares from a symmetric Dirichlet(α), shape `(num_draws, num_parts)`.
 
-    If α is too small for floating point, the result is its limit: a single part, drawn uniformly, has the whole share.
+    If α is too small for floating point, a draw is its limit: a single part, drawn uniformly, has the whole share.
     """
-    shares: FloatVector = generator.dirichlet(np.full(num_parts, alpha))
-    if np.isfinite(shares).all() and shares.sum() > 0.5:
-        return shares
-    shares = np.zeros(num_parts)
-    shares[generator.integers(num_parts)] = 1.0
+    shares: FloatVector = generator.dirichlet(np.full(num_parts, alpha), size=num_draws)
+    broken = ~(np.isfinite(shares).all(axis=1) & (shares.sum(axis=1) > 0.5))
+    shares[broken] = np.eye(num_parts)[generator.integers(num_parts, size=int(broken.sum()))]
     return shares
 
 
@@ -367,7 +365,7 @@ def raw_variances(request: PartitionRequest, columns: FloatArray, rows: IntArray
 def column_variances(columns: FloatArray, rows: IntArray | None = None) -> FloatVector:
     """Return each column's variance, computed in chunks to avoid a double-precision copy of the table."""
     rows = np.arange(len(columns)) if rows is None else rows
-    parts = [rows[start : start + CHUNK_ROWS] for start in range(0, len(rows), CHUNK_ROWS)]
+    parts = [rows[block] for block in blocks(len(rows), CHUNK_ROWS)]
     means = sum(columns[part].sum(axis=0, dtype=np.float64) for part in parts) / len(rows)
     squares = sum(((columns[part] - means) ** 2).sum(axis=0) for part in parts)
     return np.asarray(squares / len(rows), dtype=np.float64)
@@ -552,7 +550,7 @@ def _owners(request: PartitionRequest, num_clients: int) -> IntArray:
     for label in np.unique(request.labels):
         rows = request.generator.permutation(np.flatnonzero(request.labels == label))
         # In an order of their own for each class, or rounding would favour the same clients in all of them.
-        shares = dirichlet_shares(request.settings.alpha, num_clients, request.generator)
+        (shares,) = dirichlet_shares(request.settings.alpha, 1, num_clients, request.generator)
         order = request.generator.permutation(num_clients)
         cuts = np.floor(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
         counts = np.diff(np.concatenate([[0], np.minimum(cuts, len(rows)), [len(rows)]]))
@@ -564,7 +562,7 @@ def inner_dirichlet(request: PartitionRequest) -> PartitionResult:
     """Partition rows by each client's own Dirichlet mixture of classes."""
     num_clients, generator = request.require_num_clients(), request.generator
     num_left = request.class_counts
-    mixtures = _mixtures(request.settings.alpha, num_clients, len(num_left), generator)
+    mixtures = dirichlet_shares(request.settings.alpha, num_clients, len(num_left), generator)
     slots = generator.permutation(np.arange(len(request.labels)) % num_clients)
     matrix = np.zeros((num_clients, len(num_left)), dtype=np.int64)
     num_off_mixture = 0
@@ -577,14 +575,6 @@ def inner_dirichlet(request: PartitionRequest) -> PartitionResult:
         num_left = num_left - np.bincount(drawn_classes[is_served], minlength=len(num_left))
         slots = slots[~is_served]
     return request.by_class_counts(matrix, num_rows_off_mixture=num_off_mixture)
-
-
-def _mixtures(alpha: float, num_clients: int, num_classes: int, generator: np.random.Generator) -> FloatVector:
-    """Draw each client's class probabilities; one-hot, the limit, where α is too small for floating point."""
-    mixtures: FloatVector = generator.dirichlet(np.full(num_classes, alpha), size=num_clients)
-    broken = ~(np.isfinite(mixtures).all(axis=1) & (mixtures.sum(axis=1) > 0.5))
-    mixtures[broken] = np.eye(num_classes)[generator.integers(num_classes, size=int(broken.sum()))]
-    return mixtures
 
 
 def _cumulated(mixtures: FloatVector, left: IntArray) -> tuple[FloatVector, BoolArray]:
@@ -600,8 +590,7 @@ def _draw_classes(cumulated: FloatVector, places: IntArray, generator: np.random
     """Draw a class for each open slot; `places` holds the client of each."""
     points = generator.random(len(places))
     drawn = np.empty(len(places), dtype=np.int64)
-    for start in range(0, len(places), CHUNK_PLACES):
-        part = slice(start, start + CHUNK_PLACES)
+    for part in blocks(len(places), CHUNK_PLACES):
         drawn[part] = (cumulated[places[part]] <= points[part, None]).sum(axis=1)
     return drawn
 

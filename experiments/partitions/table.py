@@ -74,7 +74,8 @@ In all sorted blocks, all rows are used, sizes differ by one at most, and rows w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ import numpy as np
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.data.client import CHUNK_ROWS, Partition
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
-from fedscout.experiments.data.dataset import distinct_texts
+from fedscout.experiments.data.dataset import blocks, distinct_texts
 from fedscout.experiments.partitions.labels import (
     BoolArray,
     FloatVector,
@@ -153,8 +154,7 @@ def _quantiles(columns: FloatArray) -> tuple[FloatVector, FloatVector]:
     positions = np.minimum((levels * num_rows).astype(np.int64), num_rows - 1)
     quantiles = np.empty((num_columns, num_quantiles))
     tails = np.empty((2, num_columns))
-    for start in range(0, num_columns, CHUNK_COLUMNS):
-        part = slice(start, start + CHUNK_COLUMNS)
+    for part in blocks(num_columns, CHUNK_COLUMNS):
         values = np.sort(columns[:, part].astype(np.float64), axis=0)
         tails[:, part] = np.percentile(values, TAILS, axis=0)
         deviations = np.where(values[0] == values[-1], 0.0, values.std(axis=0))
@@ -289,9 +289,9 @@ def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
     seed = int(generator.integers(2**31))
     centres = _best_centres(sample, min(MAX_CLUSTERS, num_distinct, len(sample) - 1), seed)
     clusters = np.empty(len(columns), dtype=np.int64)
-    for start in range(0, len(columns), CHUNK_ROWS):
-        rows = columns[start : start + CHUNK_ROWS] * scale
-        clusters[start : start + CHUNK_ROWS] = np.argmin((centres**2).sum(axis=1) - 2 * rows @ centres.T, axis=1)
+    for block in blocks(len(columns), CHUNK_ROWS):
+        rows = columns[block] * scale
+        clusters[block] = np.argmin((centres**2).sum(axis=1) - 2 * rows @ centres.T, axis=1)
     return clusters
 
 
@@ -321,12 +321,9 @@ MAX_DRAWS = 20
 
 def _require_at_most(request: PartitionRequest, key: str, most: int) -> None:
     """Check a number per client against what there is for each."""
-    if getattr(request.settings, key) > most:
-        raise DataError.of(
-            f"federation.partition.{key}",
-            f"be at most {most} with {request.num_clients} clients of {len(request.labels)} rows",
-            getattr(request.settings, key),
-        )
+    if (number := getattr(request.settings, key)) > most:
+        must = f"be at most {most} with {request.num_clients} clients of {len(request.labels)} rows"
+        raise DataError.of(f"federation.partition.{key}", must, number)
 
 
 def pathological(request: PartitionRequest) -> PartitionResult:
@@ -427,28 +424,18 @@ def distribution(request: PartitionRequest) -> PartitionResult:
     return request.by_class_counts(matrix, num_rows_first=num_first)
 
 
-def linear(request: PartitionRequest) -> PartitionResult:
-    """Partition rows into sizes proportional to k."""
-    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1))
+def by_weights(weight: Callable[[FloatVector], FloatVector], request: PartitionRequest) -> PartitionResult:
+    """Partition rows at random into sizes proportional to the weights of 1 to K, rounded down except the last.
 
-
-def square(request: PartitionRequest) -> PartitionResult:
-    """Partition rows into sizes proportional to k²."""
-    return _by_weights(request, np.arange(1.0, request.require_num_clients() + 1) ** 2)
-
-
-def exponential(request: PartitionRequest) -> PartitionResult:
-    """Partition rows into sizes proportional to e^k."""
-    return _by_weights(request, np.exp(np.arange(1.0 - request.require_num_clients(), 1)))
-
-
-def _by_weights(request: PartitionRequest, weights: FloatVector) -> PartitionResult:
-    """Partition rows at random into sizes proportional to ascending weights, rounded down except the last.
+    Args:
+        weight: Ascending weights of the numbers 1 to K.
+        request: The rows.
 
     Raises:
         DataError: If the first client would get fewer than `min_size` rows.
     """
-    num_clients, num_rows, min_size = len(weights), len(request.labels), request.settings.min_size
+    num_clients, num_rows, min_size = request.require_num_clients(), len(request.labels), request.settings.min_size
+    weights = weight(np.arange(1.0, num_clients + 1))
     sizes = np.floor(weights / weights.sum() * num_rows).astype(np.int64)
     sizes[-1] += num_rows - sizes.sum()
     if sizes[0] < min_size:
@@ -536,7 +523,7 @@ def iid(request: PartitionRequest) -> PartitionResult:
 def quantity_skew(request: PartitionRequest) -> PartitionResult:
     """Partition rows at random among clients of Dirichlet sizes."""
     num_clients, min_size, generator = request.require_num_clients(), request.require_min_size(), request.generator
-    shares = dirichlet_shares(request.settings.alpha, num_clients, generator)
+    (shares,) = dirichlet_shares(request.settings.alpha, 1, num_clients, generator)
     sizes = min_size + whole_rows(shares, len(request.labels) - num_clients * min_size, generator)
     return request.by_owners(generator.permutation(np.repeat(np.arange(num_clients), sizes)))
 
@@ -553,9 +540,11 @@ PARTITIONS: Mapping[str, PartitionKind] = {
     "distribution": PartitionKind(distribution, reads=("classes_per_client", "lognormal_sigma", "min_size")),
     "counts": PartitionKind(counts, reads=("counts",), fixes_num_clients=True),
     "quantity_skew": PartitionKind(quantity_skew, reads=("alpha", "min_size")),
-    "linear": PartitionKind(linear, reads=("min_size",)),
-    "square": PartitionKind(square, reads=("min_size",)),
-    "exponential": PartitionKind(exponential, reads=("min_size",)),
+    "linear": PartitionKind(partial(by_weights, lambda numbers: numbers), reads=("min_size",)),
+    "square": PartitionKind(partial(by_weights, np.square), reads=("min_size",)),
+    "exponential": PartitionKind(
+        partial(by_weights, lambda numbers: np.exp(numbers - len(numbers))), reads=("min_size",)
+    ),
     "lds": PartitionKind(lds),
     "fds_vop": PartitionKind(fds_vop),
     "fds_wgc": PartitionKind(fds_wgc, reads=("tail_rule", "min_size"), repeats_rows=True),

@@ -84,8 +84,7 @@ from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.data.federation import Device
 from fedscout.engine.errors import Fault
 from fedscout.engine.seeds import stream
-from fedscout.experiments.data.dataset import DataKind
-from fedscout.experiments.data.images import LARGEST_PIXEL, PixelArray, unit_pixels
+from fedscout.experiments.data.dataset import LARGEST_PIXEL, DataKind, PixelArray, unit_pixels
 
 SHARE_EXAMPLE = 0.3
 
@@ -127,6 +126,7 @@ class EffectRequest:
         feature_unit: One standard deviation of a feature in the stored scale.
         occurrence: Number of preceding effects of the same kind.
         predicts_quantity: Whether the task is regression, with labels that are deciles of the target.
+        has_rows: Whether clients hold rows, rather than generate episodes.
     """
 
     partition: Partition
@@ -138,6 +138,7 @@ class EffectRequest:
     feature_unit: float = 1.0
     occurrence: int = 0
     predicts_quantity: bool = False
+    has_rows: bool = True
 
     @property
     def num_clients(self) -> int:
@@ -192,14 +193,11 @@ class ScenarioEffect(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
-    needs_measurements: ClassVar[bool] = False
-    """Whether features must be measurements, not token numbers."""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What clients must hold: `rows`, `measurements` (which tokens are not) or, to change labels, `classes`."""
 
     changes_partition: ClassVar[bool] = False
     """Whether rows move between clients; this precedes every corruption."""
-
-    needs_classes: ClassVar[bool] = False
-    """Whether it changes labels, which requires classification."""
 
     takes_time: ClassVar[bool] = False
     """Whether it simulates durations of the clients' rounds."""
@@ -219,9 +217,12 @@ class ScenarioEffect(BaseModel):
             outside = [client for client in self.clients if client >= request.num_clients]
             must = f"be below the number of clients, {request.num_clients}"
             faults.append(Fault("clients", must, ", ".join(map(str, outside)), "they are counted from 0"))
-        if self.needs_classes and request.predicts_quantity:
+        if self.needs and not request.has_rows:
+            hint = "latency, devices, dropout and attacks on updates without colluders need none"
+            return [*faults, Fault("kind", f"not be {self.kind}, as clients hold no rows", hint=hint)]
+        if "classes" in self.needs and request.predicts_quantity:
             faults.append(Fault("kind", f"not be {self.kind} for regression, as it changes classes"))
-        if self.needs_measurements and request.data_kind == "tokens":
+        if "measurements" in self.needs and request.data_kind == "tokens":
             must = f"not be {self.kind} for tokens, as it would change them into other words or characters"
             hint = "label_flip, poisoning, feature_drop and concept_shift work on tokens"
             faults.append(Fault("kind", must, hint=hint))
@@ -393,8 +394,22 @@ class DevicesEffect(ScenarioEffect):
         return values_by_client
 
 
+class FeatureTransform:
+    """Changes the features of a client's rows and keeps their labels."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        """Return changed features and the same labels."""
+        return self.changed(features, generator), labels.copy()
+
+    @abstractmethod
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return new features of the same shape."""
+
+
 @dataclass(frozen=True)
-class FeatureNoise:
+class FeatureNoise(FeatureTransform):
     """Adds independent Gaussian noise to every value of every row.
 
     Attributes:
@@ -405,18 +420,16 @@ class FeatureNoise:
     mean: float
     deviation: float
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return noisy features and the same labels."""
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return noisy features."""
         noise = generator.standard_normal(features.shape, dtype=np.float32)
         noise *= np.float32(self.deviation)
         noise += np.float32(self.mean)
-        return features + noise, labels.copy()
+        return features + noise
 
 
 @dataclass(frozen=True)
-class FeatureDrop:
+class FeatureDrop(FeatureTransform):
     """Sets the same features of all rows to zero.
 
     Attributes:
@@ -425,18 +438,16 @@ class FeatureDrop:
 
     num_dropped: int
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return features with zeros for the dropped ones, and the same labels."""
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return features with zeros for the dropped ones."""
         changed = features.copy()
         flat = changed.reshape(len(changed), prod(changed.shape[1:]))
         flat[:, generator.permutation(flat.shape[1])[: self.num_dropped]] = 0
-        return changed, labels.copy()
+        return changed
 
 
 @dataclass(frozen=True)
-class FeatureScale:
+class FeatureScale(FeatureTransform):
     """Multiplies every value of every row by a factor.
 
     Attributes:
@@ -445,17 +456,15 @@ class FeatureScale:
 
     factor: float
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return scaled features and the same labels."""
-        return features * np.float32(self.factor), labels.copy()
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return scaled features."""
+        return features * np.float32(self.factor)
 
 
 class FeatureNoiseEffect(ScenarioEffect):
     """Gaussian noise on every feature of every row."""
 
-    needs_measurements: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"measurements"})
 
     kind: Literal["feature_noise"] = "feature_noise"
     mean: float = Field(default=0.0, description="mean of the shift in standard deviations of a feature")
@@ -471,6 +480,8 @@ class FeatureNoiseEffect(ScenarioEffect):
 class FeatureDropEffect(ScenarioEffect):
     """Dropped features: some features of all of a client's rows become zero, drawn for each client."""
 
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+
     kind: Literal["feature_drop"] = "feature_drop"
     share: float = Field(ge=0, le=1, description="fraction of the features")
 
@@ -484,7 +495,7 @@ class FeatureDropEffect(ScenarioEffect):
 class FeatureScaleEffect(ScenarioEffect):
     """Every feature of every row multiplied by a factor, as from a sensor with another gain."""
 
-    needs_measurements: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"measurements"})
 
     kind: Literal["feature_scale"] = "feature_scale"
     factor: float = Field(gt=0, description="factor of the features; 1 changes nothing")
@@ -500,7 +511,7 @@ SUBSAMPLING = "4:2:0"
 
 
 @dataclass(frozen=True)
-class JpegCompression:
+class JpegCompression(FeatureTransform):
     """Compresses every image by JPEG and decodes it.
 
     Attributes:
@@ -509,14 +520,12 @@ class JpegCompression:
 
     quality: int
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return images of the same shape `(num_rows, channels, height, width)` in `[0, 1]`, and the same labels."""
+    def changed(self, features: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return images of the same shape `(num_rows, channels, height, width)` in `[0, 1]`."""
         pixels = np.rint(np.clip(features, 0, 1) * LARGEST_PIXEL).astype(np.uint8)
         for row, picture in enumerate(pixels):
             pixels[row] = _compressed(picture, self.quality)
-        return unit_pixels(pixels), labels.copy()
+        return unit_pixels(pixels)
 
 
 def _compressed(picture: PixelArray, quality: int) -> PixelArray:
@@ -534,6 +543,8 @@ def _compressed(picture: PixelArray, quality: int) -> PixelArray:
 class JpegEffect(ScenarioEffect):
     """JPEG compression of images, as by another camera or archive."""
 
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+
     kind: Literal["jpeg"] = "jpeg"
     quality: int = Field(ge=1, le=100, description="JPEG quality; lower values lose more, 75 is usual")
 
@@ -541,9 +552,9 @@ class JpegEffect(ScenarioEffect):
         """Return what is incompatible with the federation, by the effect's keys."""
         faults = super().faults(request)
         channels = request.feature_shape[0]
-        if request.data_kind != "image":
+        if request.has_rows and request.data_kind != "image":
             faults.append(Fault("kind", "be jpeg only for pictures", f"rows that are {request.data_kind}"))
-        elif channels not in {GREY, COLOUR}:
+        elif request.has_rows and channels not in {GREY, COLOUR}:
             faults.append(Fault("kind", "be jpeg only for pictures of 1 or 3 channels", f"{channels} channels"))
         return faults
 
@@ -651,6 +662,8 @@ class GaussianUpdateEffect(ScenarioEffect):
 
 class LittleIsEnoughEffect(ScenarioEffect):
     """Colluding attack: all attackers send the mean of their models minus z standard deviations, per parameter."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})  # replay buffers can't be read by other attackers
 
     kind: Literal["little_is_enough"] = "little_is_enough"
     z: float = Field(default=1.5, ge=0, description="number of standard deviations over the attackers' own models")

@@ -55,6 +55,7 @@ original labels, on which all other clients would evaluate the model.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -69,8 +70,22 @@ from fedscout.experiments.partitions.labels import PartitionRequest, PartitionRe
 from fedscout.experiments.scenarios.effects import EffectRequest, FeatureNoise, ScenarioEffect, ScenarioPlan
 
 
+class LabelTransform:
+    """Changes the labels of a client's rows and keeps their features."""
+
+    def __call__(
+        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
+    ) -> tuple[FloatArray, IntArray]:
+        """Return the same features and changed labels."""
+        return features.copy(), self.changed(labels, num_classes, generator)
+
+    @abstractmethod
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return new labels in `[0, num_classes)`."""
+
+
 @dataclass(frozen=True)
-class RandomLabelFlip:
+class RandomLabelFlip(LabelTransform):
     """Replaces the labels of a share of the rows by wrong classes, drawn uniformly.
 
     Attributes:
@@ -79,31 +94,27 @@ class RandomLabelFlip:
 
     rate: float
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and partly wrong labels."""
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return partly wrong labels."""
         rows = generator.permutation(len(labels))[: round(self.rate * len(labels))]
         flipped = labels.copy()
         flipped[rows] = (labels[rows] + generator.integers(1, num_classes, size=len(rows))) % num_classes
-        return features.copy(), flipped
+        return flipped
 
 
 @dataclass(frozen=True)
-class ShiftLabels:
+class ShiftLabels(LabelTransform):
     """Replaces every label by the next class; the last class becomes the first."""
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and labels that are all wrong."""
-        return features.copy(), (labels + 1) % num_classes
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return labels that are all wrong."""
+        return (labels + 1) % num_classes
 
 
 class LabelFlipEffect(ScenarioEffect):
     """Random label noise: wrong labels drawn from the other classes."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
 
     kind: Literal["label_flip"] = "label_flip"
     rate: float | None = Field(default=None, ge=0, le=1, description="fraction of a client's rows")
@@ -143,7 +154,7 @@ class LabelFlipEffect(ScenarioEffect):
 class PoisoningEffect(ScenarioEffect):
     """Label poisoning of all rows: each class becomes the next one, the last the first."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
 
     kind: Literal["poisoning"] = "poisoning"
 
@@ -155,9 +166,7 @@ class PoisoningEffect(ScenarioEffect):
 class CorruptedEffect(ScenarioEffect):
     """Gaussian noise on every feature, and all labels shifted as by poisoning."""
 
-    needs_measurements: ClassVar[bool] = True
-
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"measurements", "classes"})
 
     kind: Literal["corrupted"] = "corrupted"
     mean: float = Field(default=1.0, description="mean of the noise in standard deviations of a feature")
@@ -252,7 +261,7 @@ def _whole_rows(mixtures: npt.NDArray[np.float64], size: int) -> IntArray:
 class ClassSkewEffect(ScenarioEffect):
     """Class skew: clients exchange rows until most of their rows are of one class."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
     changes_partition: ClassVar[bool] = True
 
     kind: Literal["class_skew"] = "class_skew"
@@ -270,20 +279,18 @@ class ClassSkewEffect(ScenarioEffect):
         labels = request.labels[request.partition.rows]
         classes = _draw_classes_by_client(wanted, np.bincount(labels, minlength=request.num_classes), generator)
         rows = _exchanged(request.partition, labels, wanted, classes, generator)
+        after = Partition(rows, request.partition.offsets)
         return ScenarioPlan(
-            partition=Partition(rows, request.partition.offsets),
+            partition=after,
             affected_clients=skewed,
             facts={
                 "classes": [classes[client] for client in skewed],
-                "rows_of_class": [_count(request, rows, client, classes[client]) for client in skewed],
+                "rows_of_class": [
+                    int(np.count_nonzero(request.labels[after.client(client)] == classes[client])) for client in skewed
+                ],
                 "rows_exchanged": int(np.count_nonzero(rows != request.partition.rows)),
             },
         )
-
-
-def _count(request: EffectRequest, rows: IntArray, client: int, label: int) -> int:
-    client_rows = rows[request.partition.offsets[client] : request.partition.offsets[client + 1]]
-    return int(np.count_nonzero(request.labels[client_rows] == label))
 
 
 def _draw_classes_by_client(
@@ -355,7 +362,7 @@ def _exchanged(
 
 
 @dataclass(frozen=True)
-class RenameLabels:
+class RenameLabels(LabelTransform):
     """Permutes the classes of all rows.
 
     Attributes:
@@ -364,17 +371,15 @@ class RenameLabels:
 
     names: tuple[int, ...]
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the same features and permuted labels."""
-        return features.copy(), np.asarray(self.names, dtype=np.int64)[labels]
+    def changed(self, labels: IntArray, num_classes: int, generator: np.random.Generator) -> IntArray:
+        """Return permuted labels."""
+        return np.asarray(self.names, dtype=np.int64)[labels]
 
 
 class ConceptShiftEffect(ScenarioEffect):
     """Concept shift: the same features, but permuted classes."""
 
-    needs_classes: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
 
     kind: Literal["concept_shift"] = "concept_shift"
     share: float = Field(default=1.0, gt=0, le=1, description="fraction of the classes that are permuted; at least two")

@@ -31,7 +31,7 @@ from fedscout.engine.contracts.algorithm import UpdateAttack
 from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import booleans_as_words, details, did_you_mean, shown
-from fedscout.experiments.partitions.labels import Partitioner, PartitionRequest, PartitionResult
+from fedscout.experiments.partitions.labels import Partitioner, PartitionResult
 from fedscout.experiments.partitions.table import iid
 from fedscout.experiments.scenarios import effects, labels
 from fedscout.experiments.scenarios.effects import EffectRequest, ScenarioEffect, ScenarioPlan
@@ -168,31 +168,14 @@ class PublishedScenario:
     """A scenario selected by its name.
 
     Attributes:
-        name: Name in the configuration.
         effects: Effects in order; without a client choice, each applies to the affected client.
         in_turn: Whether they cycle through all clients instead: of J effects the j-th for clients j, j + J, …
-        partition_rows: Partitions the rows.
+        deal: Partitions the rows.
     """
 
-    name: str
     effects: tuple[ScenarioEffect, ...] = ()
     in_turn: bool = False
-    partition_rows: Partitioner = iid
-
-    def deal(self, request: PartitionRequest) -> PartitionResult:
-        """Partition the rows.
-
-        Raises:
-            ConfigurationError: If rows are tokens, which noise would make meaningless.
-            DataError: If the rows do not allow it.
-        """
-        if request.data_kind == "tokens" and any(effect.needs_measurements for effect in self.effects):
-            raise ConfigurationError.of(
-                f"federation.scenario={self.name}",
-                "be used on data whose features are measurements, as it adds noise to them",
-                "tokens, which stand for words or characters",
-            )
-        return self.partition_rows(request)
+    deal: Partitioner = iid
 
     def plan(self, deal: PartitionResult, request: EffectRequest) -> ScenarioPlan:
         """Return the plan for the clients of a partition; clients that any effect selects count as affected."""
@@ -209,25 +192,16 @@ class PublishedScenario:
         return replace(plan, affected_clients=tuple(sorted(affected)), facts=plan.facts if stack else {})
 
 
+_NOISES = tuple(
+    effects.FeatureNoiseEffect(mean=mean, std=std) for mean, std in ((0.0, 0.1), (0.0, 0.5), (1.0, 0.1), (-0.1, 0.1))
+)
 BEARING_SCENARIOS: Mapping[str, PublishedScenario] = {
-    scenario.name: scenario
-    for scenario in (
-        PublishedScenario("iid"),
-        PublishedScenario("label_skew", partition_rows=labels.label_skew),
-        PublishedScenario(
-            "feature_skew",
-            (
-                effects.FeatureNoiseEffect(std=0.1),
-                effects.FeatureNoiseEffect(std=0.5),
-                effects.FeatureNoiseEffect(mean=1.0, std=0.1),
-                effects.FeatureNoiseEffect(mean=-0.1, std=0.1),
-            ),
-            in_turn=True,
-        ),
-        PublishedScenario("noisy_labels", (labels.LabelFlipEffect(rate=0.3),)),
-        PublishedScenario("label_poisoning", (labels.PoisoningEffect(),)),
-        PublishedScenario("corrupted_client", (labels.CorruptedEffect(),)),
-    )
+    "iid": PublishedScenario(),
+    "label_skew": PublishedScenario(deal=labels.label_skew),
+    "feature_skew": PublishedScenario(_NOISES, in_turn=True),
+    "noisy_labels": PublishedScenario((labels.LabelFlipEffect(rate=0.3),)),
+    "label_poisoning": PublishedScenario((labels.PoisoningEffect(),)),
+    "corrupted_client": PublishedScenario((labels.CorruptedEffect(),)),
 }
 
 _SKEWED = labels.ClassSkewEffect(clients=0.3, share=0.8)
@@ -236,7 +210,7 @@ _SLOW = effects.LatencyEffect(clients="all", shift_seconds=1, mean_seconds=10, p
 
 SCENARIOS: Mapping[str, PublishedScenario] = {
     **BEARING_SCENARIOS,
-    "flash_skew": PublishedScenario("flash_skew", (_SKEWED, _SLOW)),
-    "flash_noise": PublishedScenario("flash_noise", (_NOISY, _SLOW)),
-    "flash_both": PublishedScenario("flash_both", (_SKEWED, _NOISY, _SLOW)),
+    "flash_skew": PublishedScenario((_SKEWED, _SLOW)),
+    "flash_noise": PublishedScenario((_NOISY, _SLOW)),
+    "flash_both": PublishedScenario((_SKEWED, _NOISY, _SLOW)),
 }

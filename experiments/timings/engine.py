@@ -80,7 +80,7 @@ from fedscout.engine.training.loop import RowsWork, descend, score_client
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.models.request import ModelRequest, ModelSettings
-from fedscout.experiments.models.table import MODELS, dense
+from fedscout.experiments.models.table import build_model
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.timings.peers import work
@@ -98,8 +98,8 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Feder
     The server holds some labeled rows, for strategies that require them.
     """
     shape, num_classes = work.FEATURE_SHAPES[name], work.NUM_CLASSES[name]
-    settings = ModelSettings(hidden=work.HIDDEN.get(name), dropout=0.0 if name == "textcnn" else None)
     kind = {"tiny": "dense", "resnet18-32": "resnet18"}.get(name, name)
+    settings = ModelSettings(kind=kind, hidden=work.HIDDEN.get(name), dropout=0.0 if name == "textcnn" else None)
     num_tokens = work.VOCABULARY_SIZES.get(name, 0)
     features = np.empty((num_clients, num_samples, *shape), np.float32)
     labels = np.empty((num_clients, num_samples), np.int64)
@@ -111,7 +111,7 @@ def work_federation(name: WorkName, num_clients: int, num_samples: int) -> Feder
         labels=labels.reshape(-1),
         num_classes=num_classes,
         partition=Partition(np.arange(num_clients * num_samples), num_samples * np.arange(num_clients + 1)),
-        model=MODELS[kind](ModelRequest(shape, num_classes, settings, "tokens" if num_tokens else "table", num_tokens)),
+        model=build_model(ModelRequest(shape, num_classes, settings, "tokens" if num_tokens else "table", num_tokens)),
         server=ServerData(*work.client_rows(name, num_clients, SERVER_ROWS)),
     )
 
@@ -535,7 +535,7 @@ class _Work:
         return RoundSize(num_hosts, self.clients, sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths)))
 
     def federation(self) -> Federation:
-        model = dense(ModelRequest((FEATURES,), CLASSES, ModelSettings(hidden=self.hidden)))
+        model = build_model(ModelRequest((FEATURES,), CLASSES, ModelSettings(kind="dense", hidden=self.hidden)))
         return replace(work_federation("tiny", self.clients, CLIENT_ROWS), model=model)
 
 

@@ -54,21 +54,18 @@ import re
 from dataclasses import replace
 from math import cos, radians
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from fedscout.engine.errors import DataError, first_line
+from fedscout.engine.errors import DataError
 from fedscout.engine.text import listed
 from fedscout.experiments.data.columns import ColumnRoles
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication
-from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Publication, reading
+from fedscout.experiments.data.table_files import read_csv
 from fedscout.experiments.data.tables import dataset_from_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 BEARING = Publication(
     "Lee et al., IMS Bearing Data Set, NASA Prognostics Data Repository, 2007",
@@ -98,8 +95,7 @@ def load_bearing(request: DatasetRequest) -> Dataset:
     """Load the data set; the label is `state`: 0 is healthy, 1 is degraded."""
     request.choose_label((LABEL,))
     (path,) = BEARING.files(request, FILE)
-    rows = read_csv(path, delimiter=",", limits=request.limits)
-    require_columns(path, rows, (TIME,))
+    rows = read_csv(path, delimiter=",", limits=request.limits, required=(TIME,))
     _check_order(path, rows)
     rows = rows.slice(0, NUM_SNAPSHOTS - NUM_AFTER_SHUTDOWN)
     return _degradation("bearing", rows)
@@ -132,16 +128,15 @@ def _check_order(path: Path, rows: pa.Table) -> None:
         )
 
 
-def load_faults(columns: tuple[str, ...], request: DatasetRequest) -> Dataset:
-    """Load these columns of the data set; the label is `Fault`."""
-    import pyarrow as pa
-
+def load_faults(request: DatasetRequest) -> Dataset:
+    """Load the columns that do not identify the rig, or all; the label is `Fault`."""
+    columns = KEPT if request.dataset == "bearing_faults" else (*KEPT, *DROPPED)
     request.choose_label((FAULT,))
-    tables = []
-    for path in BEARING.files(request, *FAULT_FILES):
-        rows = read_csv(path, delimiter=",", limits=request.limits)
-        require_columns(path, rows, (*columns, FAULT))
-        tables.append(rows.select([*columns, FAULT]))
+    used = [*columns, FAULT]
+    tables = [
+        read_csv(path, delimiter=",", limits=request.limits, required=used).select(used)
+        for path in BEARING.files(request, *FAULT_FILES)
+    ]
     table = pa.concat_tables(tables)
     facts = {"num_dropped_rows": 0, "dropped_columns": tuple(column for column in DROPPED if column not in columns)}
     dataset = dataset_from_table(request.dataset, table, ColumnRoles(label=FAULT), source=str(BEARING), facts=facts)
@@ -302,8 +297,6 @@ def extract_features(snapshots: list[Path]) -> pa.Table:
     Raises:
         DataError: If a snapshot is malformed.
     """
-    import pyarrow as pa
-
     rows: list[dict[str, Any]] = []
     for path in snapshots:
         features = vibration_features(read_snapshot(path))
@@ -326,10 +319,8 @@ def list_snapshots(folder: Path) -> list[Path]:
         DataError: If the folder can't be read, or holds any other file: as labels follow from the row number, a
             misnamed snapshot must not go unnoticed.
     """
-    try:
+    with reading(f"the folder of snapshots {folder}", OSError):
         entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError.of(f"the folder of snapshots {folder}", problem=f"can't be read: {error.strerror}") from None
     unexpected = [path.name for path in entries if not (SNAPSHOT_NAME.fullmatch(path.name) and path.is_file())]
     if unexpected:
         must = "hold only snapshots, files named by their time such as 2004.02.12.10.32.39"
@@ -347,10 +338,8 @@ def read_snapshot(path: Path) -> npt.NDArray[np.float64]:
         DataError: If it can't be read, has other columns or another number of lines, a value that is not a finite
             number, or a constant channel.
     """
-    try:
+    with reading(path, OSError, ValueError, kind="numbers between tabs"):
         values = np.loadtxt(path, delimiter="\t", comments=None, ndmin=2, encoding="ascii")
-    except (OSError, ValueError) as error:
-        raise DataError.of(path, problem=f"can't be read as numbers between tabs: {first_line(error)}") from None
     if values.shape != (NUM_SAMPLES, len(CHANNELS)):
         must = f"hold the {NUM_SAMPLES} lines of one second, with a number for each of {len(CHANNELS)} channels"
         raise DataError.of(path, must, f"{values.shape[0]} lines of {values.shape[1]}")

@@ -45,8 +45,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.engine.errors import DataError
-from fedscout.experiments.data.dataset import FOLDER_VARIABLE, Dataset, DatasetRequest, Layout, Publication, ReadLimits
-from fedscout.experiments.data.images import PixelArray, image_dataset, list_pictures, pictures_dataset
+from fedscout.experiments.data.dataset import (
+    FOLDER_VARIABLE,
+    Dataset,
+    DatasetRequest,
+    Layout,
+    PixelArray,
+    Publication,
+    ReadLimits,
+    reading,
+)
+from fedscout.experiments.data.images import image_dataset, list_pictures, pictures_dataset
 from fedscout.experiments.data.table_formats import ROWS, read_arrays
 
 CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -106,10 +115,12 @@ CIFAR100 = CifarFiles(
     labels={"fine_label": FINE, "coarse_label": COARSE},
     arrays=("y", "y_coarse"),
 )
+CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
-def load_cifar(files: CifarFiles, request: DatasetRequest) -> Dataset:
+def load_cifar(request: DatasetRequest) -> Dataset:
     """Load CIFAR-10, with the label `class`, or CIFAR-100, with `fine_label` or the group, `coarse_label`."""
+    files = CIFAR[request.dataset]
     label = request.choose_label(tuple(files.labels))
     place = [*files.labels].index(label)
     parts, folder = request.choose_parts(), files.binary.partition("/")[0]
@@ -141,10 +152,8 @@ def _check_labels(path: Path, labels: npt.NDArray[np.integer], first: int, num_c
 def _read_binary(path: Path, limits: ReadLimits, num_labels: int, place: int) -> Images:
     """Return the images of a batch, and the labels that stand at a place before each."""
     limits.check_file(path)
-    try:
+    with reading(path, OSError):
         content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
     record = num_labels + IMAGE_BYTES
     if not len(content) or len(content) % record:
         raise DataError.of(path, f"hold whole records of {record} bytes", f"{len(content)} bytes")
@@ -180,13 +189,11 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
         DataError: If it is not such a file, is too large, or holds fewer or more bytes than its header states.
     """
     head = 4 + 4 * num_axes
-    try:
+    with reading(path, OSError, EOFError, zlib.error):
         with path.open("rb") as plain:
             opened = gzip.open if plain.read(len(GZIP_MAGIC)) == GZIP_MAGIC else open
         with opened(path, "rb") as file:
             content = file.read(head + limits.max_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError.of(path, problem=f"can't be read: {error}") from None
     limits.check_bytes(path, len(content) - head)
     shape = tuple(map(int, np.frombuffer(content[4:head], ">u4"))) if len(content) > head else ()
     if content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]) or prod(shape) != len(content) - head:
@@ -198,26 +205,20 @@ def read_idx(path: Path, num_axes: int, limits: ReadLimits) -> PixelArray:
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
 
 
-MNIST = Publication(
+HANDWRITTEN_DIGITS = Publication(
     "LeCun, Cortes and Burges, The MNIST database of handwritten digits, 1998", "http://yann.lecun.com/exdb/mnist/"
 )
-FASHION_MNIST = Publication(
+CLOTHING = Publication(
     "Xiao, Rasul and Vollgraf, Fashion-MNIST, 2017", "https://github.com/zalandoresearch/fashion-mnist"
 )
 EMNIST = Publication("Cohen et al., EMNIST, 2017", "https://www.nist.gov/itl/products-and-services/emnist-dataset")
 NAMES_OF_PARTS = {"train": "train", "test": "t10k"}
-FASHION_CLASSES = (
-    "T-shirt/top",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+FASHION_NAMES = """
+    T-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"""
+MNIST: Mapping[str, tuple[str, Sequence[str], Publication]] = {
+    "mnist": ("digit", digits, HANDWRITTEN_DIGITS),
+    "fashion_mnist": ("article", FASHION_NAMES.strip().split(", "), CLOTHING),
+}
 MERGED = digits + ascii_uppercase + "abdefghnqrt"
 CLASSES = {
     "balanced": MERGED,
@@ -247,8 +248,9 @@ def load_emnist(request: DatasetRequest) -> Dataset:
     return image_dataset(request.dataset, upright, labels, CLASSES[variant], "character", str(EMNIST))
 
 
-def load_mnist(publication: Publication, label: str, class_names: Sequence[str], request: DatasetRequest) -> Dataset:
+def load_mnist(request: DatasetRequest) -> Dataset:
     """Load MNIST or a data set with files of the same names."""
+    label, class_names, publication = MNIST[request.dataset]
     request.choose_label((label,))
     stems = [
         (variant, f"{request.dataset}/{{part}}-{{kind}}{separator}idx")

@@ -5,54 +5,50 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from importlib import import_module
 from pathlib import Path
-from string import digits
 
 from fedscout.engine.errors import ConfigurationError, DataError, Fault
-from fedscout.experiments.data.dataset import QUANTITIES, START_VARIABLE, Dataset, DatasetLoader, DatasetRequest
-from fedscout.experiments.data.loaders import bearing, leaf, pictures, tabular
-from fedscout.experiments.data.own import is_hugging_face, load_hugging_face, load_own_data
+from fedscout.experiments.data.dataset import HUB, QUANTITIES, START_VARIABLE, Dataset, DatasetRequest
 
-DATASETS: Mapping[str, DatasetLoader] = {
-    "digits": tabular.load_digits,
-    "breast_cancer": partial(tabular.load_bunch, "diagnosis", tabular.BREAST_CANCER),
-    "wine": partial(tabular.load_bunch, "cultivar", tabular.WINE),
-    "diabetes": tabular.load_diabetes,
-    "wine_quality": partial(tabular.load_wines, ("red", "white")),
-    "wine_quality_red": partial(tabular.load_wines, ("red",)),
-    "wine_quality_white": partial(tabular.load_wines, ("white",)),
-    "bearing": bearing.load_bearing,
-    "bearing_faults": partial(bearing.load_faults, bearing.KEPT),  # without those that identify the rig
-    "bearing_faults_all": partial(bearing.load_faults, (*bearing.KEPT, *bearing.DROPPED)),
-    "bearing_raw": bearing.load_bearing_raw,
-    "retinal": pictures.load_retinal,
-    "unsw_nb15": partial(tabular.load_flows, tabular.UNSW_NB15),
-    "nf_unsw_nb15": partial(tabular.load_flows, tabular.NF_UNSW_NB15),
-    "heart": tabular.load_heart,
-    "cifar10": partial(pictures.load_cifar, pictures.CIFAR10),
-    "cifar100": partial(pictures.load_cifar, pictures.CIFAR100),
-    "mnist": partial(pictures.load_mnist, pictures.MNIST, "digit", digits),
-    "fashion_mnist": partial(pictures.load_mnist, pictures.FASHION_MNIST, "article", pictures.FASHION_CLASSES),
-    "emnist": pictures.load_emnist,
-    **{f"emnist_{variant}": pictures.load_emnist for variant in sorted(pictures.CLASSES)},
-    "sentiment140": leaf.load_sentiment140,
-    "shakespeare": leaf.load_shakespeare,
-    "leaf_femnist": leaf.load_leaf_femnist,
-    "leaf_shakespeare": leaf.load_leaf_shakespeare,
+EMNIST_VARIANTS = ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")
+EMNIST = ("emnist", *(f"emnist_{variant}" for variant in EMNIST_VARIANTS))
+DATASETS: Mapping[str, str] = {
+    "digits": "loaders.tabular:load_digits",
+    "breast_cancer": "loaders.tabular:load_bunch",
+    "wine": "loaders.tabular:load_bunch",
+    "diabetes": "loaders.tabular:load_diabetes",
+    "wine_quality": "loaders.tabular:load_wines",
+    "wine_quality_red": "loaders.tabular:load_wines",
+    "wine_quality_white": "loaders.tabular:load_wines",
+    "bearing": "loaders.bearing:load_bearing",
+    "bearing_faults": "loaders.bearing:load_faults",
+    "bearing_faults_all": "loaders.bearing:load_faults",
+    "bearing_raw": "loaders.bearing:load_bearing_raw",
+    "retinal": "loaders.pictures:load_retinal",
+    "unsw_nb15": "loaders.tabular:load_flows",
+    "nf_unsw_nb15": "loaders.tabular:load_flows",
+    "heart": "loaders.tabular:load_heart",
+    "cifar10": "loaders.pictures:load_cifar",
+    "cifar100": "loaders.pictures:load_cifar",
+    "mnist": "loaders.pictures:load_mnist",
+    "fashion_mnist": "loaders.pictures:load_mnist",
+    **dict.fromkeys(EMNIST, "loaders.pictures:load_emnist"),
+    "sentiment140": "loaders.leaf:load_sentiment140",
+    "shakespeare": "loaders.leaf:load_shakespeare",
+    "leaf_femnist": "loaders.leaf:load_leaf_femnist",
+    "leaf_shakespeare": "loaders.leaf:load_leaf_shakespeare",
 }
+"""Module of `experiments.data` and loader by name: a configuration knows the names without importing the readers."""
 
-DIVIDED = (
-    *("cifar10", "cifar100", "mnist", "fashion_mnist"),
-    *(name for name in DATASETS if name.startswith(("emnist", "leaf_"))),
-)
+DIVIDED = ("cifar10", "cifar100", "mnist", "fashion_mnist", *EMNIST, "leaf_femnist", "leaf_shakespeare")
 
 DROPS_COLUMNS = ("unsw_nb15", "nf_unsw_nb15", "heart")
 
 
 def is_own_data(name: str) -> bool:
     """Return whether `federation.dataset` is a path or an address rather than a registered name."""
-    return name.startswith("hf:") or any(sign in name for sign in "./\\") or (name not in DATASETS and _is_folder(name))
+    return name.startswith(HUB) or any(sign in name for sign in "./\\") or (name not in DATASETS and _is_folder(name))
 
 
 def _is_folder(name: str) -> bool:
@@ -71,25 +67,25 @@ def load_dataset(request: DatasetRequest) -> Dataset:
             column.
     """
     name = request.dataset
-    loader = load_hugging_face if is_hugging_face(name) else DATASETS.get(name)
-    if loader is None and is_own_data(name):
-        loader = load_own_data
-    if loader is None:
+    if name not in DATASETS and not is_own_data(name):
         raise ConfigurationError.of("federation.dataset", f"be one of {', '.join(DATASETS)}", repr(name))
     faults = list(_unread_settings(request))
     if faults:
         raise ConfigurationError(faults)
+    path = DATASETS.get(name, "own:load_hugging_face" if name.startswith(HUB) else "own:load_own_data")
+    module, _, loader = path.partition(":")
     try:
-        return loader(request)
+        dataset: Dataset = getattr(import_module(f"fedscout.experiments.data.{module}"), loader)(request)
     except MemoryError:
         raise DataError.of(
             f"data set {name!r}", "fit into memory, but there is not enough of it to read all rows"
         ) from None
+    return dataset
 
 
 def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
     """Yield a fault for each setting that the data set does not read."""
-    name, is_hub = request.dataset, is_hugging_face(request.dataset)
+    name, is_hub = request.dataset, request.dataset.startswith(HUB)
     is_own, own_tables = is_own_data(name), "your own tables"
     for key, value, applies, readers in (
         ("split", request.part, is_hub, (*DIVIDED, "hf:owner/name")),

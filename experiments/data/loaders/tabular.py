@@ -54,24 +54,21 @@ import gzip
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedscout.engine.errors import DataError
 from fedscout.experiments.data.columns import ColumnRoles, as_numbers
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, ReadLimits
-from fedscout.experiments.data.table_files import read_csv, require_columns
+from fedscout.experiments.data.table_files import read_csv
 from fedscout.experiments.data.tables import (
     dataset_from_mixed_table,
     dataset_from_table,
     dataset_of_numbers,
     quantity_target,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 DIGITS = Publication(
     "Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998",
@@ -84,6 +81,7 @@ BREAST_CANCER = Publication(
 WINE = Publication(
     "Aeberhard and Forina, Wine, UCI Machine Learning Repository, 1992", "https://archive.ics.uci.edu/dataset/109"
 )
+BUNCHES = {"breast_cancer": ("diagnosis", BREAST_CANCER), "wine": ("cultivar", WINE)}
 DIABETES = Publication(
     "Efron, Hastie, Johnstone and Tibshirani, Least Angle Regression, Annals of Statistics 32(2), 2004",
     "https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
@@ -135,10 +133,11 @@ def load_diabetes(request: DatasetRequest) -> Dataset:
     return replace(dataset, targets=target.targets)
 
 
-def load_bunch(label: str, publication: Publication, request: DatasetRequest) -> Dataset:
+def load_bunch(request: DatasetRequest) -> Dataset:
     """Load a data set that scikit-learn's loader of the same name returns."""
     from sklearn import datasets
 
+    label, publication = BUNCHES[request.dataset]
     request.choose_label((label,))
     bunch = getattr(datasets, f"load_{request.dataset}")()
     class_names = [str(target) for target in bunch.target_names]
@@ -165,9 +164,6 @@ HOSPITAL = "hospital"
 
 def load_heart(request: DatasetRequest) -> Dataset:
     """Load all four hospitals; the default label is `disease`, the other is `num`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     label = request.choose_label((DISEASE, "num"), client=HOSPITAL)
     paths = HEART.files(request, *(f"heart/processed.{hospital}.data" for hospital in HOSPITALS))
     tables = [_patients(path, hospital, request.limits) for hospital, path in zip(HOSPITALS, paths, strict=True)]
@@ -193,7 +189,6 @@ def load_heart(request: DatasetRequest) -> Dataset:
 
 
 def _patients(path: Path, hospital: str, limits: ReadLimits) -> pa.Table:
-    import pyarrow as pa
 
     rows = read_csv(path, delimiter=",", columns=COLUMNS, limits=limits)
     marks = rows["num"].to_pylist()
@@ -260,14 +255,16 @@ NF_UNSW_NB15 = FlowFiles(
     never_features=(*ENDPOINTS, "FLOW_START_MILLISECONDS", "FLOW_END_MILLISECONDS", "DNS_QUERY_ID", "Label", "Attack"),
     required=(*ENDPOINTS, "IN_BYTES", "OUT_BYTES", "IN_PKTS", "OUT_PKTS", "TCP_FLAGS", "FLOW_DURATION_MILLISECONDS"),
 )
+FLOWS = {"unsw_nb15": UNSW_NB15, "nf_unsw_nb15": NF_UNSW_NB15}
 
 
-def load_flows(flows: FlowFiles, request: DatasetRequest) -> Dataset:
+def load_flows(request: DatasetRequest) -> Dataset:
     """Load network flows; the label is the first of the files' labels, or the other."""
+    flows = FLOWS[request.dataset]
     layouts = (Layout("CSV", (f"{flows.file}.csv",), packed=True), Layout("zip", (f"{flows.file}.zip",)))
     _, (path,) = flows.publication.locate(request, *layouts)
-    rows = read_csv(path, delimiter=",", limits=request.limits)
-    require_columns(path, rows, (*flows.required, *flows.categories, *flows.labels))
+    required = (*flows.required, *flows.categories, *flows.labels)
+    rows = read_csv(path, delimiter=",", limits=request.limits, required=required)
     label = request.label or flows.labels[0]
     excluded = {*flows.never_features, *(flows.labels if label in flows.labels else ())}
     roles = ColumnRoles(
@@ -286,6 +283,7 @@ WINE_QUALITY = Publication(
     "Cortez et al., Wine Quality, UCI Machine Learning Repository, 2009", "https://archive.ics.uci.edu/dataset/186"
 )
 COLOR = "color"
+COLORS = ["red", "white"]
 QUALITY = "quality"
 MEASUREMENTS = (
     *("fixed acidity", "volatile acidity", "citric acid", "residual sugar", "chlorides", "free sulfur dioxide"),
@@ -293,16 +291,14 @@ MEASUREMENTS = (
 )
 
 
-def load_wines(colors: tuple[str, ...], request: DatasetRequest) -> Dataset:
-    """Load the wines of some colors; the label is `quality`."""
-    import pyarrow as pa
-
+def load_wines(request: DatasetRequest) -> Dataset:
+    """Load the wines of the color with which the name ends, or of both; the label is `quality`."""
+    colors = [color for color in COLORS if request.dataset.endswith(color)] or COLORS
     paths = WINE_QUALITY.files(request, *(f"wine/winequality-{color}.csv" for color in colors))
     tables = []
     for color, path in zip(colors, paths, strict=True):
-        rows = read_csv(path, delimiter=";", limits=request.limits)
-        require_columns(path, rows, (*MEASUREMENTS, QUALITY))
-        rows = rows.select([*MEASUREMENTS, QUALITY])
+        used = [*MEASUREMENTS, QUALITY]
+        rows = read_csv(path, delimiter=";", limits=request.limits, required=used).select(used)
         tables.append(rows.append_column(COLOR, pa.repeat(color, len(rows))))
     table = pa.concat_tables(tables)
     roles = ColumnRoles(label=request.label or QUALITY, client=request.client_column, never_features=(COLOR,))

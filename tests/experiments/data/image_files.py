@@ -18,9 +18,9 @@ def idx_bytes(values: np.ndarray) -> bytes:
     return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
 
 
-def write(path: Path, content: bytes) -> Path:
+def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 

@@ -26,6 +26,7 @@ from fedscout.experiments.data.loaders.bearing import (
     read_snapshot,
     vibration_features,
 )
+from tests.experiments.data import image_files
 from tests.experiments.data.loading import load_dataset
 from tests.kits.refusals import refused
 
@@ -37,10 +38,7 @@ def snapshots(num_rows: int = 984) -> list[str]:
 
 
 def write(folder: Path, lines: list[str]) -> Path:
-    path = folder / "bearing" / FILE
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    return path
+    return image_files.write(folder / "bearing" / FILE, gzip.compress("\n".join(lines).encode()))
 
 
 def test_last_two_rows_go_and_row_530_is_the_first_degraded(tmp_path: Path) -> None:
@@ -80,12 +78,11 @@ def test_malformed(tmp_path: Path, lines: list[str], key: str, names: str) -> No
 
 
 def write_faults(folder: Path) -> None:
-    (folder / "bearing").mkdir()
     columns = (*KEPT, *DROPPED, "Fault")
     for number, name in enumerate(FAULT_FILES):
         fault = ("Normal", "Outer", "Outer", "Inner", "Roller")[number]
         rows = [",".join([*(str(number * 10 + row + column) for column in range(9)), fault]) for row in range(3)]
-        (folder / name).write_text("\n".join([",".join(columns), *rows]))
+        image_files.write(folder / name, "\n".join([",".join(columns), *rows]))
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,7 @@ from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data import own
 from fedscout.experiments.data.columns import (
-    CategoryColumn,
     Column,
-    NumberColumn,
     NumberFormat,
     date_order,
     missing_codes,
@@ -47,8 +45,7 @@ def typed(cells: list[object], categories: tuple[str, ...] = ()) -> Column:
 
 def meaning(column: Column) -> list[float | str | None]:
     """Return what each cell means: a number or a category, None where it is missing."""
-    is_number = isinstance(column, NumberColumn)
-    values = column.numbers if is_number else [column.categories[code] for code in column.codes]
+    values = column.cells if column.categories is None else [column.categories[code] for code in column.cells]
     return [None if is_missing else value for is_missing, value in zip(column.missing, values, strict=True)]
 
 
@@ -69,7 +66,7 @@ def meaning(column: Column) -> list[float | str | None]:
 def test_what_cells_mean(cells: list[object], expected: list[Any]) -> None:
     column = typed(cells)
     assert meaning(column) == expected
-    assert isinstance(column, NumberColumn) or list(column.categories) == sorted({*expected} - {None})
+    assert column.categories is None or list(column.categories) == sorted({*expected} - {None})
 
 
 @pytest.mark.parametrize(
@@ -146,16 +143,16 @@ def test_copies_are_suspected(shares: list[float]) -> None:
     classes, names = labels(shares), tuple("abcde"[: len(shares)])
     noise = np.random.default_rng(1).normal(size=len(ROWS)) * 0.01
     numbers = (classes.astype(float), classes + noise)
-    copies = [CategoryColumn("x", classes, names), *(NumberColumn("x", copy) for copy in numbers)]
+    copies = [Column("x", classes, names), *(Column("x", copy) for copy in numbers)]
     assert [suspicion(copy, classes, names, ROWS) for copy in copies] == ["predicts the label nearly exactly"] * 3
 
 
 def test_what_orders_the_classes_and_gaps_that_tell_one_are_suspected() -> None:
     ordered, names = np.repeat([1, 0, 2], [150, 150, 100]), ("a", "b", "c")
-    assert suspicion(NumberColumn("x", ROWS.astype(float)), ordered, names, ROWS)
+    assert suspicion(Column("x", ROWS.astype(float)), ordered, names, ROWS)
     classes = labels([0.4, 0.3, 0.3])
     gaps = np.where(classes == 2, np.nan, np.random.default_rng(2).normal(size=len(ROWS)))
-    told = suspicion(NumberColumn("x", gaps), classes, names, ROWS)
+    told = suspicion(Column("x", gaps), classes, names, ROWS)
     assert told == "separates class c from the others nearly exactly"
 
 
@@ -243,7 +240,7 @@ def test_a_format_of_numbers(texts: list[str], example: str, numbers: list[float
     cells = pa.chunked_array([[*texts, None]])
     found = number_format(cells, are_numbers=False)
     assert found.described == f"a number, written as in {example}"
-    np.testing.assert_array_equal(found.column("x", cells).numbers, [*numbers, NAN])
+    np.testing.assert_array_equal(found.column("x", cells).cells, [*numbers, NAN])
 
 
 @pytest.mark.parametrize("texts", ["1.5|7", "Y|N", "a|12 kg", "5 kg|6 lb", "1950-2200|1", "192.168.1.1", "2 kg|3 kg|k"])
@@ -305,7 +302,7 @@ def test_codes_for_missing_values_are_suspected_and_replaced_where_asked(missing
     ],
 )
 def test_what_is_a_code_for_missing_numbers(numbers: list[float], codes: dict[str, int]) -> None:
-    assert missing_codes(NumberColumn("x", np.array(numbers, np.float64))) == codes
+    assert missing_codes(Column("x", np.array(numbers, np.float64))) == codes
 
 
 @pytest.mark.parametrize("values", [[1, 2, None], [1.5, 2.5, None], ["1", "2", None], [True, False, None]])
@@ -333,7 +330,7 @@ def test_leaks_are_told_with_the_key_that_drops_them() -> None:
 def test_sums_that_are_the_label_but_for_noise_are_no_leak() -> None:
     draw = np.random.default_rng(0)
     first, second = draw.normal(size=(2, 200))
-    columns = [NumberColumn("a", first), NumberColumn("b", second)]
+    columns = [Column("a", first), Column("b", second)]
     rows = np.arange(200)
     assert parts_of_sum(columns, first + second, rows) == ["a", "b"]
     assert parts_of_sum(columns, first + second + draw.normal(0, 0.05, 200), rows) == []
@@ -346,10 +343,10 @@ def test_what_is_missing_by_chance_is_no_leak() -> None:
     alarms = 0
     for _ in range(100):
         codes = np.where(draw.random(500) < 0.9, -1, draw.integers(0, 3, 500))
-        alarms += bool(suspicion(CategoryColumn("x", codes, ("a", "b", "c")), labels, ("n", "y"), np.arange(500)))
+        alarms += bool(suspicion(Column("x", codes, ("a", "b", "c")), labels, ("n", "y"), np.arange(500)))
     assert alarms == 0
     held = np.where((labels == 1) & (draw.random(500) < 0.3), 0, -1)
-    assert suspicion(CategoryColumn("x", held, ("a",)), labels, ("n", "y"), np.arange(500))
+    assert suspicion(Column("x", held, ("a",)), labels, ("n", "y"), np.arange(500))
 
 
 # Labels, texts and categories.

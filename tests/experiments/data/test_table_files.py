@@ -43,6 +43,7 @@ from fedscout.experiments.data.table_files import (
 )
 from fedscout.experiments.data.table_formats import read_excel
 from fedscout.experiments.federation_config import FederationConfig
+from tests.experiments.data import image_files
 from tests.experiments.data.awkward_tables import patients
 from tests.experiments.data.image_files import random_images, write_idx
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
@@ -50,9 +51,7 @@ from tests.kits.refusals import refused
 
 
 def write(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+    return image_files.write(folder / name, content)
 
 
 def zipped(files: dict[str, str]) -> bytes:

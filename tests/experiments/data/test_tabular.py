@@ -30,8 +30,7 @@ GOOD = "\n".join([HEADER, row(5, 9.0), row(5, 10), row(6, 11), row(6, 12), ""])
 
 
 def write(folder: Path, content: str | bytes, color: str = "red") -> Path:
-    data = content.encode() if isinstance(content, str) else content
-    return image_files.write(folder / "wine" / f"winequality-{color}.csv", data)
+    return image_files.write(folder / "wine" / f"winequality-{color}.csv", content)
 
 
 def test_well_formed_file(tmp_path: Path) -> None:
@@ -126,10 +125,9 @@ def patient(num: object, chol: object = 200, ca: object = 1, thal: object = "3.0
 
 
 def write_heart(folder: Path, **hospitals: list[str]) -> Path:
-    (folder / "heart").mkdir(exist_ok=True)
     for hospital in HOSPITALS:
         rows = hospitals.get(hospital, [patient(0), patient(1)] * 4)
-        (folder / "heart" / f"processed.{hospital}.data").write_text("\n".join([*rows, ""]))
+        image_files.write(folder / "heart" / f"processed.{hospital}.data", "\n".join([*rows, ""]))
     return folder
 
 
@@ -240,8 +238,7 @@ def write_unsw(folder: Path, content: str, form: str = "csv") -> Path:
 
 
 def write_flows(folder: Path, content: str) -> Path:
-    (folder / "nf_unsw_nb15").mkdir(exist_ok=True)
-    (folder / "nf_unsw_nb15" / "NF-UNSW-NB15.csv").write_text(content)
+    image_files.write(folder / "nf_unsw_nb15" / "NF-UNSW-NB15.csv", content)
     return folder
 
 

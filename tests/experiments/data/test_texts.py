@@ -101,8 +101,7 @@ PLAY = "ANNA:\nabcab\ncab\n\nBEN:\nbca\n\nANNA:\nabc:\n"
 
 
 def write(folder: Path, content: str | bytes, name: str = "input.txt") -> None:
-    encoded = content.encode() if isinstance(content, str) else content
-    image_files.write(folder / "shakespeare" / name, encoded)
+    image_files.write(folder / "shakespeare" / name, content)
 
 
 def load(folder: Path, length: int = 2, stride: int | None = 1, min_release: int = 1) -> Dataset:
@@ -208,7 +207,7 @@ GOOD = "".join(line(4 * (row % 2), f"u{row % 3}", f"the text {'good' if row % 2 
 
 
 def write_tweets(folder: Path, content: str | bytes, name: str = FILE) -> Path:
-    return image_files.write(folder / "sentiment140" / name, content.encode() if isinstance(content, str) else content)
+    return image_files.write(folder / "sentiment140" / name, content)
 
 
 def test_rows_of_the_published_form(tmp_path: Path) -> None:
@@ -277,8 +276,7 @@ def leaf(users: dict[str, tuple[list[Any], list[Any]]]) -> dict[str, Any]:
 
 
 def write_leaf(folder: Path, dataset: str, content: Any, part: str = "train", name: str = "a.json") -> None:
-    encoded = content if isinstance(content, bytes) else json.dumps(content).encode()
-    image_files.write(folder / dataset / part / name, encoded)
+    image_files.write(folder / dataset / part / name, json.dumps(content))
 
 
 def femnist() -> dict[str, Any]:
@@ -396,6 +394,5 @@ FILES: dict[str, tuple[str, dict[str, Any], dict[str, tuple[Any, str, Any]]]] = 
 def test_malformed_files_are_one_clear_error(tmp_path: Path, name: str, fault: str) -> None:
     file, chosen, faults = FILES[name]
     content, key, names = faults[fault]
-    encoded = content.encode() if isinstance(content, str) else content
-    image_files.write(tmp_path / file, encoded if isinstance(encoded, bytes) else json.dumps(encoded).encode())
+    image_files.write(tmp_path / file, content if isinstance(content, str | bytes) else json.dumps(content))
     assert_refused(name, folder=tmp_path, key=key or None, names=names, **chosen)

@@ -17,7 +17,7 @@ from scipy.stats import wasserstein_distance
 
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.errors import DataError
-from fedscout.experiments.partitions.labels import MAX_DRAWS, PartitionResult, _mixtures, raw_variances
+from fedscout.experiments.partitions.labels import MAX_DRAWS, PartitionResult, dirichlet_shares, raw_variances
 from fedscout.experiments.partitions.table import PARTITIONS, _quantiles, owners_by_blocks, wasserstein_distances
 from tests.experiments.partitions.requests import asked, class_counts, deal, label_distance, noise
 from tests.kits.refusals import refused
@@ -34,7 +34,7 @@ def test_sizes_differ_by_one_at_most(num_clients: int, alpha: float, seed: int) 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 20.0])
 def test_mixtures_have_the_second_moment_of_the_distribution(alpha: float) -> None:
     # A symmetric Dirichlet(α) over C has E Σ p² = (α + 1)/(Cα + 1).
-    mixtures = _mixtures(alpha, 4000, 5, np.random.default_rng(0))
+    mixtures = dirichlet_shares(alpha, 4000, 5, np.random.default_rng(0))
     second = (mixtures**2).sum(axis=1)
     assert second.mean() == pytest.approx((alpha + 1) / (5 * alpha + 1), abs=5 * second.std() / np.sqrt(4000))
 
@@ -43,7 +43,7 @@ def test_counts_follow_the_mixtures_as_long_as_no_class_is_exhausted(monkeypatch
     # Two clients with opposite mixtures whose sum is the class distribution: of 1,000 draws with p = 0.8, a count is
     # within five standard deviations √(1000 · 0.16) of 800.
     mixtures = np.array([[0.8, 0.2], [0.2, 0.8]])
-    monkeypatch.setattr("fedscout.experiments.partitions.labels._mixtures", lambda *_: mixtures)
+    monkeypatch.setattr("fedscout.experiments.partitions.labels.dirichlet_shares", lambda *_: mixtures)
     labels = np.arange(2000) % 2
     counts = class_counts(labels, deal("inner_dirichlet", labels, 2).partition)
     assert np.abs(counts - 1000 * mixtures).max() < 5 * np.sqrt(1000 * 0.16)
@@ -51,7 +51,9 @@ def test_counts_follow_the_mixtures_as_long_as_no_class_is_exhausted(monkeypatch
 
 def test_a_client_whose_classes_are_exhausted_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     # Both want class 0 only, 60 rows of 100: 40 places of the two must be served from class 1.
-    monkeypatch.setattr("fedscout.experiments.partitions.labels._mixtures", lambda *_: np.array([[1.0, 0.0]] * 2))
+    monkeypatch.setattr(
+        "fedscout.experiments.partitions.labels.dirichlet_shares", lambda *_: np.array([[1.0, 0.0]] * 2)
+    )
     labels = np.array([0] * 60 + [1] * 40)
     dealt = deal("inner_dirichlet", labels, 2)
     assert dealt.partition.sizes.tolist() == [50, 50]

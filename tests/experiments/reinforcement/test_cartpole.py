@@ -160,7 +160,7 @@ def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
         ("cartpole", "federation.label=x", "federation.dataset", "federation.label=x"),
         ("cartpole", "federation.small_clients=abstain", "federation.dataset", "federation.small_clients=abstain"),
         ("cartpole", "federation.partition.kind=iid", "federation.dataset", "federation.partition"),
-        ("cartpole", "federation.scenario={kind: label_flip, rate: 0.2}", "federation.scenario", "got label_flip"),
+        ("cartpole", "federation.scenario={kind: label_flip, rate: 0.2}", "federation.scenario.0.kind", "label_flip"),
         ("cartpole", "federation.physics=[{clients: [10], gravity: 5}]", "federation.physics.0.clients", "got 10"),
         ("digits", "federation.physics=[{gravity: 2}]", "federation.physics", ""),
     ],

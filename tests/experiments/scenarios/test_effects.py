@@ -34,7 +34,7 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.partitions.labels import PartitionRequest
+from fedscout.experiments.partitions.labels import PartitionResult
 from fedscout.experiments.scenarios.effects import (
     EffectRequest,
     FeatureDrop,
@@ -273,11 +273,11 @@ def test_only_pictures_can_be_compressed(kind: DataKind) -> None:
 
 @pytest.mark.parametrize("scenario", ["feature_skew", "corrupted_client"])
 def test_published_noise_on_tokens_is_refused(scenario: str) -> None:
-    labels = np.arange(80, dtype=np.int64) % 2
-    tokens = PartitionRequest(labels, 4, np.random.default_rng(0), data_kind="tokens")
-    with refused(ConfigurationError, key="federation.scenario"):
-        SCENARIOS[scenario].deal(tokens)
-    assert SCENARIOS["noisy_labels"].deal(tokens).partition.num_clients == 4
+    tokens = request(data_kind="tokens")
+    deal = PartitionResult(tokens.partition)
+    with refused(ConfigurationError, key="federation.scenario.0.kind"):
+        SCENARIOS[scenario].plan(deal, tokens)
+    assert SCENARIOS["noisy_labels"].plan(deal, tokens).affected_clients == (2,)
 
 
 def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
@@ -451,7 +451,7 @@ def test_a_federation_holds_attacks_and_untouched_rows() -> None:
 def test_players_don_t_know_what_others_keep() -> None:
     scenario = [{"kind": "little_is_enough", "clients": [0, 1]}]
     config = FederationConfig.model_validate({"dataset": "cartpole", "num_clients": 3, "scenario": scenario})
-    with refused(ConfigurationError, key="federation.scenario"):
+    with refused(ConfigurationError, key="federation.scenario.0.kind"):
         build_federation(config, ModelConfig())
 
 

@@ -235,7 +235,7 @@ def test_where_there_are_no_classes_it_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"^federation\.scenario\.0\.kind .*class_skew"):
         build_federation(FederationConfig(dataset="diabetes", scenario="flash_skew"), ModelConfig())  # type: ignore[arg-type]
     effects = parse_effects({"kind": "class_skew"})
-    with refused(ConfigurationError, key="federation.scenario"):
+    with refused(ConfigurationError, key="federation.scenario.0.kind"):
         build_federation(FederationConfig(dataset="cartpole", scenario=effects), ModelConfig())
 
 
