@@ -18,7 +18,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ from fedscout.experiments.studies.workflow import study_facts, with_strategy
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.confirmation.runs import resolution
-from fedscout.search.ledger import BASELINE, Ledger, median_of, trainings_of
+from fedscout.search.ledger import BASELINE
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import parse_strategy
 
@@ -210,13 +209,13 @@ def _measured(method: Method, runner: federation_runner.FederationRunner, contex
             max((trial.fitness for trial in seed_trials if trial.spec.kind == method.strategy), default=None)
             for seed_trials in trials
         ]
-        return CellValues(values=tuple(best), resolution=resolution(trials))
+        return CellValues(values=tuple(best), resolution=resolution(trials, runner.facts.measure))
     assert isinstance(method, Search | Choose)
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
     return CellValues(
         values=tuple(record.fitness for record in records),
-        resolution=resolution([records]),
+        resolution=resolution([records], runner.facts.measure),
         figures={COST: tuple(choice.cost for choice in choices)},
     )
 
@@ -226,24 +225,17 @@ def _trained(method: Train, runner: federation_runner.FederationRunner, context:
     federation = runner.federation
     study = study_facts(config, federation.without_rows())
     spec = parse_strategy(config.strategy or {}, study.cohort)
-    facts = replace(study, repetitions=1)  # each training is in the log
-    ledger = Ledger(facts, runner.trials, runner.trials.log)
+    ledger = federation_runner.TrainingsLedger(study, runner.trials)
     chance = chance_level(federation)
 
     def records(seeds: Sequence[int], rate: float | None) -> list[Trial]:
-        settings = facts.trial("confirmation", spec, learning_rate=rate)
-        trials = [settings.on_seed(seed) for seed in seeds]
-        trainings = [trainings_of(trial, study.repetitions) for trial in trials]
-        trained = iter(ledger.run([*chain.from_iterable(trainings)]))
-        return [
-            median_of(trial, [*islice(trained, len(repetitions))])
-            for trial, repetitions in zip(trials, trainings, strict=True)
-        ]
+        settings = study.trial("confirmation", spec, learning_rate=rate)
+        return ledger.run([settings.on_seed(seed) for seed in seeds])
 
     def scores(trials: Sequence[Trial]) -> Values:
         if method.score == "best_round":
             return tuple(best_round(trial, chance) for trial in trials)
-        return tuple(score_of(trial, facts.view, chance) for trial in trials)
+        return tuple(score_of(trial, study.view, chance) for trial in trials)
 
     rate = None
     if method.rates:
@@ -256,7 +248,9 @@ def _trained(method: Train, runner: federation_runner.FederationRunner, context:
     if method.seconds_to is not None:
         times = tuple(seconds_to(trial, method.seconds_to) for trial in trials)
         return CellValues(values=times, failures=failures, figures=figures)
-    return CellValues(values=scores(trials), resolution=resolution([trials]), failures=failures, figures=figures)
+    return CellValues(
+        values=scores(trials), resolution=resolution([trials], study.measure), failures=failures, figures=figures
+    )
 
 
 def failures_of(trials: Sequence[Trial]) -> str:

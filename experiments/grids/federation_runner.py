@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from pydantic import ValidationError
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation
-from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.seeds import integer
@@ -34,7 +34,7 @@ from fedscout.experiments.federation import built_study, data_digest
 from fedscout.experiments.studies.run_folder import STUDIES, GridFolder, read_json, versions
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import cohort_of, measure, study_facts
-from fedscout.search.ledger import Ledger
+from fedscout.search.ledger import Ledger, StudyFacts, median_of, trainings_of
 from fedscout.search.study import planned_space
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import SearchSpace, StrategySpec
@@ -159,6 +159,23 @@ class SharingRunner:
         """Do nothing, as the caller that opened the runner closes it."""
 
 
+class TrainingsLedger(Ledger):
+    """A ledger for a log of single trainings, of which it returns the median of each trial's repetitions."""
+
+    def __init__(self, facts: StudyFacts, trials: SharingRunner) -> None:
+        super().__init__(replace(facts, repetitions=1), trials, trials.log)
+        self._repetitions = facts.repetitions
+
+    def run(self, batch: Sequence[TrialSettings]) -> list[Trial]:
+        """Run a batch of trials and return them in its order."""
+        trainings = [trainings_of(settings, self._repetitions) for settings in batch]
+        trained = iter(super().run([*chain.from_iterable(trainings)]))
+        return [
+            median_of(settings, [*islice(trained, len(repetitions))])
+            for settings, repetitions in zip(batch, trainings, strict=True)
+        ]
+
+
 @dataclass(frozen=True)
 class Choice:
     """The choice of a recommender.
@@ -218,32 +235,24 @@ class FederationRunner:
         dependencies = {**identity, "versions": versions(), "data": self.data_digest}
         self._folder = out / STUDIES / _digest(dependencies)[:16]
         self.trials = SharingRunner(runner, SharedLog(self._folder))
-        self._facts = study_facts(built.config, built.federation.without_rows())
+        self.facts = study_facts(built.config, built.federation.without_rows())
 
     @property
     def space(self) -> SearchSpace:
         """The search space."""
-        return planned_space(self.config.search, self.cohort, self.config.training.local(), self._facts.selection)
+        return planned_space(self.config.search, self.cohort, self.config.training.local(), self.facts.selection)
 
     def ledger(self, config: StudyConfig) -> Ledger:
-        """Return a new ledger of a study on this federation; only seed and search may differ from its configuration.
-
-        Raises:
-            ConfigurationError: If trials have repetitions, which the shared log can't distinguish.
-        """
-        if config.training.repetitions != 1:
-            raise ConfigurationError.of(
-                "training.repetitions", "be 1 if studies share trials", config.training.repetitions
-            )
+        """Return a new ledger of a study on this federation; only seed and search may differ from its configuration."""
         facts = replace(
-            self._facts,
+            self.facts,
             session=config.training.session(config.seed, config.search.validation_fraction),
             view=config.search.view,
             searcher=config.search.kind,
             config_hash=config.digest(),
             config=config.model_dump_json(),
         )
-        return Ledger(facts, self.trials, self.trials.log)
+        return TrainingsLedger(facts, self.trials)
 
     def records(self, choices: Sequence[Choice], seeds: Sequence[int]) -> list[Trial]:
         """Return the full trials of each choice on each seed, on test rows; seeds vary fastest."""

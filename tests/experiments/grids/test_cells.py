@@ -268,3 +268,20 @@ def test_modules_are_what_a_detection_is_made_of(monkeypatch: pytest.MonkeyPatch
     assert found["feature skew"].finding == report.feature_skew
     assert found["feature skew"].calibrated == report.calibrated[1]
     assert found["outliers, published rule"].finding == report.outliers
+
+
+@pytest.mark.slow
+def test_a_choice_is_judged_by_the_median_of_repetitions_that_are_trained_once(tmp_path: Path) -> None:
+    several: Settings = {**SKEWED, "training.repetitions": 3}
+    search = {"kind": "search", "settings": {"search.kind": "random", "search.budget": 2}}
+    rows = {"best": search, "FedAvg": {"kind": "choose", "by": "FedAvg"}, "trained": {}}
+    found = measured(tmp_path, rows, {"skewed": several}, seeds=1)
+    assert found.values["FedAvg", "skewed"] == found.values["trained", "skewed"]
+    assert 3 * 3 < num_trials(tmp_path) <= 3 * 3 + 2 * 3  # the search and FedAvg, and both on a fresh seed
+
+
+def test_rewards_have_the_step_of_an_episode(tmp_path: Path) -> None:
+    cartpole: Settings = {"federation.dataset": "cartpole", "federation.num_clients": 2, "training.num_rounds": 1}
+    choice = {"kind": "choose", "by": "FedAvg"}
+    found = measured(tmp_path, {"trained": {}, "chosen": choice}, {"cartpole": cartpole}, seeds=1)
+    assert {cell.resolution for cell in found.cells.values()} == {1 / 500}
