@@ -206,13 +206,13 @@ def _measured(method: Method, runner: federation_runner.FederationRunner, contex
             max((trial.fitness for trial in seed_trials if trial.spec.kind == method.strategy), default=None)
             for seed_trials in trials
         ]
-        return CellValues(values=tuple(best), resolution=resolution(trials))
+        return CellValues(values=tuple(best), resolution=resolution(trials, runner.facts.measure))
     assert isinstance(method, Search | Choose)
     choices = [_choice(method, ChoiceTask(runner, seed), context) for seed in seeds]
     records = [runner.records([choice], [seed])[0] for choice, seed in zip(choices, context.fresh_seeds, strict=True)]
     return CellValues(
         values=tuple(score_of(record, runner.facts.view, runner.facts.guessing) for record in records),
-        resolution=resolution([records]),
+        resolution=resolution([records], runner.facts.measure),
         failures=failures_of(records),
         figures={COST: tuple(choice.cost for choice in choices)},
     )
@@ -241,7 +241,9 @@ def _trained(method: Train, runner: federation_runner.FederationRunner, context:
     if method.seconds_to is not None:
         times = tuple(seconds_to(trial, method.seconds_to) for trial in trials)
         return CellValues(values=times, failures=failures, figures=figures)
-    return CellValues(values=scores(trials), resolution=resolution([trials]), failures=failures, figures=figures)
+    return CellValues(
+        values=scores(trials), resolution=resolution([trials], facts.measure), failures=failures, figures=figures
+    )
 
 
 def failures_of(trials: Sequence[Trial]) -> str:

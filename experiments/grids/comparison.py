@@ -9,6 +9,9 @@ seed by seed. A statement that one cell is above another is
 
 That two cells are equal can only be contradicted: an interval that contains zero does not contradict it.
 
+Beside a statement within noise stands the number of seeds that would show a difference as large as the published one,
+or as the measured one if none is published, with a power of 80 % at 5 % (`fedscout.search.confirmation.intervals`).
+
 The Markdown tables hold published and measured numbers, gains over the reference, and verdicts on statements. The chart
 shows every cell: published values hollow, measured ones filled with their interval. If rows or columns are steps of one
 quantity, such as rounds, it shows curves, as the source's figure does.
@@ -33,7 +36,15 @@ from fedscout.experiments.grids.cells import CellValues, Measured, Values
 from fedscout.experiments.grids.experiment import PERCENT, SHARE, Cell, Experiment, Relation, Statement, part_name
 from fedscout.experiments.reports.console import markdown_table
 from fedscout.experiments.studies.run_folder import versions
-from fedscout.search.confirmation.intervals import ERROR, PairedDifference, mean_score, paired_difference
+from fedscout.search.confirmation.intervals import (
+    ERROR,
+    MOST_SEEDS,
+    PairedDifference,
+    deviation_of,
+    mean_score,
+    paired_difference,
+    seeds_to_decide,
+)
 
 NUM_RESAMPLES = 4000
 
@@ -89,11 +100,13 @@ class StatementResult(Statement, frozen=True):
     Attributes:
         difference: Of the first cell minus the second; None if one was not measured.
         published: The same difference of the published numbers, if both are known.
+        seeds_to_decide: The seeds that would decide a statement within noise, at most `MOST_SEEDS`; else None.
     """
 
     difference: PairedDifference | None
     published: float | None
     verdict: Verdict
+    seeds_to_decide: int | None = None
 
 
 class ExperimentResult(BaseModel, frozen=True):
@@ -213,8 +226,16 @@ def statement_results(experiment: Experiment, measured: Measured) -> tuple[State
         difference = _difference(experiment, measured, one.first, one.second)
         first, second = printed.get(one.first), printed.get(one.second)
         published = None if first is None or second is None else first[0] - second[0]
-        verdict = verdict_of(one.relation, difference)
-        results.append(StatementResult(**one.model_dump(), difference=difference, published=published, verdict=verdict))
+        verdict, seeds = verdict_of(one.relation, difference), None
+        if difference is not None and verdict == "within noise":
+            deviation = deviation_of(difference.differences, measured.resolution)
+            effect = difference.mean if published is None else published
+            seeds = seeds_to_decide(effect, deviation, measured.test_to_train)
+        results.append(
+            StatementResult(
+                **one.model_dump(), difference=difference, published=published, verdict=verdict, seeds_to_decide=seeds
+            )
+        )
     return tuple(results)
 
 
@@ -421,7 +442,15 @@ def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
     ours = _difference_text(one.difference, result.unit)
     published = [_number(one.published, result.unit, sign="+")] if _is_published(result) else []
     pair = f"{', '.join(one.first)} minus {', '.join(one.second)}"
-    return [one.says, pair, *published, ours, one.verdict]
+    return [one.says, pair, *published, ours, verdict_text(one)]
+
+
+def verdict_text(one: StatementResult) -> str:
+    """Return the verdict and, if it is within noise, the number of seeds that would decide."""
+    if one.verdict != "within noise":
+        return one.verdict
+    would = f"{one.seeds_to_decide} seeds would" if one.seeds_to_decide else f"{MOST_SEEDS} seeds would not"
+    return f"{one.verdict}; {would} decide"
 
 
 def _number(value: float | None, unit: str, sign: str = "") -> str:

@@ -77,7 +77,7 @@ SHARE = "share"
 SHARES = (PERCENT, SHARE, "reward over 500")
 """Units of which 1 is the largest number."""
 
-SIGNED = ("R_t",)
+SIGNED = ("R_t", "growth exponent")
 """Units of numbers that may be negative."""
 
 Relation = Literal[">", "="]

@@ -31,21 +31,28 @@ detection is a false alarm, whose rate must not exceed that of one detector. In 
 The cost of a detection is given in rounds of FedAvg on the same hosts: every client trains and evaluates, through the
 Grid. Detections alternate with blocks of rounds after one of each as a warm-up, so that other load affects both alike.
 `fedscout.detectors.detect` merges the exchanges of all modules; a module alone has exchanges of its own.
+
+The growth of a module's cost with a quantity, such as the number of clients, is the slope of log cost on log quantity:
+the exponent b of cost ∝ quantity^b, on synthetic federations in this process. Processor seconds are those of clients
+and server together, on one thread; bytes and messages are those of both directions.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import median_high
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
+from flwr.app import Message
 from threadpoolctl import threadpool_limits
 
 from fedscout.detectors import CalibratedFinding, DetectionConfig, Finding, HeterogeneityReport
@@ -55,9 +62,12 @@ from fedscout.detectors.feature_exchanges import measure_features
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
 from fedscout.detectors.statistics import paired_clients
 from fedscout.engine.arrays import IntArray
+from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
-from fedscout.engine.data.client import Release, release_counts
+from fedscout.engine.data.client import Partition, Release, release_counts
+from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, UserError
+from fedscout.engine.grid.host_grid import HostGrid
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.runner import TrialRunner
@@ -65,6 +75,8 @@ from fedscout.experiments.grids.cells import CellContext, CellValues, Measured, 
 from fedscout.experiments.grids.experiment import Cell, Experiment, Given, Settings, arguments
 from fedscout.experiments.grids.federation_runner import read_config
 from fedscout.experiments.grids.recommenders import UNCONFIRMED
+from fedscout.experiments.models.request import ModelRequest, ModelSettings
+from fedscout.experiments.models.table import MODELS
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workflow import Display, Pipeline, measure, run_training, run_workflow
 from fedscout.experiments.timings.engine import run_rounds
@@ -337,7 +349,7 @@ class TimedDetections:
             turns: list[dict[str, float]] = []
             with open_runner(built.federation, built.config.engine, None, parallel=1) as unstarted_runner:
                 runner = unstarted_runner.started()
-                modules = detection_modules(runner, training)
+                modules = detection_modules(runner.grid(_untested(training)), training)
                 for _ in range(1 + context.num_seeds):
                     round_time, whole = round_seconds(runner, training), _seconds(modules[WHOLE])
                     alone = {name: _seconds(modules[name]) / round_time for name in modules if name in experiment.rows}
@@ -362,10 +374,14 @@ def round_seconds(runner: TrialRunner, training: LocalTraining) -> float:
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
-def detection_modules(runner: TrialRunner, training: LocalTraining) -> Mapping[str, Callable[[], object]]:
+def _untested(training: LocalTraining) -> Session:
+    return Session(training=training, test_fraction=0.0)
+
+
+def detection_modules(grid: HostGrid[Any], training: LocalTraining) -> Mapping[str, Callable[[], object]]:
     """Return, by name, functions that run a module of detection once, each alone, and the whole detection."""
-    grid, settings, seed = runner.grid(Session(training=training, test_fraction=0.0)), DetectionConfig(), 0
-    clients = tuple(range(runner.facts.num_clients))
+    settings, seed = DetectionConfig(), 0
+    clients = tuple(range(grid.facts.num_clients))
     paired = paired_clients(clients, settings.max_pairwise_clients, seed)
     return {
         "label skew": lambda: hold(grid, measure_labels(settings, seed)),
@@ -382,3 +398,78 @@ def _seconds(module: Callable[[], object]) -> float:
         began = time.perf_counter()
         module()
         return time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Growth exponents of the processor seconds, bytes and messages of detection modules.
+
+    A row is a module of `detection_modules` and one of `COSTS`, such as `label skew, bytes up`; a column is the
+    quantity that grows. The seconds are measured once per seed, the traffic, which is the same each time, once.
+
+    Attributes:
+        sizes: Arguments of `synthetic_federation` that do not grow.
+        growing: Values of each quantity, ascending.
+    """
+
+    sizes: Mapping[str, int]
+    growing: Mapping[str, Sequence[int]]
+
+    def measure(self, experiment: Experiment, context: CellContext) -> Measured:
+        """Measure each module at all sizes of all quantities."""
+        cells: dict[Cell, CellValues] = {}
+        modules = {row.rpartition(", ")[0]: None for row in experiment.rows}
+        for column, module in product(experiment.federations, modules):
+            context.note(f"{module}, {column}")
+            sizes = self.growing[column]
+            costs = [module_costs(module, {**self.sizes, column: size}, context.num_seeds) for size in sizes]
+            for cost in COSTS:
+                if (row := f"{module}, {cost}") in experiment.rows:
+                    of_sizes = np.array([costs_of_size[cost] for costs_of_size in costs])
+                    exponents = np.polyfit(np.log(sizes), np.log(of_sizes), 1)[0].round(9) + 0.0
+                    largest = {LARGEST: (float(of_sizes[-1].mean()),)}
+                    cells[row, column] = CellValues(values=tuple(exponents.tolist()), figures=largest)
+        return Measured(cells)
+
+
+COSTS = ("processor seconds", "bytes up", "bytes down", "messages")
+LARGEST = "cost at the largest size"
+
+
+def synthetic_federation(clients: int, classes: int, features: int, rows: int) -> Federation:
+    """Return IID clients of `rows` normal rows each, evenly many of each class, and a net with a layer of 32."""
+    return Federation(
+        name="synthetic",
+        features=stream(0, "synthetic rows").standard_normal((clients * rows, features), dtype=np.float32),
+        labels=np.arange(clients * rows) % classes,
+        num_classes=classes,
+        partition=Partition(np.arange(clients * rows), rows * np.arange(clients + 1)),
+        model=MODELS["dense"].build(ModelRequest((features,), classes, ModelSettings(hidden=(32,)))),
+    )
+
+
+def module_costs(module: str, sizes: Mapping[str, int], repetitions: int) -> dict[str, list[float]]:
+    """Return each of `COSTS` of a module of detection, once per repetition."""
+    training, traffic = LocalTraining(), Counter[str]()
+    with open_runner(synthetic_federation(**sizes), EngineConfig(grid="local"), None, parallel=1) as runner:
+        grid = runner.started().grid(_untested(training))
+        run, send = detection_modules(grid, training)[module], grid.send_and_receive
+
+        def counted(messages: Iterable[Message], **options: Any) -> list[Message]:
+            requests = [*messages]
+            replies = [*send(requests, **options)]
+            traffic["messages"] += len(requests) + len(replies)
+            for direction, sent in (("bytes down", requests), ("bytes up", replies)):
+                records = chain.from_iterable(message.content.values() for message in sent if message.has_content())
+                traffic[direction] += sum(record.count_bytes() for record in records)
+            return replies
+
+        with patch.object(grid, "send_and_receive", counted):
+            run()
+        seconds = []
+        with threadpool_limits(limits=1):
+            for _ in range(repetitions):
+                began = time.process_time()
+                run()
+                seconds.append(time.process_time() - began)
+    return {"processor seconds": seconds, **{cost: [float(count)] * repetitions for cost, count in traffic.items()}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedscout.engine.config import EngineConfig
+from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import load_config
@@ -259,7 +261,8 @@ def test_modules_are_what_a_detection_is_made_of(monkeypatch: pytest.MonkeyPatch
     federation = work_federation("dense", num_clients=3, num_samples=20)
     with open_runner(federation, LOCAL, None, parallel=1) as unstarted:
         runner = unstarted.started()
-        found: dict[str, Any] = {name: module() for name, module in detection_modules(runner, TRAINING).items()}
+        grid = runner.grid(Session(training=TRAINING, test_fraction=0.0))
+        found: dict[str, Any] = {name: module() for name, module in detection_modules(grid, TRAINING).items()}
         ticks = iter(range(10**6))  # ten ticks from the first of eleven ends to the last
         monkeypatch.setattr(detection, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
         assert round_seconds(runner, TRAINING) == 1
@@ -268,3 +271,36 @@ def test_modules_are_what_a_detection_is_made_of(monkeypatch: pytest.MonkeyPatch
     assert found["feature skew"].finding == report.feature_skew
     assert found["feature skew"].calibrated == report.calibrated[1]
     assert found["outliers, published rule"].finding == report.outliers
+
+
+def test_the_growth_of_a_detection_by_hand(tmp_path: Path) -> None:
+    """A client gets one request for its label counts and sends one reply, whose size depends on the classes alone."""
+    costs = ("messages", "bytes up", "bytes down", "processor seconds")
+    experiment = timed({"clients": {}, "rows": {}}, *(f"label skew, {cost}" for cost in costs))
+    growth = detection.Growth(
+        {"clients": 3, "classes": 2, "features": 4, "rows": 40}, {"clients": (2, 4, 8), "rows": (20, 80)}
+    )
+    found = growth.measure(experiment, CellContext(tmp_path, num_seeds=2))
+    for cost in costs[:3]:
+        assert found.values[f"label skew, {cost}", "clients"] == (1.0, 1.0)
+        assert found.values[f"label skew, {cost}", "rows"] == (0.0, 0.0)
+    largest = found.figures[detection.LARGEST]
+    assert (largest["label skew, messages", "clients"], largest["label skew, messages", "rows"]) == ((16.0,), (6.0,))
+    assert all(math.isfinite(value or 0.0) for value in found.values["label skew, processor seconds", "clients"])
+
+
+@pytest.mark.slow
+def test_a_choice_is_judged_by_the_median_of_repetitions_that_are_trained_once(tmp_path: Path) -> None:
+    several: Settings = {**SKEWED, "training.repetitions": 3}
+    search = {"kind": "search", "settings": {"search.kind": "random", "search.budget": 2}}
+    rows = {"best": search, "FedAvg": {"kind": "choose", "by": "FedAvg"}, "trained": {}}
+    found = measured(tmp_path, rows, {"skewed": several}, seeds=1)
+    assert found.values["FedAvg", "skewed"] == found.values["trained", "skewed"]
+    assert 3 * 3 < num_trials(tmp_path) <= 3 * 3 + 2 * 3  # the search and FedAvg, and both on a fresh seed
+
+
+def test_rewards_have_the_step_of_an_episode(tmp_path: Path) -> None:
+    cartpole: Settings = {"federation.dataset": "cartpole", "federation.num_clients": 2, "training.num_rounds": 1}
+    choice = {"kind": "choose", "by": "FedAvg"}
+    found = measured(tmp_path, {"trained": {}, "chosen": choice}, {"cartpole": cartpole}, seeds=1)
+    assert {cell.resolution for cell in found.cells.values()} == {1 / 500}

@@ -14,6 +14,7 @@ from scipy import stats
 from fedscout.experiments.grids import comparison
 from fedscout.experiments.grids.cells import CellValues, Measured, Values
 from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.search.confirmation.intervals import seeds_to_decide
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
 VALUES = {("high", "x"): HIGH, ("low", "x"): LOW, ("near", "x"): NEAR}
@@ -51,6 +52,18 @@ def experiment(*statements: str, reference: str | None = None) -> Experiment:
 def test_verdicts(statement: str, verdict: comparison.Verdict) -> None:
     (found,) = comparison.statement_results(experiment(f"{statement} @ x"), numbers(VALUES))
     assert found.verdict == verdict
+    assert found.seeds_to_decide is None  # the mean difference of "near" and "high" is close to zero
+
+
+def test_seeds_decide_the_published_difference_or_the_measured_one() -> None:
+    document = experiment("near > low @ x", "high > near @ x").model_dump()
+    printed = Experiment.model_validate({**document, "published": {"high": [0.9], "near": [0.85]}})
+    values = {("high", "x"): (0.8, 0.9), ("near", "x"): (0.7, 0.85), ("low", "x"): (0.4, 0.7)}
+    unpublished, published = comparison.statement_results(printed, numbers(values))
+    assert unpublished.seeds_to_decide == seeds_to_decide(0.225, 0.15 / 2 / math.sqrt(0.5))
+    assert published.seeds_to_decide == seeds_to_decide(0.05, 0.05 / 2 / math.sqrt(0.5))
+    (coarse, _) = comparison.statement_results(printed, numbers(values, resolution=1.0, test_to_train=0.25))
+    assert coarse.seeds_to_decide is None
 
 
 def test_a_cell_has_the_interval_of_nadeau_and_bengio() -> None:

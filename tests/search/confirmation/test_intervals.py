@@ -17,6 +17,7 @@ from fedscout.search.confirmation.intervals import (
     critical_value,
     mean_score,
     paired_difference,
+    seeds_to_decide,
     spent_error,
 )
 
@@ -311,3 +312,36 @@ def test_the_last_look_of_many_challengers_asks_for_more_and_three_differences_a
     assert many.is_futile(four, nothing)
     assert not one.is_futile(four, nothing)
     assert not many.is_futile([-0.01, 0.0, 0.01], nothing)  # their interval is narrower than the last one, likewise
+
+
+def simulated_power(effect: float, num_seeds: int, test_to_train: float, num_studies: int = 20_000) -> float:
+    """Return the share of studies whose interval is above zero; a seed's difference is the effect + C + e, as there."""
+    generator = np.random.default_rng(num_seeds)
+    common = math.sqrt(test_to_train) * generator.standard_normal((num_studies, 1))
+    studies = effect + common + generator.standard_normal((num_studies, num_seeds))
+    half = stats.t.ppf(0.975, num_seeds - 1) * studies.std(axis=1, ddof=1) * math.sqrt(1 / num_seeds + test_to_train)
+    return float((studies.mean(axis=1) > half).mean())
+
+
+@pytest.mark.parametrize(
+    ("effect", "test_to_train"), [(0.3, 0.0), (0.5, 0.0), (1.0, 0.0), (3.0, 0.0), (2.0, 0.25), (3.0, 0.25), (1.0, 0.1)]
+)
+def test_the_seeds_that_decide_are_the_fewest_that_show_the_difference_in_four_of_five_studies(
+    effect: float, test_to_train: float
+) -> None:
+    seeds = seeds_to_decide(effect, 1.0, test_to_train)
+    assert seeds is not None
+    assert simulated_power(effect, seeds, test_to_train) > 0.79
+    assert simulated_power(effect, seeds - 1, test_to_train) < 0.81
+    assert seeds_to_decide(-10 * effect, 10.0, test_to_train) == seeds
+
+
+def test_known_numbers_of_seeds_and_differences_that_no_number_shows() -> None:
+    """A paired t test needs 34 pairs for half a deviation (J. Cohen, Statistical Power Analysis, 1988, table 2.4.1)."""
+    assert seeds_to_decide(0.5, 1.0) == 34
+    assert seeds_to_decide(1e-9, 1.0) is None
+    assert seeds_to_decide(0.0, 1.0) is None
+    assert seeds_to_decide(1e9, 1.0) == 2
+    # Its limit of many seeds is the normal test of the common error: 0.5 z(0.975) + 0.5 z(0.8) = 1.40.
+    assert seeds_to_decide(1.39, 1.0, 0.25) is None
+    assert seeds_to_decide(1.42, 1.0, 0.25) is not None
