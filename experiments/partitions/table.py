@@ -455,7 +455,7 @@ def natural(request: PartitionRequest) -> PartitionResult:
     """Assign each natural client its rows; clients are numbered in alphabetical order of their names.
 
     Raises:
-        DataError: If the data have no natural clients, or their number differs from `num_clients`.
+        DataError: If the data have no or one natural client, or their number differs from `num_clients`.
     """
     if request.client_ids is None:
         raise DataError.of(
@@ -464,6 +464,8 @@ def natural(request: PartitionRequest) -> PartitionResult:
             "nothing",
         )
     names, owners = distinct_texts(request.client_ids)
+    if len(names) < 2:
+        raise DataError.of("the column of clients", "hold at least two clients", f"one: {', '.join(names)}")
     if request.num_clients not in {None, len(names)}:
         raise DataError.of(
             "federation.num_clients",

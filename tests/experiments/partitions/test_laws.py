@@ -246,6 +246,7 @@ def natural_deal(client_ids: TextArray | None, num_clients: int | None = None, n
 
 @given(st.lists(st.sampled_from(["bern", "oslo", "rome", "riga"]), min_size=1, max_size=60))
 def test_each_client_has_its_rows_and_no_others(names: list[str]) -> None:
+    names += ["bern", "oslo"]
     result = natural_deal(np.array(names))
     owners = result.facts["client_names"]
 
@@ -264,6 +265,8 @@ def test_number_of_clients_may_be_given_if_right() -> None:
 def test_data_without_clients() -> None:
     with refused(DataError, key="federation.partition.kind", names="federation.client_column"):
         natural_deal(None, num_rows=5)
+    with refused(DataError, key="the column of clients", given="one: rome"):
+        natural_deal(np.array(["rome", "rome"]))
 
 
 # Quantity skew: sizes as drawn, labels at random.
