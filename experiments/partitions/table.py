@@ -199,38 +199,37 @@ def _in_tails(columns: FloatArray, tails: FloatVector, member: Iterable[int], in
 
 def lds(request: PartitionRequest) -> PartitionResult:
     """Partition rows into blocks sorted by label."""
-    request.require_num_clients()
-    rows = sorted_rows(np.arange(len(request.labels)), request.labels, request.generator)
-    return assign_blocks(request, [rows])
+    return assign_blocks(request, [(np.arange(len(request.labels)), request.labels)])
 
 
 def fds_vop(request: PartitionRequest) -> PartitionResult:
     """Partition rows into blocks sorted by one column."""
-    request.require_num_clients()
     columns = feature_columns(request)
     column = int(np.argmax(raw_variances(request, columns)))
-    rows = sorted_rows(np.arange(len(columns)), columns[:, column], request.generator)
-    return assign_blocks(request, [rows], sorted_column=column)
+    return assign_blocks(request, [(np.arange(len(columns)), columns[:, column])], sorted_column=column)
 
 
 def sldf(request: PartitionRequest) -> PartitionResult:
     """Partition each label's rows into blocks sorted by one column."""
-    request.require_num_clients()
     columns = feature_columns(request)
 
-    def groups() -> Iterator[IntArray]:
+    def groups() -> Iterator[tuple[IntArray, FloatArray]]:
         for label in np.unique(request.labels):
             rows = np.flatnonzero(request.labels == label)
-            column = int(np.argmax(raw_variances(request, columns, rows)))
-            yield sorted_rows(rows, columns[rows, column], request.generator)
+            yield rows, columns[rows, np.argmax(raw_variances(request, columns, rows))]
 
     return assign_blocks(request, groups())
 
 
-def assign_blocks(request: PartitionRequest, groups: Iterable[IntArray], **facts: Any) -> PartitionResult:
-    """Assign a block of each group, given as ordered row numbers, to each client; each row is in one group."""
-    owners = owners_by_blocks(groups, len(request.labels), request.require_num_clients())
-    return request.by_owners(owners, **facts)
+def assign_blocks(
+    request: PartitionRequest, groups: Iterable[tuple[IntArray, FloatArray | IntArray]], **facts: Any
+) -> PartitionResult:
+    """Assign a block of each group, given as rows and their keys in order of which they are cut, to each client.
+
+    Each row is in one group.
+    """
+    ordered = (sorted_rows(rows, keys, request.generator) for rows, keys in groups)
+    return request.by_owners(owners_by_blocks(ordered, len(request.labels), request.require_num_clients()), **facts)
 
 
 def owners_by_blocks(groups: Iterable[IntArray], num_rows: int, num_clients: int) -> IntArray:
@@ -268,15 +267,11 @@ def sfdl(request: PartitionRequest) -> PartitionResult:
     """
     from threadpoolctl import threadpool_limits
 
-    request.require_num_clients()
     columns = feature_columns(request)
     with threadpool_limits(limits=1):  # sums over several threads differ in their last bits
         clusters = _row_clusters(request, columns)
-    groups = (
-        sorted_rows(rows, request.labels[rows], request.generator)
-        for rows in (np.flatnonzero(clusters == cluster) for cluster in np.unique(clusters))
-    )
-    return assign_blocks(request, groups, num_clusters=len(np.unique(clusters)))
+    members = [np.flatnonzero(clusters == cluster) for cluster in np.unique(clusters)]
+    return assign_blocks(request, [(rows, request.labels[rows]) for rows in members], num_clusters=len(members))
 
 
 def _row_clusters(request: PartitionRequest, columns: FloatArray) -> IntArray:
