@@ -13,8 +13,8 @@ from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments import published, suites
 from fedscout.experiments.grids import catalogue, experiment
 from fedscout.experiments.grids.catalogue import ANSWERS, Entry, Run, entries_named, recorded_answers
-from fedscout.experiments.grids.federation_runner import read_config
-from fedscout.experiments.grids.recommenders import recommender_named
+from fedscout.experiments.grids.federation_runner import built_federation, open_federation, read_config
+from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
 from fedscout.experiments.studies.workflow import with_strategy
 from fedscout.search.language_model import read_exchanges
 from fedscout.strategies import parse_selection, parse_strategy
@@ -255,6 +255,21 @@ def test_recorded_answers_are_those_of_their_requests_and_replace_a_model_that_i
     assert recorded_answers(path.with_name("none"), []) == ()
     monkeypatch.setenv("OPENAI_API_KEY", "a key")
     assert recorded_answers(path, []) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["A", "B", "C"])
+def test_recorded_answers_are_found_by_the_prompts_of_today(tmp_path: Path, row: str) -> None:
+    """A changed word of a prompt, such as the name of a rule in its examples, would lose them."""
+    (entry,) = entries_named(ENTRIES, ["choice/table3"])
+    read = entry.read()
+    (column, *_), method = read.federations, read.rows[row]
+    assert isinstance(method, experiment.Choose)
+    answers = recorded_answers(entry.path.with_name(ANSWERS), [])
+    built = built_federation(column, experiment.arguments(read.federations[column]), answers)
+    with open_federation(built, tmp_path) as runner:
+        task = ChoiceTask(runner, 0, settings=experiment.arguments(method.settings))
+        assert runner.space.contains(recommender_named("LLM").choose(task).spec)
 
 
 def test_flash_s_weights_are_those_of_training_and_of_the_policy() -> None:

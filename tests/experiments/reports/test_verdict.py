@@ -46,13 +46,6 @@ def by_kind(**means: float) -> Callable[[TrialSettings], Measured]:
     return lambda spec: completed(means.get(spec.strategy.kind, 0.5))
 
 
-def test_what_is_better_is_told_with_its_gain(tmp_path: Path) -> None:
-    outcome = found(tmp_path, by_kind(fedmedian=0.75))
-    assert console.headline(outcome) == "Use fedmedian."
-    assert outcome.confirmation is not None
-    assert "+25.0 points" in console.certainty(outcome.confirmation)
-
-
 def test_where_fedavg_at_another_rate_is_as_good_that_is_to_be_used(tmp_path: Path) -> None:
     """The median beats plain FedAvg by 20 points, and FedAvg at four times the step is 30 better."""
     means = {0.2: 0.5, 0.8: 0.8}
