@@ -489,8 +489,14 @@ def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     )
 
 
-def _nothing_to_mend(*_: object) -> str:
-    return "As far as was measured, clients do not differ in a way that calls for more than the mean."
+def _no_relevant_difference(_: RecommendationContext, diagnosis: Diagnosis) -> str:
+    findings = {
+        "label skew": diagnosis.label_skew,
+        "feature skew": diagnosis.feature_skew,
+        "outlier clients": diagnosis.outlier,
+    }
+    detected = " and ".join(name for name, finding in findings.items() if finding.detected) or "no detected difference"
+    return f"With {detected} at {diagnosis.num_classes} classes, no rule calls for more than the mean."
 
 
 def _skewed(diagnosis: Diagnosis) -> str:
@@ -523,7 +529,7 @@ RULES: tuple[Rule, ...] = (
     Rule("many classes", ADAPTIVE_PAPER, _many_classes, STEADY),
     Rule("skewed labels", MOMENTUM_PAPER, _skewed_labels, MOMENTUM),
     Rule("other inputs", MOMENTUM_PAPER, _other_inputs, MOMENTUM),
-    Rule("no relevant difference", FEDAVG_PAPER, _nothing_to_mend, FedAvgSpec()),
+    Rule("no relevant difference", FEDAVG_PAPER, _no_relevant_difference, FedAvgSpec()),
 )
 
 
