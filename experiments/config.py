@@ -232,8 +232,7 @@ def planned_trials(config: StudyConfig) -> tuple[int, int]:
     search = config.search
     num_searched, rounds_less = most_trials(search, config.training.num_rounds)
     num_confirming = search.confirmation_seeds * (search.confirmation_top + 1)
-    num_trials = 1 + num_searched + num_tuning_trials(search) + num_confirming
-    return num_trials, rounds_less
+    return 1 + num_searched + num_tuning_trials(search) + num_confirming, rounds_less
 
 
 def check_searchable(config: StudyConfig) -> None:

@@ -4,8 +4,8 @@ The idea is that of meta-feature warm starts in algorithm configuration; feature
 
 **Earlier studies.** A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a
 configuration is its fitness minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the
-search's, and for confirmed configurations the fresh ones, if FedAvg's client rate was not tuned. Trials of fewer rounds
-than the study's are excluded.
+search's, and for confirmed configurations the fresh ones, if the reference has the study's own client rate. Trials of
+fewer rounds than the study's are excluded.
 
 **Similarity.** A study is a point of meta-features: the detectors' measurements and the local training (`FEATURES`), in
 logarithms for ratios. Each feature is divided by 1.4826 times its median absolute deviation over all studies, including

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TunedBaseline = Annotated[
     bool | None,
-    typer.Option("--tuned-baseline/--no-tuned-baseline", help="Also compare with FedAvg at its best learning rate."),
+    typer.Option("--tuned-baseline/--no-tuned-baseline", help="Compare with FedAvg at its best learning rate."),
 ]
 
 

@@ -252,7 +252,7 @@ class RealFederation:
         Args:
             report: Heterogeneity report.
             by: `rules` needs no training round; `search` searches and confirms as the study's configuration says, and
-                returns the stronger baseline if its pick is not confirmed.
+                returns the reference if its pick is not confirmed.
             max_rounds: Maximum number of rounds of the search, including its confirmation.
             max_bytes: Maximum bytes of its messages, down and up, over all clients.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -87,8 +87,11 @@ class TrialProgress(WorkLine):
         self._total = num_trials * num_rounds - rounds_less
         self._shorter = rounds_less > 0
         self._step = ""  # of the last trial; FedAvg itself belongs to the first generation
-        self._trials: list[Trial] = []
-        self._known: list[Trial] = []
+        self._best: Trial | None = None
+        self._fedavg: Trial | None = None
+        self._lost_clients: set[str] = set()
+        self._finished = dict.fromkeys(("trials", "rounds", "trainings", "short trainings"), 0)
+        self._known = {**self._finished}  # those of them that an earlier run logged
         self._rounds: dict[str, int] = {}
         self._progress.update(self._task, total=self._total)
 
@@ -109,10 +112,16 @@ class TrialProgress(WorkLine):
         self._rounds.pop(trial.key, None)
         step = STEPS[trial.phase].format(generation=trial.generation) if trial.phase in STEPS else self._step
         if self._step not in ("", step):
-            self._say(f"{self._step}: {self._so_far()}; {len(self._trials)}/{self._num_trials} trials")
+            self._say(f"{self._step}: {self._so_far()}; {self._finished['trials']}/{self._num_trials} trials")
         self._step = step
-        self._trials.append(trial)
-        self._known += [trial] if known else []
+        rounds = trial.num_rounds if self._shorter else self._num_rounds
+        added = (1, rounds, trial.num_trainings, 0 if trial.whole else trial.num_trainings)
+        for counts in (self._finished, self._known) if known else (self._finished,):
+            counts |= {name: count + more for (name, count), more in zip(counts.items(), added, strict=True)}
+        self._lost_clients.update(place.partition(":")[2] for place in trial.dropped_clients)
+        if trial.status != "failed" and trial.whole and trial.phase in ("baseline", "search"):
+            self._fedavg = trial if trial.phase == "baseline" else self._fedavg
+            self._best = trial if self._best is None or trial.fitness > self._best.fitness else self._best
         self._refresh()
 
     def rounds(self, rounds: Mapping[str, int]) -> None:
@@ -123,44 +132,37 @@ class TrialProgress(WorkLine):
         self._refresh()
 
     def _refresh(self) -> None:
-        known, finished = (self._rounds_of(trials) for trials in (self._known, self._trials))
-        done = finished + sum(self._rounds.values())
-        seconds = self._seconds_left(done - known, self._total - done)
+        done = self._finished["rounds"] + sum(self._rounds.values())
+        total = max(self._total, done)  # FedAvg at the study's own rate on the fresh seeds is not among the planned
+        seconds = self._seconds_left(done - self._known["rounds"], total - done)
         time_left = "" if seconds is None else f"about {seconds_text(round(seconds))} left"
-        counts = f"{len(self._trials)}/{self._num_trials} trials, {done}/{self._total} rounds"
+        num_trials = self._finished["trials"]
+        counts = f"{num_trials}/{max(self._num_trials, num_trials)} trials, {done}/{total} rounds"
         below = ", ".join(part for part in (time_left, self._so_far()) if part)
-        self._progress.update(self._task, completed=done, counts=counts, below=below)
-
-    def _rounds_of(self, trials: Sequence[Trial]) -> int:
-        return sum(trial.num_rounds if self._shorter else self._num_rounds for trial in trials)
+        self._progress.update(self._task, completed=done, total=total, counts=counts, below=below)
 
     def _so_far(self) -> str:
         """Return the best trial, FedAvg, and how many clients failed in some round; empty if nothing is known."""
-        whole = [trial for trial in self._trials if trial.status != "failed" and trial.whole]
-        compared = [trial for trial in whole if trial.phase in ("baseline", "search")]
-        best = max(compared, key=lambda trial: trial.fitness, default=None)
-        parts = [] if best is None else [f"best so far {best.spec.label} {best.fitness:.4f}"]
-        parts += [f"FedAvg {one.fitness:.4f}" for one in compared if one.phase == "baseline" and one is not best]
-        if lost := {place.partition(":")[2] for trial in self._trials for place in trial.dropped_clients}:
-            parts.append(f"{len(lost)} client{'s' if len(lost) > 1 else ''} failed in some round")
+        parts = [] if self._best is None else [f"best so far {self._best.spec.label} {self._best.fitness:.4f}"]
+        if self._fedavg is not None and self._best is not self._fedavg:
+            parts.append(f"FedAvg {self._fedavg.fitness:.4f}")
+        if lost := len(self._lost_clients):
+            parts.append(f"{lost} client{'s' if lost > 1 else ''} failed in some round")
         return ", ".join(parts)
 
     @property
     def kept(self) -> str:
         """What is kept if the study is interrupted."""
-        count = len(self._trials)
+        count = self._finished["trials"]
         if not count:
             return "no trial has finished; checkpoints of running trials are kept"
         return f"{count} finished trial{'' if count == 1 else 's'} and the checkpoints of running trials are kept"
 
     def cost(self, seconds: float) -> str:
         """Return the cost of a finished study, which this run took so long for, in a sentence."""
-        short = [trial for trial in self._trials if not trial.whole]
-        total, num_known, num_short = (
-            sum(trial.num_trainings for trial in trials) for trials in (self._trials, self._known, short)
-        )
+        total, num_known = self._finished["trainings"], self._known["trainings"]
         trainings = f"{total} training{'' if total == 1 else 's'}"
-        trainings += f" ({num_short} with fewer rounds)" if num_short else ""
+        trainings += f" ({short} with fewer rounds)" if (short := self._finished["short trainings"]) else ""
         took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
         if num_known == total:
             return f"Cost: {trainings}, all of them from the log of an earlier run ({took})."

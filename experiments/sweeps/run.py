@@ -303,7 +303,7 @@ def _group(values: Mapping[str, Any], rows: Sequence[Row], measure: str, chooser
     choices = [row for row in rows if row["chooser"] in choosers and row["chooser"] not in (FEDAVG, TUNED)]
     scored = [row for row in (*references.values(), *choices) if row[measure] is not None]
     pairs = [(row, references[row["study"]]) for row in choices if row["study"] in references]
-    gain = _mean_difference([(ours, other) for ours, other in pairs if ours in scored and other in scored], measure)
+    gain = _mean_difference([pair for pair in pairs if all(row[measure] is not None for row in pair)], measure)
     members = {chooser: [row for row in scored if row["chooser"] == chooser] for chooser in choosers}
     studies = {row["study"]: row for row in rows}.values()
     (verdict, *more) = [row["verdict"] for row in rows if row["chooser"] == CHALLENGER] or [None]

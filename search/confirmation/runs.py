@@ -29,7 +29,7 @@ choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from statistics import fmean, stdev
 
 from fedscout.engine.grid.replies import WORST_OF
@@ -61,19 +61,26 @@ def tune(config: SearchConfig, ledger: Ledger, baseline: Trial) -> list[Trial]:
         The best first, failed ones last; of equal ones the nearest to the study's rate.
     """
     facts, study_rate = ledger.facts, baseline.learning_rate
-    rates = sorted({study_rate, *(float(f"{study_rate * factor:.6g}") for factor in config.tuning_factors)})
+    rates = {study_rate, *(float(f"{study_rate * factor:.6g}") for factor in config.tuning_factors)}
 
     def rank(trial: Trial) -> tuple[float, ...]:
-        distance = abs(math.log(trial.learning_rate / study_rate))
-        failed = trial.status == "failed"
-        return failed, -score_of(trial, facts.view, facts.guessing), distance, trial.learning_rate
+        rate, score = trial.learning_rate, score_of(trial, facts.view, facts.guessing)
+        return trial.status == "failed", -score, abs(math.log(rate / study_rate)), rate
 
     def trained(rates: Iterable[float]) -> list[Trial]:
         return ledger.run([facts.trial("tuned-baseline", BASELINE, learning_rate=rate) for rate in rates])
 
-    ends = trained(rate for rate in sorted({rates[0], rates[-1]}) if rate != study_rate)
-    first, last = sorted((study_rate, min(ends, key=rank, default=baseline).learning_rate))
-    return sorted([baseline, *ends, *trained(rate for rate in rates if first < rate < last)], key=rank)
+    ends = trained(_ends(rates, study_rate))
+    better = min(ends, key=rank, default=baseline).learning_rate
+    return sorted([baseline, *ends, *trained(_between(rates, study_rate, better))], key=rank)
+
+
+def _ends(rates: Collection[float], own: float) -> list[float]:
+    return sorted({min(rates), max(rates)} - {own})
+
+
+def _between(rates: Collection[float], own: float, end: float) -> list[float]:
+    return sorted(rate for rate in rates if min(own, end) < rate < max(own, end))
 
 
 def num_tuning_trials(config: SearchConfig) -> int:
@@ -81,9 +88,8 @@ def num_tuning_trials(config: SearchConfig) -> int:
     if not config.has_tuned_reference:
         return 0
     factors = {1.0, *config.tuning_factors}
-    ends = {min(factors), max(factors)}
-    between = max(sum(min(1.0, end) < factor < max(1.0, end) for factor in factors) for end in ends)
-    return len(ends - {1.0}) + between
+    ends = _ends(factors, 1.0)
+    return len(ends) + max((len(_between(factors, 1.0, end)) for end in ends), default=0)
 
 
 RISE = 0.01
@@ -241,13 +247,12 @@ def _train_until_decided(
         tuned: FedAvg at several client learning rates, best first; may be empty.
     """
     facts, fedavg = ledger.facts, ledger.facts.trial("confirmation", BASELINE)
-    measure, view = facts.measure, facts.view
-    study_rate = facts.session.training.learning_rate
+    measure, study_rate = facts.measure, facts.session.training.learning_rate
     is_tuned = bool(tuned) and tuned[0].learning_rate != study_rate
     reference = facts.trial("confirmation", BASELINE, learning_rate=tuned[0].learning_rate) if is_tuned else fedavg
 
     def scores_of(trials: Iterable[Trial]) -> list[float]:
-        return [score_of(trial, view, facts.guessing) for trial in trials]
+        return [score_of(trial, facts.view, facts.guessing) for trial in trials]
 
     seeds = confirmation_seeds(facts.session.seed, design.max_seeds)
     entrants = [*challengers, reference]
@@ -267,19 +272,19 @@ def _train_until_decided(
             break
     chosen, compared = trials[pick], trials[-1]
     own_score = next((scores_of([trial])[0] for trial in tuned if trial.learning_rate == study_rate), -math.inf)
-    if is_tuned and fmean(scores_of(compared)) < own_score:
-        is_better = design.against_baseline(scores_of(chosen), scores_of(compared)).verdict > 0
-        if is_better or any(trial.status == "failed" for trial in compared):
-            own = ledger.run([fedavg.on_seed(seed) for seed in seeds[:num_done]])
-            if fmean(scores_of(own)) >= fmean(scores_of(compared)):
-                compared, is_tuned = own, False
+    loses = design.against_baseline(scores_of(chosen), scores_of(compared)).verdict > 0
+    fails = any(trial.status == "failed" for trial in compared)
+    if is_tuned and (loses or fails) and fmean(scores_of(compared)) < own_score:
+        own = ledger.run([fedavg.on_seed(seed) for seed in seeds[:num_done]])
+        if fmean(scores_of(own)) >= fmean(scores_of(compared)):
+            compared, is_tuned = own, False
     contestants = [
         contestant("challenger", chosen, facts.guessing, measure),
         contestant("tuned-fedavg" if is_tuned else "fedavg", compared, facts.guessing, measure),
     ]
-    others = [own for index, own in enumerate(trials[:-1]) if index != pick]
+    others = [own for own in trials[:-1] if own is not chosen]
     contestants += [contestant("contender", own, facts.guessing, measure) for own in others]
-    confirmation = confirm(seeds[:num_done], contestants, view, design, measure)
+    confirmation = confirm(seeds[:num_done], contestants, facts.view, design, measure)
     return judged(confirmation, (chosen, compared), facts.guessing)
 
 

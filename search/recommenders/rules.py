@@ -490,11 +490,8 @@ def _other_inputs(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
 
 
 def _no_relevant_difference(_: RecommendationContext, diagnosis: Diagnosis) -> str:
-    findings = {
-        "label skew": diagnosis.label_skew,
-        "feature skew": diagnosis.feature_skew,
-        "outlier clients": diagnosis.outlier,
-    }
+    label, feature, outlier = diagnosis.label_skew, diagnosis.feature_skew, diagnosis.outlier
+    findings = {"label skew": label, "feature skew": feature, "outlier clients": outlier}
     detected = " and ".join(name for name, finding in findings.items() if finding.detected) or "no detected difference"
     return f"With {detected} at {diagnosis.num_classes} classes, no rule calls for more than the mean."
 
