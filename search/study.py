@@ -25,7 +25,13 @@ from fedscout.search.config import ONE_SHOT, SearchConfig
 from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.confirmation.runs import confirm_winner, tune
 from fedscout.search.ledger import BASELINE, Ledger, StudyFacts, best_of, comparable, full_trainings_of
-from fedscout.search.recommenders.diagnosis import Alternative, Recommendation, RecommendationContext, diagnose
+from fedscout.search.recommenders.diagnosis import (
+    Alternative,
+    Diagnosis,
+    Recommendation,
+    RecommendationContext,
+    diagnose,
+)
 from fedscout.search.recommenders.priors import Evidence
 from fedscout.search.recommenders.rules import first_generation, is_robust, kinds_in_turn, recommend_by_rules
 from fedscout.search.searcher import Searcher, SearchTask
@@ -214,7 +220,7 @@ def run_study(
     facts = ledger.facts
     space = study_space(config, facts)
     given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
-    advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report, bool(given))
+    advice, informed, kinds = (None, (), ()) if report is None else advised(config, facts, report)
     own = [] if recommendation or config.published else [s for s in space.members.values() if isinstance(s, CustomSpec)]
     first = [*own, *given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
@@ -235,24 +241,26 @@ PORTFOLIO = 8
 """Configurations with which an informed search begins."""
 
 
-def advised(
-    config: SearchConfig, space: SearchSpace, facts: StudyFacts, report: HeterogeneityReport, warm: bool = False
-) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
-    """Return the rules' recommendation, initial proposals of an informed search, and one configuration of each kind.
-
-    If earlier studies provide the first generation (`warm`), the recommendation is the only proposal.
-    """
-    situation = RecommendationContext(
-        space, facts.num_rounds, config.view, diagnose(report), measure=facts.measure, data_origin=facts.data_origin
+def context_of(
+    config: SearchConfig, facts: StudyFacts, diagnosis: Diagnosis | None = None, description: str | None = None
+) -> RecommendationContext:
+    """Return a study's federation as one that needs a strategy."""
+    space = study_space(config, facts)
+    return RecommendationContext(
+        space, facts.num_rounds, facts.view, diagnosis, description, facts.measure, facts.data_origin
     )
+
+
+def advised(
+    config: SearchConfig, facts: StudyFacts, report: HeterogeneityReport
+) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
+    """Return the rules' recommendation, initial proposals of an informed search, and one configuration of each kind."""
+    situation = context_of(config, facts, diagnose(report))
     seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
     advice = recommend_by_rules(situation)
     if not config.is_informed:
         return advice, (), ()
     kinds = kinds_in_turn(situation, seed)
-    if warm:
-        reason = advice.reasons[0]
-        return advice, (Alternative(advice.spec, reason.explanation, reason.source),), kinds
     size, references = min(config.budget, PORTFOLIO), (BASELINE,)
     evidence = Evidence.of(situation, is_robust(advice.spec), references)
     portfolio = () if evidence is None else evidence.portfolio(3 * size)  # robust ones may be left out

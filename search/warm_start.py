@@ -1,48 +1,43 @@
 """Warm start: configurations that did well in similar earlier studies are tried first.
 
-The idea is that of meta-feature warm starts in algorithm configuration; features and distance are our own.
-
 **Earlier studies.** A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a
 configuration is its fitness minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the
 search's, and for confirmed configurations the fresh ones, if the reference has the study's own client rate. Trials of
 fewer rounds than the study's are excluded.
 
-**Similarity.** A study is a point of meta-features: the detectors' measurements and the local training (`FEATURES`), in
-logarithms for ratios. Each feature is divided by 1.4826 times its median absolute deviation over all studies, including
-the present one, or by its smallest unit if that is larger, so that features that hardly vary have little influence, and
-one outlying study does not set the scale. Differences are capped at 3 units; a feature that is missing on one side only
-counts 1. The distance is the root mean square over the features.
+**Similarity.** That of two federations in the priors (`fedscout.search.recommenders.priors`), by input curvature and by
+whether the rules call for robust aggregation, times exp(−½ (Δ / 0.3)²) with the difference Δ of their largest label
+divergences, in bits.
 
 **Proposals.** From each study, the configurations that beat FedAvg there on the same seeds, best first. They are
-interleaved: the best of the nearest study, then its second and the best of the next, and so on. Each is mapped to the
-present search space: a strategy that is impossible here is skipped, values are clipped to their ranges, and a client
-parameter that was not searched there is taken from the present study.
+interleaved: the best of the most similar study, then its second and the best of the next, and so on. Each is mapped to
+the present search space: a strategy that is impossible here is skipped, values are clipped to their ranges, and a
+client parameter that was not searched there is taken from the present study. The other proposals of an informed search
+follow.
 
 **Leave-one-out.** A study is never used for itself, nor for another study of the same federation: the same `federation`
 settings, or the same rows with the same partition and scenario. Otherwise its own result would leak.
-
-References:
-    Feurer, Springenberg, Hutter: Initializing Bayesian hyperparameter optimization via meta-learning. AAAI 2015.
-    Leys, Ley, Klein, Bernard, Licata: Detecting outliers: do not use standard deviation around the mean, use absolute
-        deviation around the median. Journal of Experimental Social Psychology 49(4), 2013. (1.4826)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
 
-from fedscout.detectors.report import DetectorName
+from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
 from fedscout.engine.runtime.files import read_json_object
 from fedscout.engine.text import details, fault_of
 from fedscout.engine.trials.log import read_columns
+from fedscout.search.recommenders.diagnosis import HIGH_LABEL_DIVERGENCE, RecommendationContext, diagnose
+from fedscout.search.recommenders.priors import similarity
+from fedscout.search.recommenders.rules import calls_for_robust
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
 
 PHASES = ("baseline", "search", "confirmation")
@@ -99,7 +94,7 @@ class EarlierStudy:
         config_hash: Hash of everything that determines its results.
         config: The configuration behind the hash.
         data_digest: Digest of its rows and their partition; None if unknown.
-        report: Heterogeneity report, as JSON.
+        report: Heterogeneity report.
         gains: Mean gain over FedAvg of each configuration that was trained in full, best first.
     """
 
@@ -107,7 +102,7 @@ class EarlierStudy:
     config_hash: str
     config: Mapping[str, Any]
     data_digest: str | None
-    report: Mapping[str, Any]
+    report: HeterogeneityReport
     gains: tuple[tuple[StrategySpec, float], ...]
 
     def is_of(self, config_hash: str, config: Mapping[str, Any], data_digest: str | None) -> bool:
@@ -185,7 +180,7 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
         config_hash=claim.config_hash,
         config=document["config"],
         data_digest=claim.data_digest,
-        report=report,
+        report=_validated(HeterogeneityReport, report, "its report.json is not a heterogeneity report"),
         gains=_gains(rows, claim.config.training.num_rounds),
     )
     return study, damaged
@@ -247,61 +242,18 @@ def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, f
     return best_first(gains)
 
 
-MAD_TO_DEVIATION = 1.4826
-LARGEST_DIFFERENCE = 3.0
-UNKNOWN_DIFFERENCE = 1.0
-
-Document = Mapping[str, Any]
-
-
-def _decided(report: Document, name: DetectorName) -> Document:
-    """Return the finding that decides on a property (`fedscout.detectors.report`)."""
-    result: Document = next((entry for entry in report.get("calibrated", ()) if entry["name"] == name), report[name])
-    return result
-
-
-def _share_of_outliers(report: Document) -> float | None:
-    finding = _decided(report, "outliers")
-    return None if finding.get("p_value", 0) is None else len(finding["flagged_clients"]) / report["num_clients"]
-
-
-FEATURES: Mapping[str, tuple[Callable[[Document, Document], float | None], float]] = {
-    "clients, log10": (lambda report, _: math.log10(report["num_clients"]), 0.3),
-    "classes, log2": (lambda report, _: math.log2(report["num_classes"]), 1.0),
-    "features, log10": (lambda report, _: math.log10(report["num_features"]), 0.5),
-    "rows a client, log10": (
-        lambda report, _: math.log10(fmean(client["num_rows"] for client in report["clients"])),
-        0.3,
-    ),
-    "label skew, largest": (lambda report, _: report["label_skew"]["value"], 0.1),
-    "label skew, mean": (lambda report, _: fmean(report["label_skew"]["client_values"].values()), 0.1),
-    "feature skew": (lambda report, _: _decided(report, "feature_skew").get("effect"), 0.25),
-    "outliers, share": (lambda report, _: _share_of_outliers(report), 0.1),
-    "quantity, Gini": (lambda report, _: report["metrics"]["quantity_gini"], 0.15),
-    "learning rate, log10": (lambda _, training: math.log10(training["learning_rate"]), 0.3),
-    "local epochs, log2": (lambda _, training: math.log2(training["local_epochs"]), 1.0),
-    "batch size, log2": (lambda _, training: math.log2(training["batch_size"]), 1.0),
-    "rounds, log10": (lambda _, training: math.log10(training["num_rounds"]), 0.3),
-    "share of clients a round": (lambda _, training: training["fraction_train"], 0.3),
-}
-"""Of each meta-feature, a function of the report and the local training, both as JSON, and its smallest unit.
-
-The function may raise or return None if the value is unknown.
-"""
-
-
 class SimilarStudy(BaseModel, frozen=True):
-    """An earlier study and its distance.
+    """An earlier study and its similarity.
 
     Attributes:
         study: Its folder.
-        distance: See the module; None if it is not used.
+        similarity: See the module; None if it is not used.
         note: Why it is not used.
         same_data: Whether its federation uses the same data set.
     """
 
     study: str
-    distance: float | None
+    similarity: float | None
     note: str | None = None
     same_data: bool = False
 
@@ -324,7 +276,7 @@ class WarmStart(BaseModel, frozen=True):
     """Proposals from earlier studies; saved with the study, so that it resumes with the same ones if they change.
 
     Attributes:
-        studies: Nearest first, then those that are not used.
+        studies: The most similar first, then those that are not used.
         proposals: In the order of their trials.
         notes: What could not be read or used.
     """
@@ -345,46 +297,19 @@ class WarmStart(BaseModel, frozen=True):
             return False
 
 
-def features_of(report: Document, training: Document) -> dict[str, float | None]:
-    """Return a study's meta-features; None if unknown.
-
-    Args:
-        report: The heterogeneity report as JSON.
-        training: The study's training settings as JSON.
-    """
-
-    def value(read: Callable[[Document, Document], float | None]) -> float | None:
-        try:
-            number = read(report, training)
-            return number if number is not None and math.isfinite(number) else None
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            return None  # a report of another version, or a detector that did not measure
-
-    return {name: value(read) for name, (read, _) in FEATURES.items()}
-
-
-def distances(present: Mapping[str, float | None], others: Sequence[Mapping[str, float | None]]) -> list[float]:
-    """Return the distance of each earlier study from the present one, >= 0."""
-    units = {name: _unit(name, [present, *others]) for name in FEATURES}
-
-    def difference(name: str, other: Mapping[str, float | None]) -> float | None:
-        own_value, other_value = present.get(name), other.get(name)
-        if own_value is None or other_value is None:
-            return None if own_value is other_value else UNKNOWN_DIFFERENCE
-        return min(abs(own_value - other_value) / units[name], LARGEST_DIFFERENCE)
-
-    result = []
-    for other in others:
-        differences = [value for name in FEATURES if (value := difference(name, other)) is not None]
-        result.append(math.sqrt(fmean(value**2 for value in differences)) if differences else 0.0)
-    return result
+def similarity_of(situation: RecommendationContext, report: HeterogeneityReport) -> float:
+    """Return how similar the federation of a report is to one that needs a strategy, in (0, 1]."""
+    assert situation.diagnosis is not None, "similarity needs a diagnosis"
+    ours, theirs = situation.diagnosis, diagnose(report)
+    same_kind = calls_for_robust(situation) == calls_for_robust(situation.diagnosed(theirs))
+    difference = (ours.label_skew.value or 0.0) - (theirs.label_skew.value or 0.0)
+    of_labels = math.exp(-0.5 * (difference / HIGH_LABEL_DIVERGENCE) ** 2)
+    return of_labels * similarity(ours.input_curvature, theirs.input_curvature, same_kind)
 
 
 def warm_start(
     studies: Sequence[EarlierStudy],
-    report: Document,
-    training: Document,
-    space: SearchSpace,
+    situation: RecommendationContext,
     num_proposals: int,
     references: Sequence[StrategySpec] = (),
 ) -> WarmStart:
@@ -392,15 +317,13 @@ def warm_start(
 
     Args:
         studies: Earlier studies, none of them of the present federation.
-        report: Report on the present federation, as JSON.
-        training: Training settings of the present study, as JSON.
-        space: Search space of the present study.
+        situation: The present federation, with a diagnosis.
         num_proposals: Largest number of proposals.
         references: Configurations that are never proposed.
     """
-    others = [features_of(study.report, study.config.get("training", {})) for study in studies]
-    study_distances = distances(features_of(report, training), others)
-    order = sorted(range(len(studies)), key=lambda place: (study_distances[place], studies[place].name))
+    space = situation.space
+    similarities = [similarity_of(situation, study.report) for study in studies]
+    order = sorted(range(len(studies)), key=lambda place: (-similarities[place], studies[place].name))
     taken = {space.digest(spec) for spec in references}
     proposals: list[WarmProposal] = []
     for study, spec, gain in _interleaved([studies[place] for place in order]):
@@ -412,7 +335,7 @@ def warm_start(
         taken.add(space.digest(moved))
         document = {"kind": moved.kind, **moved.parameters()}
         proposals.append(WarmProposal(strategy=document, study=study.name, gain=gain))
-    similar = tuple(SimilarStudy(study=studies[place].name, distance=study_distances[place]) for place in order)
+    similar = tuple(SimilarStudy(study=studies[place].name, similarity=similarities[place]) for place in order)
     return WarmStart(studies=similar, proposals=tuple(proposals))
 
 
@@ -424,11 +347,3 @@ def _interleaved(studies: Sequence[EarlierStudy]) -> Iterator[tuple[EarlierStudy
         for index in range(min(turn + 1, len(studies))):
             if turn - index < len(winners[index]):
                 yield (studies[index], *winners[index][turn - index])
-
-
-def _unit(name: str, studies: Sequence[Mapping[str, float | None]]) -> float:
-    values = [value for study in studies if (value := study.get(name)) is not None]
-    if not values:
-        return FEATURES[name][1]
-    middle = median(values)
-    return max(FEATURES[name][1], MAD_TO_DEVIATION * median(abs(value - middle) for value in values))

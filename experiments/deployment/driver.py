@@ -68,9 +68,9 @@ from fedscout.experiments.studies.workflow import measure, stored_report, study_
 from fedscout.experiments.text import visible_line
 from fedscout.experiments.trained import what_is_kept, write_model, write_rounds
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
-from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
+from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.study import run_study, study_space
+from fedscout.search.study import context_of, run_study
 from fedscout.strategies import parse_strategy
 
 
@@ -263,10 +263,8 @@ class RealFederation:
         with self._folder(SEARCH) as folder:
             facts = self._facts()
             if by == "rules":
-                space = study_space(self._config.search, facts)
                 diagnosis = diagnose(report, self.agreement.feature_names)
-                context = RecommendationContext(space, facts.num_rounds, facts.view, diagnosis=diagnosis)
-                recommendation = recommend_by_rules(context)
+                recommendation = recommend_by_rules(context_of(self._config.search, facts, diagnosis))
                 for reason in recommendation.reasons:
                     self._tell(visible_line(f"{recommendation.spec}: {reason.explanation} [{reason.source}]"))
                 return {"kind": recommendation.spec.kind, **recommendation.spec.parameters()}

@@ -143,7 +143,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
             config_hash=config.digest(),
             config=config.identity(),
             data_digest=context.data_digest,
-            report=context.report(task.seed).model_dump(mode="json"),
+            report=context.report(task.seed),
             gains=best_first(gains),
         )
         best = BASELINE if outcome.best is None else outcome.best.spec
@@ -154,16 +154,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
 
 def _from_earlier(task: ChoiceTask) -> WarmStart:
     """Return a warm start of one generation from the earlier studies of other data sets."""
-    context = task.context
-    config = task.config()
-    return warm_start(
-        task.others(),
-        context.report(task.seed).model_dump(mode="json"),
-        config.training.model_dump(mode="json"),
-        context.space,
-        config.search.generation_size,
-        references=(BASELINE,),
-    )
+    return warm_start(task.others(), task.situation(), task.config().search.generation_size, references=(BASELINE,))
 
 
 def _search_named(name: str) -> Recommender:
@@ -177,7 +168,10 @@ SEARCHES = (
     *("genetic 4", "genetic 4 informed", "random 8", "genetic 8", "genetic 8 informed", "genetic 16"),
     *("genetic 16 informed", "genetic 32 informed", "TPE 8", "TPE 50", "racing", "racing informed"),
 )
-WARM = {"warm start 8": ("search.kind=genetic", "search.budget=8"), "warm racing": ("search.kind=racing",)}
+WARM = {
+    "warm start 8": ("search.kind=genetic", "search.budget=8", "search.informed=true"),
+    "warm racing": ("search.kind=racing", "search.informed=true"),
+}
 RECOMMENDERS: Mapping[str, Recommender] = {
     recommender.name: recommender
     for recommender in (

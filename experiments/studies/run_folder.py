@@ -30,7 +30,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
 from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.runtime import files
@@ -42,8 +41,8 @@ from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.reinforcement import ENVIRONMENTS
 from fedscout.search.ledger import BASELINE
+from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_studies, warm_start
-from fedscout.strategies import SearchSpace
 
 Code = Mapping[str, Mapping[str, str]]
 """The SHA-256 of each file, by the name that refers to the code."""
@@ -386,7 +385,7 @@ def differences(
     return changes
 
 
-NAME = "warm_start.json"
+WARM_START_FILE = "warm_start.json"
 SAME_FEDERATION = "same federation: a study does not use its own results"
 OF_THE_SEARCH = ("objective", "target")
 """Settings of a search that define the fitness."""
@@ -394,7 +393,7 @@ OF_THE_SEARCH = ("objective", "target")
 OTHER_MEASURE = "it optimized another measure"
 
 
-Compare = Callable[[HeterogeneityReport, SearchSpace], WarmStart]
+Compare = Callable[[RecommendationContext], WarmStart]
 """Returns and stores the configurations to try first."""
 
 
@@ -413,15 +412,17 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
             list(config.search.warm_start),
             "it compares heterogeneity reports, which `fedscout run` measures",
         )
-    stored = folder.read_model(NAME, WarmStart)
+    stored = folder.read_model(WARM_START_FILE, WarmStart)
     if stored is None:
         return _comparer(config, folder, data_digest)
 
-    def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
-        if stored.fits(space):
+    def compare(situation: RecommendationContext) -> WarmStart:
+        if stored.fits(situation.space):
             return stored
-        logger.warning("%s proposes configurations outside this search space and is computed again", folder.path / NAME)
-        return _comparer(config, folder, data_digest)(report, space)
+        logger.warning(
+            "%s proposes configurations outside this search space and is computed again", folder.path / WARM_START_FILE
+        )
+        return _comparer(config, folder, data_digest)(situation)
 
     return compare
 
@@ -436,23 +437,17 @@ def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compa
             reasons[study.name] = OTHER_MEASURE
     same_data = {study.name for study in studies if study.is_of_data(identity)}
 
-    def compare(report: HeterogeneityReport, space: SearchSpace) -> WarmStart:
-        unused = [SimilarStudy(study=name, distance=None, note=note) for name, note in reasons.items()]
-        start = warm_start(
-            [study for study in studies if study.name not in reasons],
-            report.model_dump(mode="json"),
-            config.training.model_dump(mode="json"),
-            space,
-            config.search.generation_size,
-            (BASELINE,),
-        )
+    def compare(situation: RecommendationContext) -> WarmStart:
+        unused = [SimilarStudy(study=name, similarity=None, note=note) for name, note in reasons.items()]
+        usable_studies = [study for study in studies if study.name not in reasons]
+        start = warm_start(usable_studies, situation, config.search.generation_size, (BASELINE,))
         if not start.proposals:
             notes.append("no earlier study proposes a configuration, so the search starts without them")
         for note in notes:
             logger.warning("warm start: %s", note)
         used = [similar.model_copy(update={"same_data": similar.study in same_data}) for similar in start.studies]
         start = start.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
-        folder.write_json(NAME, start.model_dump(mode="json"))
+        folder.write_json(WARM_START_FILE, start.model_dump(mode="json"))
         return start
 
     return compare

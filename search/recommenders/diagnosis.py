@@ -95,6 +95,11 @@ class Diagnosis(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     speed_ratio: float | None = Field(default=None, exclude_if=lambda ratio: ratio is None)
     names: Names = Field(default=UNNAMED, exclude=True)
 
+    @property
+    def input_curvature(self) -> float | None:
+        """The input curvature (`detectors.queries`); None if unknown."""
+        return self.metrics.get("input_curvature")
+
 
 def diagnose(report: HeterogeneityReport, feature_names: Sequence[str] = ()) -> Diagnosis:
     """Return the diagnosis of a report.

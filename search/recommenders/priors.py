@@ -195,11 +195,9 @@ class Evidence:
         specs, gains = _gains_in(space, others, references)
         if not specs:
             return None
-        curvature = None if diagnosis is None else diagnosis.metrics.get("input_curvature")
-        similarity = np.array(
-            [_closeness(curvature, study.curvature) * (1 if study.robust == robust else OTHER_KIND) for study in others]
-        )
-        whole = cls(tuple(others), similarity, tuple(specs), gains)
+        curvature = None if diagnosis is None else diagnosis.input_curvature
+        similarities = [similarity(curvature, study.curvature, study.robust == robust) for study in others]
+        whole = cls(tuple(others), np.array(similarities), tuple(specs), gains)
         covered = np.flatnonzero(whole.weights @ ~np.isnan(gains) >= COVERAGE)
         return replace(whole, specs=tuple(specs[place] for place in covered), gains=gains[:, covered])
 
@@ -273,9 +271,16 @@ def greedy_portfolio(gains: Matrix, weights: Matrix, count: int) -> Iterator[int
         best = np.maximum(best, gains[:, place])
 
 
-def _closeness(ours: float | None, theirs: float | None) -> float:
+def similarity(ours: float | None, theirs: float | None, same_kind: bool) -> float:
+    """Return how similar two federations are, in (0, 1].
+
+    Args:
+        ours: Input curvature of one; None if unknown.
+        theirs: That of the other.
+        same_kind: Whether robust aggregation is recommended in both or in neither.
+    """
     ratio = UNKNOWN_RATIO if not ours or not theirs else ours / theirs
-    return math.exp(-0.5 * math.log(ratio) ** 2)
+    return math.exp(-0.5 * math.log(ratio) ** 2) * (1 if same_kind else OTHER_KIND)
 
 
 def _difference(theirs: Mapping[str, float], ours: Mapping[str, Any]) -> float:

@@ -18,18 +18,20 @@ FEDAVG = FedAvgSpec()
 
 
 def report_of(
-    num_clients: int = 10, label_skew: float | None = 0.3, outliers: tuple[int, ...] = (), num_classes: int = 10
+    num_clients: int = 10,
+    label_skew: float | None = 0.3,
+    outliers: tuple[int, ...] = (),
+    num_classes: int = 10,
+    curvature: float | None = None,
 ) -> HeterogeneityReport:
-    """Return a report in which every client holds 20 rows."""
+    """Return a report in which every client holds 20 rows, and the models of outliers are far from the others'."""
     rows = (20,) * num_clients
-    report = reports.report_of(label_skew, 0.1, outliers, distances=(), rows=rows, num_classes=num_classes)
+    distances = tuple(10.0 if client in outliers else 1.0 + client / 100 for client in range(num_clients))
+    report = reports.report_of(label_skew, 0.1, outliers, distances=distances, rows=rows, num_classes=num_classes)
     values = {} if label_skew is None else dict.fromkeys(range(num_clients), label_skew)
-    return report.model_copy(update={"label_skew": report.label_skew.model_copy(update={"client_values": values})})
-
-
-def document_of(report: HeterogeneityReport) -> dict[str, Any]:
-    """Return a report as JSON."""
-    return report.model_dump(mode="json")
+    metrics = report.metrics.model_copy(update={"input_curvature": curvature})
+    label_finding = report.label_skew.model_copy(update={"client_values": values})
+    return report.model_copy(update={"label_skew": label_finding, "metrics": metrics})
 
 
 def write_study(

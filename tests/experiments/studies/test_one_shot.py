@@ -209,7 +209,7 @@ def earlier(tmp_path: Path) -> Path:
     write_study(
         folder / "near", {FEDAVG: 0.5, FedMedianSpec(): 0.9, PROX: 0.6}, report_of(num_clients=4, num_classes=3)
     )
-    write_study(folder / "far", {FEDAVG: 0.5, PROX: 0.9}, report_of(num_clients=500), data_digest="others")
+    write_study(folder / "far", {FEDAVG: 0.5, PROX: 0.9}, report_of(curvature=1e6), data_digest="others")
     return folder
 
 
@@ -246,7 +246,7 @@ def test_a_study_is_not_told_of_its_own_federation(tmp_path: Path) -> None:
     start = finished.document["warm_start"]
     (study,) = start["studies"]
     assert study.pop("note")
-    assert study == {"study": str(first.folder), "distance": None, "same_data": False}
+    assert study == {"study": str(first.folder), "similarity": None, "same_data": False}
     assert (start["proposals"], len(start["notes"])) == ([], 1)
     alone = run_workflow(load_config([*ARGUMENTS, "seed=1"]), tmp_path / "alone", Display())
     assert finished.document["trials"] == alone.document["trials"]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedscout.detectors.report import CalibratedFinding
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
@@ -24,12 +23,21 @@ from fedscout.search.objective import ACCURACY, MEASURES, DataOrigin, Measure, O
 from fedscout.search.recommenders import priors
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import is_robust, recommend_by_rules
-from fedscout.strategies import FedAdamSpec, FedAvgSpec, IntegerRange, RealRange, StrategySpec, given_values, space_of
+from fedscout.strategies import (
+    FedAdamSpec,
+    FedAvgSpec,
+    IntegerRange,
+    RealRange,
+    SearchSpace,
+    StrategySpec,
+    given_values,
+    space_of,
+)
 from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
 from fedscout.strategies.methods.robust import FedMedianSpec, KrumSpec
 from tests.forged_trials import forge
 from tests.kits.refusals import refused
-from tests.search.earlier import FEDAVG, TRAINING, document_of, report_of, write_study
+from tests.search.earlier import FEDAVG, TRAINING, report_of, write_study
 from tests.search.studies import FACTS
 
 SPACE = space_of(Cohort(num_clients=10, num_sampled=10, client_learning_rate=0.2))
@@ -37,85 +45,39 @@ ADAM, PROX, MEDIAN = FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), FedMedi
 
 
 def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> warm_start.EarlierStudy:
-    found = document_of(report_of(**report))
     ordered = tuple(sorted(gains.items(), key=lambda gain: -gain[1]))
-    return warm_start.EarlierStudy(name, name, {"training": TRAINING}, None, found, ordered)
+    return warm_start.EarlierStudy(name, name, {"training": TRAINING}, None, report_of(**report), ordered)
 
 
-def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, **changes: Any) -> warm_start.WarmStart:
-    report = document_of(report_of(**changes))
-    return warm_start.warm_start(studies, report, TRAINING, SPACE, count, (FEDAVG,))
+def situation_of(space: SearchSpace = SPACE, **report: Any) -> RecommendationContext:
+    return RecommendationContext(space, TRAINING["num_rounds"], diagnosis=diagnose(report_of(**report)))
+
+
+def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, **report: Any) -> warm_start.WarmStart:
+    return warm_start.warm_start(studies, situation_of(**report), count, (FEDAVG,))
 
 
 # Similarity.
 
 
-def test_features_of_a_study() -> None:
-    found = warm_start.features_of(document_of(report_of(num_clients=10, label_skew=0.3, outliers=(2,))), TRAINING)
-    assert set(found) == set(warm_start.FEATURES)
-    assert found["clients, log10"] == 1
-    assert found["classes, log2"] == pytest.approx(math.log2(10))
-    assert found["rows a client, log10"] == pytest.approx(math.log10(20))
-    assert found["label skew, largest"] == found["label skew, mean"] == 0.3
-    assert found["outliers, share"] == pytest.approx(0.1)
-    assert found["learning rate, log10"] == pytest.approx(math.log10(0.2))
-
-
-def test_what_was_not_measured_is_unknown() -> None:
-    found = warm_start.features_of(document_of(report_of(label_skew=None)), {})
-    unknown = {name for name, value in found.items() if value is None}
-    assert {"label skew, largest", "label skew, mean", "learning rate, log10"} <= unknown
-    assert "clients, log10" not in unknown
-    assert set(warm_start.features_of({}, {}).values()) == {None}
-
-
-def test_the_deciding_finding_counts() -> None:
-    """Not the published one, which ignores classes; where the test could not be made, nothing is known."""
-    published = document_of(report_of(outliers=(2, 3)))
-    tested = {
-        name: CalibratedFinding(name=name, rate=0.01, p_value=0.001, effect=0.5, flagged_clients=(2,), sentence="")
-        for name in ("feature_skew", "outliers")
-    }
-    calibrated = [one.model_dump(mode="json") for one in tested.values()]
-    decided = warm_start.features_of(published | {"calibrated": calibrated}, {})
-    assert (decided["feature skew"], decided["outliers, share"]) == (0.5, 0.1)
-    untested = [CalibratedFinding.unmeasured(name, 0.01, "").model_dump(mode="json") for name in tested]
-    unknown = warm_start.features_of(published | {"calibrated": untested}, {})
-    assert (unknown["feature skew"], unknown["outliers, share"]) == (None, None)
-    assert warm_start.features_of(published, {})["feature skew"] is None
-
-
-def test_what_is_no_report_tells_nothing() -> None:
-    skew = {"value": "x", "client_values": []}
-    odd = document_of(report_of()) | {"num_clients": 0, "clients": [], "label_skew": skew, "outliers": 7}
-    known = {name for name, value in warm_start.features_of(odd, {"batch_size": "32"}).items() if value}
-    assert known <= {"classes, log2", "features, log10", "feature skew", "quantity, Gini"}
-
-
-def with_values(**values: float | None) -> dict[str, float | None]:
-    names = {"clients": "clients, log10", "skew": "label skew, largest", "rate": "learning rate, log10"}
-    return {**dict.fromkeys(warm_start.FEATURES), **{names[key]: value for key, value in values.items()}}
-
-
-def test_distances_by_hand() -> None:
-    """Deviations from the median 0.3 of 0.3, 0.3, 0.4 have the median 0, so the smallest unit, 0.1, counts: 1 unit.
-
-    The number of clients: 1, 1, 2.2 likewise; 1.2/0.3 = 4 units, at most 3. The rate is known on one side: 1 unit.
-    """
-    present = with_values(clients=1.0, skew=0.3, rate=-0.7)
-    others = [with_values(clients=1.0, skew=0.3, rate=None), with_values(clients=2.2, skew=0.4, rate=-0.7)]
-    assert warm_start.distances(present, others) == pytest.approx([math.sqrt(1 / 3), math.sqrt((3**2 + 1 + 0) / 3)])
-    assert warm_start.distances(with_values(), [with_values()]) == [0.0]  # nothing is known
-
-
-def test_a_feature_that_varies_much_counts_less() -> None:
-    """With deviations 0, 1, 2, 3, 4 of the median 2, 0.2 is no longer two units but 0.2/1.4826 of one."""
-    present = with_values(skew=2.0)
-    spread = [with_values(skew=value) for value in (0.0, 1.0, 3.0, 4.0)]
-    others = [with_values(skew=2.2), *spread]
-    assert warm_start.distances(present, others[:1]) == pytest.approx([0.2 / max(0.1, 1.4826 * 0.1)])
-    # Sorted: 0, 1, 2, 2.2, 3, 4; the median is 2.1; deviations .1, .1, .9, 1.1, 1.9, 2.1; their median is 1.0.
-    assert warm_start.distances(present, others)[0] == pytest.approx(0.2 / (1.4826 * 1.0))
+@pytest.mark.parametrize(
+    ("ours", "theirs", "factor"),
+    [
+        ({}, {}, 1.0),
+        ({"label_skew": 0.3}, {"label_skew": 0.9}, math.exp(-2)),  # two units of 0.3
+        ({"label_skew": None}, {"label_skew": 0.3}, math.exp(-0.5)),
+        ({"outliers": (2, 3), "label_skew": 0.0}, {"outliers": (4, 5), "label_skew": 0.0}, 1.0),
+        ({"outliers": (2, 3), "label_skew": 0.0}, {"label_skew": 0.0}, 0.25),
+        ({"curvature": 10.0}, {"curvature": 10.0 * math.e}, 1.0),  # unknown: a ratio of e
+        ({"curvature": 10.0}, {"curvature": 20.0}, math.exp(-0.5 * (math.log(2) ** 2 - 1))),
+    ],
+)
+def test_similarity_is_the_product_of_three_factors(
+    ours: dict[str, Any], theirs: dict[str, Any], factor: float
+) -> None:
+    """All but the last two have unknown curvatures, which count as a ratio of e."""
+    found = warm_start.similarity_of(situation_of(**ours), report_of(**theirs))
+    assert found == pytest.approx(math.exp(-0.5) * factor)
 
 
 # Proposals.
@@ -150,7 +112,7 @@ def test_values_are_moved_into_the_ranges_of_this_cohort_and_impossible_strategi
     study = study_of("a", wide, num_clients=50)
     assert proposed([study]).specs() == [FedAdamSpec(eta=0.01, tau=1e-5), KrumSpec(num_malicious_nodes=7), MEDIAN]
     two = space_of(Cohort(num_clients=2, num_sampled=2, client_learning_rate=0.2))
-    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, two, 4, (FEDAVG,))
+    found = warm_start.warm_start([study], situation_of(two), 4, (FEDAVG,))
     assert "krum" not in {spec.kind for spec in found.specs()}
     assert all(two.contains(spec) for spec in found.specs())
 
@@ -161,7 +123,7 @@ def test_client_parameters_are_those_of_this_space() -> None:
     assert proposed([study]).specs() == [ADAM]
     ranges = {"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)}
     searched = space_of(SPACE.cohort, client_ranges=ranges, given={"client_batch_size": 16})
-    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
+    found = warm_start.warm_start([study], situation_of(searched), 4, (FEDAVG,))
     assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
 
 

@@ -267,10 +267,13 @@ def test_uninformed_it_is_the_published_search(tmp_path: Path) -> None:
     assert (told.advice is None, untold.advice is None) == (False, True)
 
 
-def test_beside_earlier_studies_the_rules_answer_alone_is_tried(tmp_path: Path) -> None:
+def test_proposals_of_earlier_studies_come_before_those_of_the_diagnosis(tmp_path: Path) -> None:
     outcome = informed_study(tmp_path, WARM, informed=True)
-    assert [trial.spec for trial in outcome.trials[:2]] == [WARM.specs()[0], outcome.advice.spec]
-    assert [candidate.spec for candidate in outcome.first_generation] == [outcome.advice.spec]
+    proposed = [candidate.spec for candidate in outcome.first_generation]
+    assert proposed == [
+        candidate.spec for candidate in informed_study(tmp_path / "cold", informed=True).first_generation
+    ]
+    assert [trial.spec for trial in outcome.trials] == [*WARM.specs(), *proposed][: len(outcome.trials)]
 
 
 def test_what_cannot_be_searched_is_refused_before_any_trial() -> None:
