@@ -218,9 +218,7 @@ def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
     table = read_trials(folder).sort_values("trial")
     assert list(table["num_rounds"]) == [6, 2, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6]
     assert table["key"].is_unique
-    assert outcome.whole_trials == outcome.trials[6:]
-    assert outcome.best.fitness == max(entry.fitness for entry in [outcome.baseline, *outcome.whole_trials])
-    assert outcome.confirmation.contestants[0].strategy in {entry.spec.label for entry in outcome.whole_trials}
+    assert outcome.best.fitness == max(entry.fitness for entry in [outcome.baseline, *outcome.trials[6:]])
 
 
 def comparable(record: Trial) -> Trial:
