@@ -119,8 +119,6 @@ def test_dp_fedavg_is_flowers_private_averaging(federation: Federation, flowers:
     strategy = DPFedAvgSpec(noise_multiplier=Private.noise_multiplier, clipping_norm=Private.clipping_norm)
     found = trial("Private", federation, strategy=strategy)
     np.testing.assert_allclose(found.vector, flowers["Private"], atol=2e-6)
-    (note,) = found.notes
-    assert " 4 rounds with 5 of 5 clients " in note
 
 
 @pytest.mark.stress

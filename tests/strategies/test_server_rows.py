@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +28,7 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.aggregation.rules import Outputs
 from fedscout.strategies.methods import server_rows
+from tests.commands import ran_python
 from tests.engine.federations import (
     QUERIES,
     dense,
@@ -216,12 +215,12 @@ def test_who_drives_rounds_loads_no_torch() -> None:
         "import sys\n"
         "from fedscout.engine.trials.ray_runner import start_trial\n"
         "from fedscout.engine.messages.calls import Cohort\n"
-        "from fedscout.strategies.methods.server_rows import FedBiOSpec, FedDFSpec\n"
-        "for spec in (FedDFSpec(), FedBiOSpec()):\n"
-        "    spec.build(Cohort(8, 5, 0.1, server_rows=9, server_labels=True))\n"
+        "from fedscout.strategies import parse_strategy\n"
+        "for kind in ('feddf', 'fedbio'):\n"
+        "    parse_strategy(kind).build(Cohort(8, 5, 0.1, server_rows=9, server_labels=True))\n"
         "sys.exit('torch' in sys.modules)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert ran_python("-c", program, timeout=60).returncode == 0
 
 
 # -- Laws of RHFL: who is heard, where common steps lead, and that nobody's model is averaged --------------------------

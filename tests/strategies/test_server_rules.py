@@ -172,21 +172,6 @@ def test_it_converges_to_the_minimiser_of_the_weighted_distances(seed: int) -> N
     np.testing.assert_allclose(median, found.x, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("weights", "median"),
-    [((0.2, 0.2, 0.2, 0.2, 0.2), 1.0), ((0.1, 0.1, 0.1, 0.1, 0.6), 9.0), ((0.1, 0.45, 0.15, 0.2, 0.1), 0.0)],
-)
-def test_of_collinear_models_it_is_the_weighted_median(weights: tuple[float, ...], median: float) -> None:
-    """Models at −3, 0, 1, 4 and 9 along a line.
-
-    Up to and with the median the weights first sum to a half: to 0.6 at 1; to 1.0 at 9; to 0.55 at 0.
-    """
-    direction = np.array([0.6, -0.8])
-    models = [np.array([5.0, 5.0]) + place * direction for place in (-3.0, 0.0, 1.0, 4.0, 9.0)]
-    found = geometric_median(models, np.array(weights), np.array([7.0, 1.0]), num_iterations=2000, smoothing=NU)
-    np.testing.assert_allclose(found, np.array([5.0, 5.0]) + median * direction, atol=1e-5)
-
-
 def test_one_of_three_clients_at_infinity_leaves_a_bounded_result() -> None:
     """Two honest clients lie within D = 1 of x; the bound holds wherever the third is.
 
