@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +17,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CustomSpec
 from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
-from tests.conftest import REPOSITORY
+from tests.commands import output_of
 from tests.engine.federations import QUERIES, dense, uneven_federation
 from tests.strategies.flower_programs import NETS, NUM_CLIENTS, PROGRAMS, SEED, Private
 
@@ -83,22 +79,7 @@ def flowers(
         np.savez(folder / f"{net}.npz", **grid.facts.layout.split(grid.initial_vector(SEED)))
     config = {"lr": TRAINING.learning_rate, "local-epochs": TRAINING.local_epochs}
     (folder / "settings.json").write_text(json.dumps({"num_rounds": NUM_ROUNDS, "config": config, "programs": names}))
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.strategies.flower_reference", str(folder)],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    try:
-        assert process.wait(240) == 0, (folder / "log").read_text()[-2000:]
-    finally:
-        log.close()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    output_of("tests.strategies.flower_reference", str(folder), timeout=240)
     layouts = {name: grids[NETS[name].__name__].facts.layout for name in names}
     return {name: layout.join(dict(np.load(folder / f"{name}.npz"))) for name, layout in layouts.items()}
 

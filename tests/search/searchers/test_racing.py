@@ -24,7 +24,7 @@ from fedscout.search.searchers.racing import RacingSearcher, Rung, most_trials, 
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec
 from tests.search import searcher_conformance as kit
-from tests.search.studies import document, keep_trials, open_ledger, tiny_federation
+from tests.search.studies import document, open_ledger, tiny_federation
 
 NUM_ROUNDS = 30
 SPACE = kit.space_with()
@@ -235,24 +235,6 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
     for survivor in outcome.whole_trials:
         (start,) = [entry for entry in outcome.trials[:6] if entry.spec == survivor.spec]
         assert survivor.rounds["accuracy"][:2] == start.rounds["accuracy"]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.slow
-@pytest.mark.parametrize("num_lost", [0, 4, 5, 6, 7, 9, 11, NUM_TRIALS])
-def test_a_race_cut_off_anywhere_ends_with_the_same_result(
-    tmp_path: Path, raced: tuple[Path, StudyOutcome, int], num_lost: int
-) -> None:
-    """The log is cut, and with it went all checkpoints."""
-    folder, outcome, _ = raced
-    keep_trials(folder, tmp_path, range(NUM_TRIALS - num_lost).__contains__)
-
-    assert document(run_race(tmp_path)) == document(outcome)
-
-    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == sorted(
-        path.name for path in (folder / "trials").iterdir()
-    )
-    assert list(tmp_path.glob("checkpoints/*")) == []
 
 
 class Killed(BaseException):

@@ -79,15 +79,6 @@ def test_the_budget_buys_distinct_trials_in_generations_and_fedavg_is_free(
     assert {spec.session.seed for spec in runner.ran} == {SEED}
 
 
-def test_all_trials_of_a_study_share_what_the_facts_say(tmp_path: Path) -> None:
-    runner = ScriptedRunner(jittered)
-    study(tmp_path, runner, SearchConfig(confirmation_seeds=2), num_rounds=3, test_fraction=0.3, timeout_seconds=9.0)
-    told = {
-        (spec.num_rounds, spec.session.test_fraction, spec.timeout_seconds, spec.num_sampled) for spec in runner.ran
-    }
-    assert told == {(3, 0.3, 9.0, NUM_CLIENTS)}
-
-
 @pytest.mark.parametrize(
     ("score", "budget", "num_trials", "is_perfect"), [(1.0, 12, 4, True), (0.999, 12, 12, False), (1.0, 4, 4, False)]
 )
@@ -196,15 +187,6 @@ def test_a_study_cut_off_anywhere_or_with_holes_ends_with_the_same_result(
     assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
 
     assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == names
-
-
-def test_the_seed_decides_the_search(tmp_path: Path) -> None:
-    found = [
-        document(study(tmp_path / str(seed), ScriptedRunner(jittered), SearchConfig(), seed=seed)) for seed in (1, 2)
-    ]
-    assert found[0]["trials"] != found[1]["trials"]
-    again = document(study(tmp_path / "again", ScriptedRunner(jittered, backwards=True), SearchConfig(), seed=1))
-    assert again == found[0]
 
 
 # -- A study with a diagnosis: the rules' answer is told, and an informed search begins with what it proposes ----------
