@@ -416,16 +416,12 @@ def test_openai_needs_a_key_and_other_servers_need_none() -> None:
     assert RecommenderConfig(api_key_variable=None, base_url="http://127.0.0.1:1/v1").api_key_variable is None
 
 
-@pytest.mark.parametrize(
-    ("text", "secrets", "expected"),
-    [
-        ("nothing to see", ("0123456789",), "nothing to see"),
-        ("it is 0123456789!", ("0123456789",), "it is [redacted]!"),
-        ("sk-proj-abcDEF_123-456 and gsk_abcdefgh1234", (), "[redacted] and [redacted]"),
-        ("Authorization: Bearer abcdefgh.12345", (), "Authorization: Bearer [redacted]"),
-        ("the risk-averse bearer of news", ("none",), "the risk-averse bearer of news"),
-        ("none of the nonesuch, says none", ("none",), "[redacted] of the nonesuch, says [redacted]"),
-    ],
-)
-def test_secrets_are_taken_out_and_nothing_else(text: str, secrets: tuple[str, ...], expected: str) -> None:
-    assert redact(text, secrets) == expected
+def test_secrets_are_taken_out_and_nothing_else() -> None:
+    expected = {
+        "it is 0123456789!": "it is [redacted]!",
+        "sk-proj-abcDEF_123-456 and gsk_abcdefgh1234": "[redacted] and [redacted]",
+        "Authorization: Bearer abcdefgh.12345": "Authorization: Bearer [redacted]",
+        "the risk-averse bearer of news": "the risk-averse bearer of news",
+        "none of the nonesuch, says none": "[redacted] of the nonesuch, says [redacted]",
+    }
+    assert {text: redact(text, ("0123456789", "none")) for text in expected} == expected

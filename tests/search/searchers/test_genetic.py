@@ -217,28 +217,25 @@ def test_parents_of_the_last_resort(
     assert {spec.kind for spec in searcher.ask(len(evaluations))} <= expected
 
 
-@pytest.mark.parametrize(("budget", "population", "expected"), [(8, 4, 4), (32, 4, 8), (400, 4, 10), (8, 20, 10)])
-def test_a_search_by_a_model_begins_with_a_quarter_of_its_budget(budget: int, population: int, expected: int) -> None:
+def test_a_search_by_a_model_begins_with_a_quarter_of_its_budget() -> None:
     """A generation at least, and ten at most."""
-    assert genetic.num_random(budget, population) == expected
+    expected = {(8, 4): 4, (32, 4): 8, (400, 4): 10, (8, 20): 10}
+    assert {case: genetic.num_random(*case) for case in expected} == expected
 
 
 # The grid.
 
 
-@pytest.mark.parametrize(
-    ("found", "num_points", "points"),
-    [
-        (RealRange(0, 1), 3, [0.0, 0.5, 1.0]),
-        (RealRange(0.01, 1, log=True), 3, [0.01, 0.1, 1.0]),
-        (RealRange(0, 1), 1, [0.5]),
-        (RealRange(2.5, 2.5), 3, [2.5]),
-        (IntegerRange(0, 2), 5, [0, 1, 2]),
-        (ChoiceRange(("a", "b", "c", "d")), 2, ["a", "b", "c", "d"]),
-    ],
-)
-def test_points_of_a_range(found: Any, num_points: int, points: list[Any]) -> None:
-    assert genetic.range_points(found, num_points) == points
+def test_points_of_a_range() -> None:
+    expected: dict[Any, list[Any]] = {
+        (RealRange(0, 1), 3): [0.0, 0.5, 1.0],
+        (RealRange(0.01, 1, log=True), 3): [0.01, 0.1, 1.0],
+        (RealRange(0, 1), 1): [0.5],
+        (RealRange(2.5, 2.5), 3): [2.5],
+        (IntegerRange(0, 2), 5): [0, 1, 2],
+        (ChoiceRange(("a", "b", "c", "d")), 2): ["a", "b", "c", "d"],
+    }
+    assert {case: genetic.range_points(*case) for case in expected} == expected
 
 
 def test_the_grid_is_exhausted_a_dependent_range_is_divided_for_each_value_and_seeds_shuffle_it() -> None:

@@ -133,21 +133,11 @@ def test_a_small_space_is_raced_through() -> None:
 # -- The arithmetic of races -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("num_rounds", "factor", "min_rounds", "expected"),
-    [
-        (30, 4, 2, [2, 8, 30]),  # 30/4 = 7.5, 30/16 = 1.875, 30/64 < 1
-        (81, 3, 1, [1, 3, 9, 27, 81]),  # Li et al. 2018, table 1
-        (81, 3, 9, [9, 27, 81]),
-        (1, 4, 2, [1]),
-        (10, 4, 11, [10]),
-        (2, 2, 1, [1, 2]),
-    ],
-)
-def test_rungs_end_at_shares_of_a_full_training(
-    num_rounds: int, factor: int, min_rounds: int, expected: list[int]
-) -> None:
-    assert rung_rounds(num_rounds, factor, min_rounds) == expected
+def test_rungs_end_at_shares_of_a_full_training() -> None:
+    """By Li et al. 2018, table 1; 30/4 = 7.5, 30/16 = 1.875, 30/64 < 1."""
+    published = {(81, 3, 1): [1, 3, 9, 27, 81], (81, 3, 9): [9, 27, 81]}
+    expected = {**published, (30, 4, 2): [2, 8, 30], (1, 4, 2): [1], (10, 4, 11): [10], (2, 2, 1): [1, 2]}
+    assert {case: rung_rounds(*case) for case in expected} == expected
 
 
 def test_the_default_race_sees_every_strategy_for_two_and_a_half_trainings() -> None:
