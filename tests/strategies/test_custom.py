@@ -420,8 +420,8 @@ def test_a_policy_is_built_with_its_values_and_the_cohort(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "first", "named"),
     [
-        ({"path": "user_policies:Stranger"}, "user_policies:Stranger", "calls.SelectionPolicy, got <class"),
-        ({"path": "user_policies"}, "path of selection.kind=custom", "package.module:Class"),
+        ({"path": "user_policies:Stranger"}, "user_policies", "calls.SelectionPolicy, got <class"),
+        ({"path": "user_policies"}, "path of selection.kind=custom: an import path", "package.module:Class"),
         ({"values": {"first": 1, "last": 2}}, "last", "user_policies:Turns; it takes first, order"),
         ({"values": {"first": -1}}, "user_policies", "ValueError: there is no such place"),
         # What is observed must be known before a policy is made, or its validation losses would be of no rows.
@@ -430,6 +430,5 @@ def test_a_policy_is_built_with_its_values_and_the_cohort(tmp_path: Path) -> Non
     ],
 )
 def test_faults_are_told_before_training(given: dict, first: str, named: str) -> None:
-    with pytest.raises(StrategyError) as caught:
+    with refused(StrategyError, key=first, names=named):
         parse_selection({**document(first=3), **given}, POLICY_COHORT)
-    assert any(fault.startswith(first) and named in fault for fault in caught.value.faults)

@@ -277,9 +277,8 @@ def test_the_schema_stays_within_what_servers_can_hold_a_model_to(name: str) -> 
                 assert (part["additionalProperties"], part["required"]) == (False, list(part["properties"]))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_an_answer_is_found_however_it_is_wrapped() -> None:
+    texts = [
         PROX,
         '{"kind": "fedprox", "proximal_mu": 0.01}',
         f"```json\n{PROX}\n```",
@@ -289,10 +288,8 @@ def test_the_schema_stays_within_what_servers_can_hold_a_model_to(name: str) -> 
         f"```python\nprint('{{}}')\n```\n```json\n{PROX}\n```",
         '{"strategy": {"kind": "fedprox", "proximal_mu": 0.01}, "confidence": 0.9}',
         '{"strategy": {"kind": "fedprox", "proximal_mu": 0.01}',  # small models forget the last brace
-    ],
-)
-def test_an_answer_is_found_however_it_is_wrapped(text: str) -> None:
-    assert read(text).spec == FedProxSpec(proximal_mu=0.01)
+    ]
+    assert [read(text).spec for text in texts] == [FedProxSpec(proximal_mu=0.01)] * len(texts)
 
 
 def test_a_reason_has_a_limit_in_the_schema_and_a_longer_one_is_cut() -> None:
