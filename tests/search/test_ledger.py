@@ -21,33 +21,19 @@ from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
 from fedscout.search.client_settings import COLUMNS, FORMAT, read_settings_table, write_settings_table
 from fedscout.search.config import ClientRanges, SearchConfig
-from fedscout.search.ledger import StudyEvents, StudyFacts, trainings_of
+from fedscout.search.ledger import StudyEvents, trainings_of
 from fedscout.search.objective import Objective
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from fedscout.strategies.methods.averaging import QFedAvgSpec
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
-from tests.search.studies import (
-    FACTS,
-    SEED,
-    Measured,
-    ScriptedRunner,
-    completed,
-    failed,
-    open_ledger,
-    open_log,
-    study,
-    tiny_federation,
-)
+from tests.search import studies
+from tests.search.studies import FACTS, SEED, Measured, ScriptedRunner, completed, failed, open_ledger, open_log, study
 
 KINDS = ("fedavg", "fedmedian", "fedadam", "krum")
 
 
-def plans_of(facts: StudyFacts = FACTS) -> list[TrialSettings]:
-    return [facts.trial("search", parse_strategy(kind), generation=1) for kind in KINDS]
-
-
-PLANS = plans_of()
+PLANS = [FACTS.trial("search", parse_strategy(kind), generation=1) for kind in KINDS]
 
 
 def by_kind(spec: TrialSettings) -> float:
@@ -230,7 +216,7 @@ def test_ends_of_short_trainings_stay_until_they_are_released(tmp_path: Path) ->
 @pytest.mark.parametrize("stopped_after", [2, 3, 5, 6])
 def test_a_study_that_was_cut_off_repeats_no_training_that_ended(tmp_path: Path, stopped_after: int) -> None:
     """Two rounds a training: after so many of six, the process ends."""
-    host = ClientHost(tiny_federation(), {})
+    host = ClientHost(studies.tiny_federation(), {})
     (expected,) = open_ledger(tmp_path / "whole", LocalRunner(host), repetitions=3).run([PLAN])
     counted: list[str] = []
 
@@ -252,7 +238,7 @@ def test_a_study_that_was_cut_off_repeats_no_training_that_ended(tmp_path: Path,
 
 def test_progress_is_told_by_trials(tmp_path: Path) -> None:
     told: list[Mapping[str, int]] = []
-    runner = LocalRunner(ClientHost(tiny_federation(), {}))
+    runner = LocalRunner(ClientHost(studies.tiny_federation(), {}))
     open_ledger(tmp_path, runner, StudyEvents(on_rounds=told.append), repetitions=3).run([PLAN])
     assert [dict(each) for each in told] == [{PLAN.key: done} for done in (0, 0, 1, 1, 1, 2)]
 

@@ -17,24 +17,9 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    IntegerRange,
-    StrategySpec,
-    parse_strategy,
-    space_of,
-)
+from fedscout.strategies import IntegerRange, StrategySpec, parse_strategy, space_of, table
 from fedscout.strategies.methods.averaging import FedAdamSpec, MeanSpec, ProximalGradient
-from fedscout.strategies.table import (
-    ALL_KINDS,
-    CLIENT_KINDS,
-    SERVER_RULE_KINDS,
-    has_clients,
-    is_server_rule,
-    pair_fault,
-    strategy_class,
-)
+from fedscout.strategies.table import ALL_KINDS, CLIENT_KINDS, SERVER_RULE_KINDS, has_clients, is_server_rule
 from tests.engine.federations import dense, normalised
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
@@ -192,7 +177,7 @@ def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
     sent = pickle.loads(pickle.dumps(pair))
     assert sent == pair
     assert hash(sent) == hash(pair)
-    assert type(sent) is type(pair) is strategy_class(kind)
+    assert type(sent) is type(pair) is table.strategy_class(kind)
     pair.build(cohort)
     for half in map(parse_strategy, kind.split("+")):
         assert half.paper in pair.paper
@@ -265,7 +250,7 @@ def test_ranges_are_those_of_the_halves_and_follow_the_cohort() -> None:
 def test_all_is_everything_that_is_possible_here() -> None:
     found = space_of(TEN, kinds=["all"])
     assert found.kinds == ALL_KINDS
-    assert {*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS} - {*ALL_KINDS} == {"dp_fedavg"}
+    assert {*table.BUILT_IN_KINDS, *table.CHOSEN_BY_NAME_KINDS} - {*ALL_KINDS} == {"dp_fedavg"}
     few = Cohort(2, 2, 0.2, client_momentum=0.9, layers=frozenset({"Linear"}))
     found = space_of(few, kinds=["all", "fedadam+fedprox"])
     assert {"krum", "scaffold", "fedbn"} <= found.absent.keys()
@@ -304,9 +289,9 @@ def test_a_new_strategy_s_halves_are_read_from_its_class() -> None:
     assert has_clients(OwnClients)
     assert not has_clients(OwnServer)
     assert not is_server_rule(OwnClients) | is_server_rule(OwnServer)
-    assert pair_fault(FedAdamSpec, OwnClients) is None
+    assert table.pair_fault(FedAdamSpec, OwnClients) is None
     for clients, key in ((OwnServer, "own_server"), (OwnEta, "eta")):
-        assert str(pair_fault(FedAdamSpec, clients)).startswith(f"{key} ")
+        assert str(table.pair_fault(FedAdamSpec, clients)).startswith(f"{key} ")
 
 
 # -- Parameters and federations with which a method is a simpler one, over whole trials --------------------------------

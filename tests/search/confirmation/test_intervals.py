@@ -12,14 +12,7 @@ from scipy import stats
 
 from fedscout.search.confirmation import intervals
 from fedscout.search.confirmation.confirmation import assess
-from fedscout.search.confirmation.intervals import (
-    SequentialDesign,
-    critical_value,
-    mean_score,
-    paired_difference,
-    seeds_to_decide,
-    spent_error,
-)
+from fedscout.search.confirmation.intervals import SequentialDesign, critical_value, paired_difference, seeds_to_decide
 
 
 @pytest.mark.parametrize(("num_pairs", "error"), [*((n, 0.05) for n in (2, 3, 5, 30)), (6, 0.2), (6, 1e-3), (6, 1e-9)])
@@ -53,7 +46,7 @@ def test_one_pair_equal_differences_or_no_allowed_error_have_no_interval(ours: l
     """Equal ones on a scale whose step is not known."""
     found = paired_difference(ours, [0.0] * len(ours), error)
     assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(np.mean(ours)), None, None, 0)
-    alone = mean_score([0.25, 0.25])
+    alone = intervals.mean_score([0.25, 0.25])
     assert (alone.mean, alone.low, alone.high) == (0.25, None, None)
 
 
@@ -65,13 +58,14 @@ def test_an_interval_of_scores_has_a_width_and_holds_only_scores_that_there_can_
 ) -> None:
     scattered = np.random.default_rng(num_seeds).uniform(0.9, 1.0, num_seeds)
     for values in ([mean] * num_seeds, scattered.tolist()):
-        found = mean_score(values, step, test_to_train=0.25, bounds=(0.0, 1.0))
+        found = intervals.mean_score(values, step, test_to_train=0.25, bounds=(0.0, 1.0))
         for low, high in ((found.low, found.high), (found.here_low, found.here_high)):
             assert 0 <= low < high <= 1
         difference = paired_difference(values, [0.0] * num_seeds, resolution=step, span=1.0)
         assert -1 <= (difference.low or 0) < (difference.high or 0) <= 1
     # one score's uncertainty is step/√12 by itself, a difference of two has √2 times as much
-    wide, narrow = (mean_score([0.5, 0.5], 0.001), paired_difference([0.5, 0.5], [0.0, 0.0], resolution=0.001))
+    wide = intervals.mean_score([0.5, 0.5], 0.001)
+    narrow = paired_difference([0.5, 0.5], [0.0, 0.0], resolution=0.001)
     assert (narrow.high or 0) - 0.5 == pytest.approx(math.sqrt(2) * ((wide.high or 0) - 0.5))
 
 
@@ -182,7 +176,7 @@ def test_the_looks_spend_five_percent_in_all_and_later_ones_more(max_seeds: int,
 def test_the_spending_function() -> None:
     """Lan and DeMets' function at 5 %: 2 − 2Φ(1.95996/√t), by tables of the normal distribution."""
     expected = {0.25: 8.9e-5, 0.5: 0.00557, 0.75: 0.02363, 1.0: 0.05}
-    assert {share: spent_error(share) for share in expected} == pytest.approx(expected, abs=6e-6)
+    assert {share: intervals.spent_error(share) for share in expected} == pytest.approx(expected, abs=6e-6)
 
 
 def test_the_error_is_shared_among_challengers_and_among_their_pairs() -> None:

@@ -13,14 +13,7 @@ import pytest
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
 from fedscout.search.objective import MEASURES, DataOrigin, Measure, reward
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import (
-    Alternative,
-    Diagnosis,
-    RecommendationContext,
-    Severity,
-    SkewFinding,
-    diagnose,
-)
+from fedscout.search.recommenders.diagnosis import Alternative, Diagnosis, RecommendationContext, SkewFinding, diagnose
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, ChoiceRange, FedAvgSpec, RealRange
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import FedTrimmedAvgSpec, MultiKrumSpec
@@ -193,7 +186,7 @@ DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
 }
 
 
-def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
+def kinds(data_origin: DataOrigin | None, severity: Any) -> list[str]:
     row = rules.advised_row(data_origin, severity)
     return [] if row is None else [spec.kind for spec in rules.BY_SEVERITY[row[1]]]
 
