@@ -26,7 +26,7 @@ from fedscout.strategies.selection.table import parse_selection
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, result_of
-from tests.strategies.selection.reports import NUM_CHOSEN, NUM_CLIENTS, played
+from tests.strategies.selection.reports import table
 
 COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.2)
 
@@ -398,7 +398,7 @@ def test_the_identity_tells_values_apart_by_type_and_survives_being_logged() -> 
 
 
 LATE = "user_policies:Late"
-POLICY_COHORT = Cohort(NUM_CLIENTS, NUM_CHOSEN, client_learning_rate=0.1)
+POLICY_COHORT = Cohort(20, 4, client_learning_rate=0.1)
 
 
 def document(**values: object) -> dict:
@@ -408,10 +408,9 @@ def document(**values: object) -> dict:
 def test_a_policy_is_built_with_its_values_and_the_cohort(tmp_path: Path) -> None:
     spec = parse_selection(document(first=3, order=[1, 2]), POLICY_COHORT)
     policy = spec.build(POLICY_COHORT)
-    assert (vars(policy)["num_clients"], vars(policy)["order"]) == (NUM_CLIENTS, (1, 2))
-    (table, first), (_, second) = played(policy, range(1, 3))
-    assert first == table.clients[3:7].tolist()
-    assert (vars(policy)["place"], len(second)) == (11, NUM_CHOSEN)
+    assert (vars(policy)["num_clients"], vars(policy)["order"]) == (20, (1, 2))
+    assert policy.choose(1, table(20), 4, np.random.default_rng(0)) == [3, 4, 5, 6]
+    assert vars(policy)["place"] == 7
     assert (spec.label, spec.validation_share) == ("user_policies:Turns", 0.1)  # which its class observes
     assert parse_selection({"kind": "custom", "path": "user_policies:Stranger"}).validation_share == 0.0
     assert spec.code() == {"user_policies.py": hashlib.sha256((tmp_path / "user_policies.py").read_bytes()).hexdigest()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +13,19 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.federation import Federation, split_client
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.messages.calls import Session
-from fedscout.engine.trials.record import Trial, TrialSettings
+from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CustomSpec
 from fedscout.strategies.methods.dp_fedavg import DPFedAvgSpec
 from tests.commands import output_of
 from tests.engine.federations import QUERIES, dense, uneven_federation
+from tests.strategies.by_hand import result_of, spec_of
 from tests.strategies.flower_programs import NETS, NUM_CLIENTS, PROGRAMS, SEED, Private
 
 SIZES = (40, 17, 12, 33, 8)
 NUM_ROUNDS = 4
 TRAINING = LocalTraining(local_epochs=3, batch_size=1000, learning_rate=0.3)
+SETTINGS: dict[str, Any] = {"num_rounds": NUM_ROUNDS, "num_sampled": NUM_CLIENTS, "training": TRAINING}
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +34,13 @@ def federation() -> Federation:
     return uneven_federation(sizes=SIZES)
 
 
-def ended(spec: TrialSettings, federation: Federation) -> Trial:
-    return run_trial(spec, LocalGrid(ClientHost(federation, QUERIES), session=spec.session))
+def host_of(name: str, federation: Federation) -> ClientHost:
+    return ClientHost(replace(federation, model=NETS.get(name, federation.model)), QUERIES)
 
 
-def settings_of(name: str, **changes: object) -> TrialSettings:
-    settings = {
-        "strategy": CustomSpec(path=f"tests.strategies.flower_programs:{name}"),
-        "num_rounds": NUM_ROUNDS,
-        "num_sampled": NUM_CLIENTS,
-        "session": Session(seed=SEED, training=TRAINING),
-        "keep_model": True,
-    }
-    return TrialSettings(**{**settings, **changes})
-
-
-def trial(name: str, federation: Federation, **changes: object) -> Trial:
-    result = ended(settings_of(name, **changes), replace(federation, model=NETS.get(name, federation.model)))
-    assert (result.status, result.error) == ("completed", None)
-    return result
+def trial(name: str, federation: Federation, **changes: Any) -> Trial:
+    strategy = changes.pop("strategy", CustomSpec(path=f"tests.strategies.flower_programs:{name}"))
+    return result_of(host_of(name, federation), strategy, **{**SETTINGS, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +113,8 @@ def test_a_start_that_counts_its_rounds_anew_is_scored_round_by_round(federation
 
 def test_a_vector_beside_the_model_is_refused_whatever_it_is_called(federation: Federation) -> None:
     """No client of a Flower strategy reads it, so it must not go by the name that client algorithms know."""
-    refused = ended(settings_of("SendsAlong"), federation)
+    spec = spec_of(CustomSpec(path="tests.strategies.flower_programs:SendsAlong"), **SETTINGS)
+    refused = run_trial(spec, LocalGrid(host_of("SendsAlong", federation), session=spec.session))
     assert refused.status == "failed"
     assert str(refused.error).endswith("ArrayRecord, got 2")
 

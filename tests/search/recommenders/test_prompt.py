@@ -56,14 +56,6 @@ def test_the_instruction_holds_task_and_federation_and_where_asked_for_strategie
         assert not [kind for kind in ("krum", "fedprox", "fedyogi") if kind in text.split("What was measured")[0]]
 
 
-@pytest.mark.parametrize("kinds", [None, ("fedavg",), ("krum", "fedprox"), ("qfedavg",)])
-def test_examples_are_valid_answers_in_whatever_space(kinds: tuple[str, ...] | None) -> None:
-    situation = situation_of(kinds=kinds)
-    answers = [answer for _, answer in prompt.examples(situation, "B")]
-    assert answers
-    assert all(prompt.read_answer(ChatReply(text=json.dumps(answer)), situation.space) for answer in answers)
-
-
 FEDERATIONS = {
     "alike": diagnosis_of(),
     "skewed labels": diagnosis_of(label_skew="high"),

@@ -385,17 +385,6 @@ def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
     np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4]])
 
 
-def test_the_most_similar_federations_are_named_whatever_their_data_sets_weigh() -> None:
-    """Three federations of one data set are near; a single one of another counts more in the mean, and is not named."""
-    near = [replace(study("near", (ADAM, 0.1), curvature=10.0), name=f"near {number}") for number in range(3)]
-    studies = (study("far", (ADAM, 0.2), curvature=20.0), *near)
-    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
-    assert evidence.weights[0] > evidence.weights[1]
-    (only,) = evidence.portfolio(1)
-    assert "near 0" in only.explanation
-    assert "far" not in only.explanation
-
-
 def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_filled_by_the_mean() -> None:
     studies = (
         study("a", (ADAM, 0.1), (MOMENTUM, 0.1)),

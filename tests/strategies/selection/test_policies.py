@@ -395,12 +395,6 @@ def test_nobody_takes_longer_than_the_slowest() -> None:
     assert whole.assign(table(9), [4]) == {4: Assignment()}
 
 
-def test_large_updates_must_withhold_less() -> None:
-    document = {"kind": "pyramidfl", "withheld_first": 0.5, "withheld_last": 0.2}
-    with refused(StrategyError, key="withheld_first", given="0.5"):
-        parse_selection(document, cohort())
-
-
 def test_as_many_candidates_as_train_is_the_draw_by_rows() -> None:
     """d = M = 1: p ∝ rows, whatever the losses."""
     policy = policies.PowerOfChoice(1)
@@ -431,14 +425,6 @@ def test_the_latest_loss_is_that_of_training() -> None:
     policy.observe(report(1, [0, 1], [2.0, np.nan]))
     policy.observe(report(2, [0, 2], [3.0, 9.0], trained=[True, False]))
     assert policy.loss == {0: 3.0, 1: 0.0}
-
-
-@pytest.mark.parametrize("candidates", [4, 21])
-def test_candidates_lie_between_those_that_train_and_all(candidates: int) -> None:
-    with refused(
-        StrategyError, key="candidates of selection.kind=power_of_choice", names="selection.kind=power_of_choice"
-    ):
-        parse_selection({"kind": "power_of_choice", "candidates": candidates}, cohort(20, 5))
 
 
 @pytest.mark.parametrize(("num_clients", "losses"), [(20, 10), (8, 8)])
