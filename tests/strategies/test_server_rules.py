@@ -14,20 +14,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from scipy.optimize import minimize
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.data.federation import Device, Federation
-from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
 from fedscout.strategies.methods.averaging import FedBuffSpec, extrapolated_change
 from fedscout.strategies.methods.robust import clipped_mean, geometric_median
-from tests.engine.choices import FEDAVG, spec_of
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_going_on, assert_same
+from tests.strategies.by_hand import result_of, spec_of
 from tests.strategies.rounds import asked, grid_of, made, models, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
@@ -302,54 +300,44 @@ def test_a_buffer_of_two_by_hand() -> None:
     np.testing.assert_allclose([model for _, _, model in found], np.cumsum(steps), rtol=1e-6)
 
 
-def timed(devices: Mapping[int, Device]) -> Federation:
-    return replace(uneven_federation(), devices=devices)
+def timed(devices: Mapping[int, Device]) -> ClientHost:
+    return ClientHost(replace(uneven_federation(), devices=devices), QUERIES)
 
 
-def settings(spec: StrategySpec, **changes: object) -> TrialSettings:
-    return replace(spec_of(FEDAVG, num_rounds=4, num_sampled=5), strategy=spec, **changes)  # type: ignore[arg-type]
-
-
-def result_of(federation: Federation, asked: TrialSettings) -> Trial:
-    return run_trial(asked, LocalGrid(ClientHost(federation, QUERIES), session=asked.session))
+SLOW_AND_FAST = {client: Device(seconds_per_step=0.1 * client, mean_seconds=1.0) for client in range(7)}
 
 
 @pytest.mark.parametrize("seconds", [[1.0] * 7, [1.0, 5.0, 2.0, 9.0, 3.0, 1.0, 4.0]])
 def test_waiting_for_everybody_is_fedavg(seconds: Sequence[float]) -> None:
     """With K = all and η_g = 1, whatever the durations; and it lasts as long, where a smaller buffer is full before."""
-    federation = timed({client: Device(shift_seconds=each) for client, each in enumerate(seconds)})
-    ours = result_of(federation, settings(FedBuffSpec(buffer_size=5)))
-    theirs = result_of(federation, settings(made("fedavg", sample_scaling="uniform")))
-    assert ours.status == theirs.status == "completed"
+    host = timed({client: Device(shift_seconds=each) for client, each in enumerate(seconds)})
+    ours = result_of(host, FedBuffSpec(buffer_size=5), num_rounds=4)
+    theirs = result_of(host, made("fedavg", sample_scaling="uniform"), num_rounds=4)
     np.testing.assert_allclose(ours.vector, theirs.vector, atol=1e-6)
     cohort = Cohort(7, 5, 0.1)
     assert FedBuffSpec(buffer_size=5).equivalent(cohort) == made("fedavg", sample_scaling="uniform")
     assert [len(FedBuffSpec(buffer_size=size).faults(cohort)) for size in (5, 6)] == [0, 1]
     assert ours.seconds["simulated"] == pytest.approx(sum(ours.rounds["seconds"])) == theirs.seconds["simulated"]
-    fewer = result_of(federation, settings(FedBuffSpec(buffer_size=2)))
+    fewer = result_of(host, FedBuffSpec(buffer_size=2), num_rounds=4)
     assert fewer.rounds["seconds"][0] <= theirs.rounds["seconds"][0]
-
-
-def slow_and_fast() -> Federation:
-    return timed({client: Device(seconds_per_step=0.1 * client, mean_seconds=1.0) for client in range(7)})
 
 
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_two_hosts_give_what_one_gives(ray_session: None) -> None:
-    asked = settings(FedBuffSpec())
-    hosts = start_hosts(slow_and_fast(), QUERIES, 2)
+    asked = spec_of(FedBuffSpec(), num_rounds=4)
+    hosts = start_hosts(replace(uneven_federation(), devices=SLOW_AND_FAST), QUERIES, 2)
     try:
         by_ray = run_trial(asked, RayGrid(hosts, asked.session))
     finally:
         hosts.stop()
-    local = result_of(slow_and_fast(), asked)
+    local = result_of(timed(SLOW_AND_FAST), FedBuffSpec(), num_rounds=4)
     assert_same(by_ray, local)
     assert by_ray.rounds.get("seconds") == local.rounds.get("seconds")
 
 
 def test_updates_on_their_way_survive_a_stop(tmp_path: Path) -> None:
-    host = ClientHost(slow_and_fast(), QUERIES)
-    again, at_once = assert_going_on(settings(FedBuffSpec()), host, tmp_path, stopped_in=3)
+    spec = spec_of(FedBuffSpec(), num_rounds=4)
+    again, at_once = assert_going_on(spec, timed(SLOW_AND_FAST), tmp_path, stopped_in=3)
     assert again.rounds.get("seconds") == at_once.rounds.get("seconds")
