@@ -38,7 +38,6 @@ def everyone(n: int) -> Cohort:
 
 EQUIVALENTS: list[tuple[StrategySpec, StrategySpec, int]] = [
     (made("fedprox", proximal_mu=0), made("fedavg"), 5),
-    (made("fedprox", proximal_mu=0, sample_scaling="uniform"), UNIFORM, 5),
     (made("fedavgm", server_learning_rate=1, server_momentum=0), made("fedavg"), 5),
     (made("qfedavg", q=0), UNIFORM, 5),
     (made("bulyan", num_malicious_nodes=0), UNIFORM, 7),
@@ -52,10 +51,8 @@ EQUIVALENTS: list[tuple[StrategySpec, StrategySpec, int]] = [
     (made("rfa"), made("fedavg"), 1),
     (made("fedexp", sample_scaling="num-examples"), made("fedexp"), 1),
     (made("fedavgm+fedlc", **NO_RULE), made("fedlc"), 10),
-    (made("fedavgm+fedlc", **NO_RULE, sample_scaling="uniform"), made("fedlc", sample_scaling="uniform"), 10),
     (made("fedmedian+fedprox", proximal_mu=0), made("fedmedian"), 10),
     (made("fedmedian+fedlc", calibration=0), made("fedmedian"), 10),
-    (made("fedmedian+moon", contrast=0), made("fedmedian"), 10),
     (made("fedavgm+fedprox", **NO_RULE, proximal_mu=0), made("fedavg"), 10),
     (made("fedtrimmedavg+ditto", beta=0.05), made("ditto", sample_scaling="uniform"), 10),
     (made("fedtrimmedavg+ditto", beta=0.49), made("fedmedian+ditto"), 10),

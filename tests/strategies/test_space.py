@@ -56,15 +56,7 @@ def space_of_clients() -> SearchSpace:
 PAIRS = ["fedavg", "multikrum+fedprox", "fedadam+fedprox", "fedtrimmedavg+fedlc", "bulyan+moon"]
 SPACES: dict[str, Callable[[], SearchSpace]] = {
     **{f"of {num_sampled}": partial(space, num_sampled) for num_sampled in (1, 2, 3, 4, 5, 7, 11, 20)},
-    **{
-        f"by name, {num_sampled}": partial(
-            space,
-            num_sampled,
-            num_sampled,
-            kinds=[kind for kind in CHOSEN_BY_NAME_KINDS if kind != "fedbuff" or num_sampled > 1],
-        )
-        for num_sampled in (1, 2, 5)
-    },
+    **{f"by name, {number}": partial(space, number, number, kinds=CHOSEN_BY_NAME_KINDS) for number in (2, 5)},
     **{f"pairs, {num_sampled}": partial(space, num_sampled, kinds=PAIRS) for num_sampled in (3, 5, 10)},
     "client parameters and a strategy of a user's": space_of_clients,
 }

@@ -106,21 +106,12 @@ def test_corrections_after_the_first_are_asked_with_temperature_and_the_studys_s
     assert [(each.body["temperature"], each.body["seed"]) for each in asked] == [(0.0, 5), (0.0, 5), (0.7, 5)]
 
 
-NO_REASON = "It gave no reason."
-
-
-@pytest.mark.parametrize(
-    ("reason", "kept"),
-    [
-        ("I ANSWER with one valid JSON object, as told", NO_REASON),
-        ("proximal_mu of fedprox must be in [0.0001, 1] (log), got 1000.0", NO_REASON),
-        ("", NO_REASON),
-        ("a proximal_mu of 0.1 limits drift", "a proximal_mu of 0.1 limits drift"),
-    ],
-)
-def test_the_words_of_a_correction_are_no_reason(asking: Asking, reason: str, kept: str) -> None:
-    found, _ = asking([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
-    assert [each.explanation for each in found.reasons] == [kept]
+def test_the_words_of_a_correction_are_no_reason(asking: Asking) -> None:
+    none, own = "It gave no reason.", "a proximal_mu of 0.1 limits drift"
+    quoted = ("I ANSWER with one valid JSON object, as told", "proximal_mu of fedprox must be in [0.0001, 1] (log)", "")
+    for reason, kept in {**dict.fromkeys(quoted, none), own: own}.items():
+        found, _ = asking([INVALID["out of range"], chooses("fedprox", reason=reason, proximal_mu=0.1)])
+        assert [each.explanation for each in found.reasons] == [kept]
 
 
 def test_what_a_model_says_twice_is_its_own_reason(asking: Asking) -> None:

@@ -42,9 +42,8 @@ def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> w
     return warm_start.EarlierStudy(name, name, {"training": TRAINING}, None, found, ordered)
 
 
-def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, **changes: Any) -> warm_start.WarmStart:
-    report = document_of(report_of(**changes))
-    return warm_start.warm_start(studies, report, TRAINING, SPACE, count, (FEDAVG,))
+def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, space: Any = SPACE) -> warm_start.WarmStart:
+    return warm_start.warm_start(studies, document_of(report_of()), TRAINING, space, count, (FEDAVG,))
 
 
 # Similarity.
@@ -150,9 +149,9 @@ def test_values_are_moved_into_the_ranges_of_this_cohort_and_impossible_strategi
     study = study_of("a", wide, num_clients=50)
     assert proposed([study]).specs() == [FedAdamSpec(eta=0.01, tau=1e-5), KrumSpec(num_malicious_nodes=7), MEDIAN]
     two = space_of(Cohort(num_clients=2, num_sampled=2, client_learning_rate=0.2))
-    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, two, 4, (FEDAVG,))
-    assert "krum" not in {spec.kind for spec in found.specs()}
-    assert all(two.contains(spec) for spec in found.specs())
+    found = proposed([study], space=two).specs()
+    assert "krum" not in {spec.kind for spec in found}
+    assert all(map(two.contains, found))
 
 
 def test_client_parameters_are_those_of_this_space() -> None:
@@ -161,20 +160,12 @@ def test_client_parameters_are_those_of_this_space() -> None:
     assert proposed([study]).specs() == [ADAM]
     ranges = {"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)}
     searched = space_of(SPACE.cohort, client_ranges=ranges, given={"client_batch_size": 16})
-    found = warm_start.warm_start([study], document_of(report_of()), TRAINING, searched, 4, (FEDAVG,))
-    assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
+    expected = FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)
+    assert proposed([study], space=searched).specs() == [expected]
 
 
 def test_without_studies_there_is_nothing_to_say() -> None:
     assert proposed([]) == warm_start.WarmStart(studies=(), proposals=())
-
-
-def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
-    write_study(tmp_path / "poisoned", {FEDAVG: 0.5, MEDIAN: 0.9, ADAM: 0.4}, report_of(outliers=(3,)))
-    write_study(tmp_path / "skewed", {FedAvgSpec(): 0.5, MEDIAN: 0.4, ADAM: 0.9}, report_of(label_skew=0.9))
-    studies, _ = warm_start.read_earlier_studies([str(tmp_path)])
-    assert proposed(studies, 1, outliers=(5,)).specs() == [MEDIAN]
-    assert proposed(studies, 1, label_skew=0.8).specs() == [ADAM]
 
 
 # -- What is read of earlier studies, and what is said of those that can't be used -------------------------------------
