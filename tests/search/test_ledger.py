@@ -21,33 +21,19 @@ from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
 from fedscout.search.client_settings import COLUMNS, FORMAT, read_settings_table, write_settings_table
 from fedscout.search.config import ClientRanges, SearchConfig
-from fedscout.search.ledger import StudyEvents, StudyFacts, trainings_of
+from fedscout.search.ledger import StudyEvents, trainings_of
 from fedscout.search.objective import Objective
-from fedscout.strategies import FedAvgSpec, IntegerRange, RealRange, parse_strategy
+from fedscout.strategies import FedAvgSpec, parse_strategy
 from fedscout.strategies.methods.averaging import QFedAvgSpec
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
-from tests.search.studies import (
-    FACTS,
-    SEED,
-    Measured,
-    ScriptedRunner,
-    completed,
-    failed,
-    open_ledger,
-    open_log,
-    study,
-    tiny_federation,
-)
+from tests.search import studies
+from tests.search.studies import FACTS, SEED, Measured, ScriptedRunner, completed, failed, open_ledger, open_log, study
 
 KINDS = ("fedavg", "fedmedian", "fedadam", "krum")
 
 
-def plans_of(facts: StudyFacts = FACTS) -> list[TrialSettings]:
-    return [facts.trial("search", parse_strategy(kind), generation=1) for kind in KINDS]
-
-
-PLANS = plans_of()
+PLANS = [FACTS.trial("search", parse_strategy(kind), generation=1) for kind in KINDS]
 
 
 def by_kind(spec: TrialSettings) -> float:
@@ -125,32 +111,10 @@ def test_fitness_is_the_accuracy_in_the_view(tmp_path: Path, view: str, fitness:
 
 
 def test_a_checkpoint_is_forgotten_once_its_trial_is_in_the_log(tmp_path: Path) -> None:
-    runner = scripted()
-    logged_when_forgotten: list[int] = []
-    forget = runner.forget
-
-    def spy(key: str) -> None:
-        logged_when_forgotten.append(sum(record.key == key for record in open_log(tmp_path).read()))
-        forget(key)
-
-    runner.forget = spy  # type: ignore[method-assign]
-    records = open_ledger(tmp_path, runner).run(PLANS)
-    assert runner.forgotten == [record.key for record in records]
-    assert logged_when_forgotten == [1] * len(PLANS)
-
-
-def test_a_cut_off_batch_keeps_what_finished(tmp_path: Path) -> None:
-    def outcome(spec: TrialSettings) -> Measured:
-        if spec.strategy.kind == "krum":
-            raise KeyboardInterrupt
-        return completed(by_kind(spec))
-
-    with pytest.raises(KeyboardInterrupt):
-        open_ledger(tmp_path, ScriptedRunner(outcome)).run(PLANS)
-    runner = scripted()
-    records = open_ledger(tmp_path, runner).run(PLANS)
-    assert [spec.strategy.kind for spec in runner.ran] == ["krum"]
-    assert numbers_and_kinds(records) == list(enumerate(KINDS))
+    runner, logged = scripted(), list[bool]()
+    runner.forget = lambda key: logged.append(open_log(tmp_path).read()[-1].key == key)  # type: ignore[method-assign]
+    open_ledger(tmp_path, runner).run(PLANS)
+    assert logged == [True] * len(PLANS)
 
 
 def test_a_display_is_told_what_was_known_and_what_is_new(tmp_path: Path) -> None:
@@ -216,13 +180,13 @@ def test_a_training_that_fails_is_worse_than_any(tmp_path: Path, place: int) -> 
     assert (trial.status, trial.fitness) == ("completed", 0.5)
     assert trial.rounds["accuracy"] == (0.7, 0.7)
     (note,) = trial.notes
-    assert [value for value in ("1 of 3", f"seed {SEEDS[place]}", "diverged") if value not in note] == []
+    assert f"seed {SEEDS[place]}: diverged" in note
 
 
 def test_a_trial_fails_where_most_of_its_trainings_do(tmp_path: Path) -> None:
     trial = only_trial(tmp_path, by_seed([failed("diverged"), completed(0.9), failed("timeout")]))
     assert (trial.status, trial.fitness, trial.own_fitness) == ("failed", 0.0, 0.0)
-    assert [value for value in ("2 of 3", f"seed {SEED}", "diverged") if value not in str(trial.error)] == []
+    assert f"seed {SEED}: diverged" in str(trial.error)
     assert trial.repetition_fitness == (0.0, 0.9, 0.0)
     assert open_log(tmp_path).read()[0].status == "failed"
 
@@ -252,7 +216,7 @@ def test_ends_of_short_trainings_stay_until_they_are_released(tmp_path: Path) ->
 @pytest.mark.parametrize("stopped_after", [2, 3, 5, 6])
 def test_a_study_that_was_cut_off_repeats_no_training_that_ended(tmp_path: Path, stopped_after: int) -> None:
     """Two rounds a training: after so many of six, the process ends."""
-    host = ClientHost(tiny_federation(), {})
+    host = ClientHost(studies.tiny_federation(), {})
     (expected,) = open_ledger(tmp_path / "whole", LocalRunner(host), repetitions=3).run([PLAN])
     counted: list[str] = []
 
@@ -274,7 +238,7 @@ def test_a_study_that_was_cut_off_repeats_no_training_that_ended(tmp_path: Path,
 
 def test_progress_is_told_by_trials(tmp_path: Path) -> None:
     told: list[Mapping[str, int]] = []
-    runner = LocalRunner(ClientHost(tiny_federation(), {}))
+    runner = LocalRunner(ClientHost(studies.tiny_federation(), {}))
     open_ledger(tmp_path, runner, StudyEvents(on_rounds=told.append), repetitions=3).run([PLAN])
     assert [dict(each) for each in told] == [{PLAN.key: done} for done in (0, 0, 1, 1, 1, 2)]
 
@@ -295,22 +259,12 @@ RANGES = {
 }
 
 
-def test_ranges_have_the_names_of_a_specification() -> None:
-    assert ClientRanges.model_validate(RANGES).ranges() == {
-        "client_learning_rate": RealRange(0.05, 0.8, log=True),
-        "client_local_epochs": IntegerRange(1, 3),
-        "client_batch_size": IntegerRange(4, 16),
-    }
-    assert ClientRanges().ranges() == {}
-
-
 @pytest.mark.parametrize(
     ("ranges", "key", "named"),
     [
         ("learning_rate: {low: 1, high: 0.1}", "learning_rate", "[1.0, 0.1]"),
         ("learning_rate: {low: 0, high: 1}", "learning_rate.low", "got 0.0"),
         ("local_epochs: {low: 1, high: 9999}", "local_epochs.high", "got 9999"),
-        ("batch_size: {low: 1.5, high: 4}", "batch_size.low", "got 1.5"),
         ("momentum: {low: 0, high: 1}", "momentum", "training.momentum"),
     ],
 )
@@ -381,32 +335,27 @@ def changed(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda rows: rows.drop(columns=["batch_size", "local_epochs"]), ["lacks batch_size, local_epochs"]),
-        (lambda rows: rows.iloc[:3], ["2 x 2", "heterogeneity 0.8, quantity 1000"]),
-        (lambda rows: pd.concat([rows, rows.iloc[:1]]), ["heterogeneity 0.2, quantity 100 2 times"]),
-        (lambda rows: rows.iloc[:0], ["cells", "none"]),
-        (lambda rows: rows.assign(learning_rate=float("nan")), ["cell 1: learning_rate", "got nan"]),
-        (lambda rows: rows.assign(learning_rate="0.1"), ["cell 1: learning_rate", "got '0.1'"]),
-        (lambda rows: rows.assign(learning_rate=[0.1, 0.1, 0.0, 0.1]), ["cell 3: learning_rate", "got 0.0"]),
-        (lambda rows: rows.assign(local_epochs=1001), ["cell 1: local_epochs", "got 1001"]),
-        (lambda rows: rows.assign(batch_size=2.5), ["cell 1: batch_size", "got 2.5"]),
-        (lambda rows: rows.assign(quantity=[0, 1000, 0, 1000]), ["cell 1: quantity", "got 0"]),
-        (lambda rows: rows.assign(heterogeneity=[0.2, 0.2, 1.5, 1.5]), ["heterogeneity", "[0, 1]", "got 1.5"]),
+        (lambda rows: rows.drop(columns=["batch_size", "local_epochs"]), "batch_size, local_epochs"),
+        (lambda rows: rows.iloc[:3], "heterogeneity 0.8, quantity 1000"),
+        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "heterogeneity 0.2, quantity 100 2 times"),
+        (lambda rows: rows.iloc[:0], "none"),
+        (lambda rows: rows.assign(learning_rate=float("nan")), "got nan"),
+        (lambda rows: rows.assign(learning_rate="0.1"), "got '0.1'"),
+        (lambda rows: rows.assign(learning_rate=[0.1, 0.1, 0.0, 0.1]), "cell 3: learning_rate"),
+        (lambda rows: rows.assign(local_epochs=1001), "got 1001"),
+        (lambda rows: rows.assign(batch_size=2.5), "got 2.5"),
+        (lambda rows: rows.assign(quantity=[0, 1000, 0, 1000]), "got 0"),
+        (lambda rows: rows.assign(heterogeneity=[0.2, 0.2, 1.5, 1.5]), "got 1.5"),
     ],
 )
-def test_a_table_that_cannot_serve_is_refused_in_one_line(
-    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], named: list[str]
+def test_a_table_that_cannot_serve_is_refused(
+    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], named: str
 ) -> None:
     path = tmp_path / "table.parquet"
     write_settings_table(path, TABLE, PROVENANCE)
     changed(path, change)
-
-    with refused(ConfigurationError, key=path.name) as caught:
+    with refused(ConfigurationError, key=path.name, names=named):
         read_settings_table(path)
-
-    (fault,) = caught.value.faults
-    assert [name for name in [*named, str(path)] if name not in fault] == []
-    assert "\n" not in fault
 
 
 def test_whole_floats_and_further_columns_are_read(tmp_path: Path) -> None:

@@ -100,12 +100,14 @@ class Hand:
         training: With SGD.
         model: Makes the net.
         loss: Of net, features and labels, the mean over a batch.
+        validation_share: Of the training rows, those that do not train.
     """
 
     federation: Federation
     training: LocalTraining = TRAINING
     model: ModelFactory = dense
     loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = plain_loss
+    validation_share: float = 0.0
     _generators: dict[tuple[int, int], np.random.Generator] = field(default_factory=dict)
 
     def num_rows(self, client: int) -> int:
@@ -152,7 +154,8 @@ class Hand:
 
     def _rows(self, client: int, part: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
         own = self.federation.client_data(client).own
-        rows = own.rows[getattr(split_client(own.labels[own.rows], SEED, client, 0.2), part)]
+        split = split_client(own.labels[own.rows], SEED, client, 0.2, self.validation_share)
+        rows = own.rows[getattr(split, part)]
         return torch.from_numpy(own.features[rows]).double(), torch.from_numpy(own.labels[rows])
 
     def loaded(self, vector: Vector) -> nn.Module:

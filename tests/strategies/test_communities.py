@@ -34,6 +34,7 @@ from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, FedAvgSpec
 from fedscout.strategies.aggregation.groups import GroupedRule, sampled_of
 from fedscout.strategies.methods import communities
 from fedscout.strategies.methods.robust import SLAB
+from tests.engine import federations
 from tests.engine.choices import rounds_of
 from tests.engine.federations import NUM_CLASSES, Noisy, dense, learnable_rows, linear, normalised, with_server_rows
 from tests.engine.trials.test_resume import assert_going_on
@@ -352,11 +353,9 @@ def failed(federation: Federation, strategy: StrategySpec | None = None, **chang
 )
 def test_clients_that_withhold_their_labels_fail_the_trial(release: Release, client: int, reason: str) -> None:
     """Client 1 holds 17 rows, client 6 nine of two classes."""
-    error, _, advice = failed(replace(planted_labels(), release=release)).partition("; ")
+    error = failed(replace(planted_labels(), release=release))
     assert f", client {client} " in error
     assert reason in error
-    assert "federation.min_release=1" in advice
-    assert "grouped_by=updates" in advice
 
 
 # -- the specification -----------------------------------------------------------------------------------------------
@@ -365,8 +364,6 @@ def test_clients_that_withhold_their_labels_fail_the_trial(release: Release, cli
 def test_a_document_says_all_of_it_and_one_community_is_the_strategy_inside() -> None:
     found = spec(inside={"kind": "fedadam", "eta": 0.05}, num_communities=3)
     assert parse_strategy(json.dumps({"kind": "communities", **found.parameters()})) == found
-    assert str(spec(inside="krum", num_communities=2)).startswith("communities(inside=krum(")
-    assert str(spec()) == "communities"
     one = spec(inside="fedadam", num_communities=1, client_batch_size=4)
     assert one.simplest(COHORT) == parse_strategy({"kind": "fedadam", "client_batch_size": 4})
     assert one.digest(COHORT) == one.simplest(COHORT).digest(COHORT) != spec(inside="fedadam").digest(COHORT)
@@ -374,8 +371,5 @@ def test_a_document_says_all_of_it_and_one_community_is_the_strategy_inside() ->
 
 def test_a_community_that_is_too_small_for_its_strategy_fails_the_trial_and_so_do_clients_with_a_task() -> None:
     error = failed(planted_labels(), spec(inside={"kind": "krum", "num_malicious_nodes": 1}), num_sampled=ALL)
-    assert "0, 2, 5" in error
     assert "num_malicious_nodes of krum" in error
-    from tests.engine.federations import guessing_federation
-
-    assert ", client 0 holds no rows" in failed(guessing_federation())
+    assert ", client 0 holds no rows" in failed(federations.guessing_federation())

@@ -17,29 +17,13 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.models.layout import ModelFactory
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    CHOSEN_BY_NAME_KINDS,
-    IntegerRange,
-    StrategySpec,
-    parse_strategy,
-    space_of,
-)
+from fedscout.strategies import IntegerRange, StrategySpec, parse_strategy, space_of, table
 from fedscout.strategies.methods.averaging import FedAdamSpec, MeanSpec, ProximalGradient
-from fedscout.strategies.methods.tuned_clients import FedExSpec, FedPopSpec
-from fedscout.strategies.table import (
-    ALL_KINDS,
-    CLIENT_KINDS,
-    SERVER_RULE_KINDS,
-    has_clients,
-    is_server_rule,
-    pair_fault,
-    strategy_class,
-)
+from fedscout.strategies.table import ALL_KINDS, CLIENT_KINDS, SERVER_RULE_KINDS, has_clients, is_server_rule
 from tests.engine.federations import dense, normalised
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
-from tests.strategies.by_hand import SIZES, TRAINING, WHOLE, host_of, result_of
+from tests.strategies.by_hand import SIZES, host_of, result_of
 from tests.strategies.rounds import final_model, made
 
 UNIFORM = made("fedavg", sample_scaling="uniform")
@@ -54,7 +38,6 @@ def everyone(n: int) -> Cohort:
 
 EQUIVALENTS: list[tuple[StrategySpec, StrategySpec, int]] = [
     (made("fedprox", proximal_mu=0), made("fedavg"), 5),
-    (made("fedprox", proximal_mu=0, sample_scaling="uniform"), UNIFORM, 5),
     (made("fedavgm", server_learning_rate=1, server_momentum=0), made("fedavg"), 5),
     (made("qfedavg", q=0), UNIFORM, 5),
     (made("bulyan", num_malicious_nodes=0), UNIFORM, 7),
@@ -62,22 +45,17 @@ EQUIVALENTS: list[tuple[StrategySpec, StrategySpec, int]] = [
     (made("multikrum", num_malicious_nodes=0, num_nodes_to_select=6), made("fedavg"), 6),
     (made("fedtrimmedavg", beta=0.24), UNIFORM, 4),
     (made("fedtrimmedavg", beta=0.25), made("fedmedian"), 4),
-    (made("fedtrimmedavg", beta=0.49), made("fedmedian"), 5),
-    (made("fedtrimmedavg", beta=0.21), made("fedtrimmedavg", beta=0.29), 10),
     (made("fedmedian"), UNIFORM, 2),
     (made("fedmedian"), made("fedavg"), 1),
     (UNIFORM, made("fedavg"), 1),
     (made("rfa"), made("fedavg"), 1),
     (made("fedexp", sample_scaling="num-examples"), made("fedexp"), 1),
     (made("fedavgm+fedlc", **NO_RULE), made("fedlc"), 10),
-    (made("fedavgm+fedlc", **NO_RULE, sample_scaling="uniform"), made("fedlc", sample_scaling="uniform"), 10),
     (made("fedmedian+fedprox", proximal_mu=0), made("fedmedian"), 10),
     (made("fedmedian+fedlc", calibration=0), made("fedmedian"), 10),
-    (made("fedmedian+moon", contrast=0), made("fedmedian"), 10),
     (made("fedavgm+fedprox", **NO_RULE, proximal_mu=0), made("fedavg"), 10),
     (made("fedtrimmedavg+ditto", beta=0.05), made("ditto", sample_scaling="uniform"), 10),
     (made("fedtrimmedavg+ditto", beta=0.49), made("fedmedian+ditto"), 10),
-    (made("fedtrimmedavg+ditto", beta=0.21), made("fedtrimmedavg+ditto", beta=0.29), 10),
     (made("multikrum+fedper", num_nodes_to_select=1), made("krum+fedper"), 10),
     (made("qfedavg+fedper", q=0), made("fedper", sample_scaling="uniform"), 10),
     (made("fedmedian+fedlc"), made("fedlc"), 1),
@@ -148,7 +126,6 @@ def test_canonical_json_is_one_text() -> None:
     assert '"fedavgm"' in above.canonical(cohort)  # no equivalent, which has no momentum to tell
     text = made("qfedavg", q=1).canonical(cohort)
     assert text == '{"kind":"qfedavg","q":1.0}'
-    assert json.loads(text) == {"kind": "qfedavg", "q": 1.0}
 
 
 # -- Laws of pairs: a half that does nothing leaves the other's bits, and a pair is a specification like any other -----
@@ -197,7 +174,7 @@ def test_a_pair_is_written_read_sent_and_built(kind: str) -> None:
     sent = pickle.loads(pickle.dumps(pair))
     assert sent == pair
     assert hash(sent) == hash(pair)
-    assert type(sent) is type(pair) is strategy_class(kind)
+    assert type(sent) is type(pair) is table.strategy_class(kind)
     pair.build(cohort)
     for half in map(parse_strategy, kind.split("+")):
         assert half.paper in pair.paper
@@ -221,26 +198,26 @@ def test_pairs_that_differ_have_digests_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "first", "named"),
     [
-        ("fedadam+scaffold", "scaffold", ["fedadam+scaffold", "server rule"]),
-        ("fedadam+mfedbn", "mfedbn", ["fedadam+mfedbn", "fedbn"]),
-        ("fedadam+local", "local", ["fedadam+local", "shared"]),
-        ("fedadam+dp_fedavg", "dp_fedavg", ["fedadam+dp_fedavg", "strategy.around"]),
-        ("custom+fedlc", "custom", ["custom+fedlc", "its clients"]),
-        ("fedadam+mine.py:Own", "a pair", ["'fedadam+mine.py:Own'", "fedprox, "]),
-        ("fedprox+fedlc", "a pair", ["fedprox+fedlc"]),
-        ("fedavg+fedlc", "fedavg+fedlc", ["fedlc"]),
-        ("fedadam+fedavg", "fedadam+fedavg", ["fedadam"]),
-        ("fedadam+fedprox+fedlc", "a pair", ["'fedadam+fedprox+fedlc'", "fedavgm, fedadagrad", "fedprox, "]),
-        ("fedadm+fedprox", "a pair", ["'fedadm+fedprox'", "fedavgm, fedadagrad", "fedprox, ", "fedadam+fedprox"]),
+        ("fedadam+scaffold", "scaffold", "server rule"),
+        ("fedadam+mfedbn", "mfedbn", "fedbn"),
+        ("fedadam+local", "local", "shared"),
+        ("fedadam+dp_fedavg", "dp_fedavg", "strategy.around"),
+        ("custom+fedlc", "custom", "its clients"),
+        ("fedadam+mine.py:Own", "a pair", "'fedadam+mine.py:Own'"),
+        ("fedprox+fedlc", "a pair", "fedprox+fedlc"),
+        ("fedavg+fedlc", "fedavg+fedlc", "fedlc"),
+        ("fedadam+fedavg", "fedadam+fedavg", "fedadam"),
+        ("fedadam+fedprox+fedlc", "a pair", "fedavgm, fedadagrad"),
+        ("fedadm+fedprox", "a pair", "fedadam+fedprox"),
     ],
 )
-def test_a_pair_without_sense_is_refused_with_the_reason(kind: str, first: str, named: list[str]) -> None:
+def test_a_pair_without_sense_is_refused_with_the_reason(kind: str, first: str, named: str) -> None:
     for refuse in (parse_strategy, lambda one: space_of(TEN, kinds=[one])):
         with pytest.raises(StrategyError) as caught:
             refuse(kind)
         (fault,) = caught.value.faults
         assert fault.startswith(f"{first} ")
-        assert [name for name in named if name not in fault] == []
+        assert named in fault
 
 
 def test_what_binds_a_half_binds_the_pair() -> None:
@@ -270,7 +247,7 @@ def test_ranges_are_those_of_the_halves_and_follow_the_cohort() -> None:
 def test_all_is_everything_that_is_possible_here() -> None:
     found = space_of(TEN, kinds=["all"])
     assert found.kinds == ALL_KINDS
-    assert {*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS} - {*ALL_KINDS} == {"dp_fedavg"}
+    assert {*table.BUILT_IN_KINDS, *table.CHOSEN_BY_NAME_KINDS} - {*ALL_KINDS} == {"dp_fedavg"}
     few = Cohort(2, 2, 0.2, client_momentum=0.9, layers=frozenset({"Linear"}))
     found = space_of(few, kinds=["all", "fedadam+fedprox"])
     assert {"krum", "scaffold", "fedbn"} <= found.absent.keys()
@@ -309,21 +286,19 @@ def test_a_new_strategy_s_halves_are_read_from_its_class() -> None:
     assert has_clients(OwnClients)
     assert not has_clients(OwnServer)
     assert not is_server_rule(OwnClients) | is_server_rule(OwnServer)
-    assert pair_fault(FedAdamSpec, OwnClients) is None
-    for clients, key, pair in ((OwnServer, "own_server", "own_server"), (OwnEta, "eta", "own_clients")):
-        fault = str(pair_fault(FedAdamSpec, clients))
-        assert fault.startswith(f"{key} ")
-        assert f"fedadam+{pair}" in fault
+    assert table.pair_fault(FedAdamSpec, OwnClients) is None
+    for clients, key in ((OwnServer, "own_server"), (OwnEta, "eta")):
+        assert str(table.pair_fault(FedAdamSpec, clients)).startswith(f"{key} ")
 
 
 # -- Parameters and federations with which a method is a simpler one, over whole trials --------------------------------
 
 
 LOOP = {"backend": "loop"}
+VALIDATING = {"validation_fraction": 0.25}
 EQUAL = (40, 37, 39, 36)
 """Rows of which 30 to 32 train: four batches of eight, whatever remains."""
 FEDAVG = made("fedavg")
-MOMENTUM = TRAINING.model_copy(update={"momentum": 0.9})
 COHORT = Cohort(8, 5, 0.1, server_rows=60, server_labels=True)
 
 
@@ -339,7 +314,6 @@ class Limit:
         model: The net.
         sizes: Rows of each client.
         changes: Settings of both trials.
-        own: Settings of the simpler one's alone.
     """
 
     method: StrategySpec
@@ -349,7 +323,6 @@ class Limit:
     model: ModelFactory = dense
     sizes: tuple[int, ...] = SIZES
     changes: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
 
 
 ACCURACY, MODEL_ALONE = ("accuracy",), ()
@@ -358,18 +331,8 @@ LIMITS: Mapping[str, Limit] = {
     "moon": Limit(made("moon", contrast=0.0), compared=MODEL_ALONE, changes=LOOP),
     "moon, normalised": Limit(made("moon", contrast=0.0), compared=MODEL_ALONE, model=normalised, changes=LOOP),
     "fedlc": Limit(made("fedlc", calibration=0.0), compared=ACCURACY, changes=LOOP),
-    "fedrs": Limit(made("fedrs", missing_scale=1.0), compared=ACCURACY, changes=LOOP),
     "fedrs, normalised": Limit(made("fedrs", missing_scale=1.0), compared=ACCURACY, model=normalised, changes=LOOP),
-    "symmetric_loss": Limit(
-        made("symmetric_loss", cross_entropy_weight=1.0, reverse_weight=0.0), compared=ACCURACY, changes=LOOP
-    ),
     "fine_tuning": Limit(made("fine_tuning", tuning_epochs=0)),
-    "pfedme": Limit(
-        made("pfedme", personal_pull=1 / TRAINING.learning_rate, local_rounds=1),  # w becomes θ
-        made("fedprox", proximal_mu=1 / TRAINING.learning_rate),
-        compared=MODEL_ALONE,
-    ),
-    "fedper": Limit(made("fedper", personal_layers=2), made("local")),
     "local": Limit(made("local"), atol=None, compared=ACCURACY, sizes=SIZES[:1], changes={"num_sampled": 1}),
     "rhfl": Limit(
         made("rhfl", cross_entropy_weight=1.0, reverse_weight=0.0, alignment_epochs=0),
@@ -379,42 +342,15 @@ LIMITS: Mapping[str, Limit] = {
         changes={**LOOP, "num_sampled": len(SIZES)},
     ),
     "rhfl, alone": Limit(made("rhfl"), made("rhfl", alignment_epochs=0), sizes=SIZES[:1], changes={"num_sampled": 1}),
-    "mfedbn": Limit(
-        made("mfedbn", server_learning_rate=1.0),
-        made("fedbn"),
-        1e-7,
-        MODEL_ALONE,
-        normalised,
-        changes={"num_rounds": 1},
-    ),
-    # Eight steps are a power of two, so dividing weights by them does not round; a length with momentum is not.
+    # Eight steps are a power of two, so dividing weights by them does not round.
     "fednova": Limit(made("fednova"), sizes=EQUAL, changes={"num_sampled": 4}),
-    "fednova, uniform": Limit(
-        made("fednova", sample_scaling="uniform"),
-        UNIFORM,
-        1e-6,
-        MODEL_ALONE,
-        sizes=EQUAL,
-        changes={"num_sampled": 4, "training": MOMENTUM},
-    ),
-    # There are no controls yet; and with one step on all rows of all clients they add up to the same mean gradient.
+    # There are no controls yet.
     "scaffold, first round": Limit(made("scaffold"), UNIFORM, changes={"num_rounds": 1}),
-    "scaffold, full gradients": Limit(
-        made("scaffold"), UNIFORM, 1e-6, MODEL_ALONE, changes={"num_sampled": len(SIZES), "training": WHOLE}
-    ),
     "fedbio, fixed weights": Limit(made("fedbio", weight_rate=0), atol=1e-6, compared=MODEL_ALONE),
     "fedbio, no direction": Limit(made("fedbio", direction_rate=0), atol=1e-6, compared=MODEL_ALONE),
-    "feddf": Limit(made("feddf", distillation_steps=0)),
     "feddf, uniform": Limit(made("feddf", distillation_steps=0, sample_scaling="uniform"), UNIFORM),
-    **{
-        f"{spec_class.model_fields['kind'].default}, {backend}": Limit(
-            spec_class(num_configurations=1, validation_share=0.25),
-            changes={"backend": backend},
-            own={"validation_fraction": 0.25},
-        )
-        for spec_class in (FedExSpec, FedPopSpec)
-        for backend in ("auto", "loop")
-    },
+    "fedex": Limit(made("fedex", num_configurations=1, validation_share=0.25), changes=VALIDATING),
+    "fedpop": Limit(made("fedpop", num_configurations=1, validation_share=0.25), changes=VALIDATING),
 }
 
 
@@ -426,8 +362,7 @@ SEEN = {"fedsam", "moon", "fedlc", "fine_tuning", "fedbio, fixed weights", "fedb
 def test_in_its_limit_a_method_is_the_simpler_one(name: str) -> None:
     limit = LIMITS[name]
     host = host_of(limit.model, limit.sizes)
-    one = result_of(host, limit.method, **limit.changes)
-    other = result_of(host, limit.same, **{**limit.changes, **limit.own})
+    one, other = (result_of(host, each, **limit.changes) for each in (limit.method, limit.same))
     if limit.atol is not None:
         np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=limit.atol)
     for series in limit.compared:

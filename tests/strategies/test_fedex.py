@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pytest
-import torch
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Release
-from fedscout.engine.data.federation import split_client
 from fedscout.engine.seeds import stream
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.methods.tuned_clients import Configuration, FedEx, FedExSpec, FedPop, FedPopSpec, Schedule
@@ -47,20 +45,11 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> list[FedEx]:
     return ended(FedEx, monkeypatch)
 
 
-@dataclass
-class ValidatingHand(Hand):
-    """Keeps a share of the training rows for validation."""
-
-    def _rows(self, client: int, part: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
-        own = self.federation.client_data(client).own
-        rows = own.rows[getattr(split_client(own.labels[own.rows], SEED, client, 0.2, SHARE), part)]
-        return torch.from_numpy(own.features[rows]).double(), torch.from_numpy(own.labels[rows])
-
-    def validated(self, vector: Any, client: int) -> tuple[int, int]:
-        """Return a client's validation rows: those that a model gets wrong, and all."""
-        features, labels = self._rows(client, "validation")
-        outputs = self.loaded(vector).eval()(features)
-        return int((outputs.argmax(dim=1) != labels).sum()), len(labels)
+def validated(hand: Hand, vector: Any, client: int) -> tuple[int, int]:
+    """Return a client's validation rows: those that a model gets wrong, and all."""
+    features, labels = hand._rows(client, "validation")
+    outputs = hand.loaded(vector).eval()(features)
+    return int((outputs.argmax(dim=1) != labels).sum()), len(labels)
 
 
 def round_by_hand(
@@ -71,12 +60,12 @@ def round_by_hand(
     wrong, rows, models = np.zeros(3), np.zeros(3), []
     for client in range(EVERYBODY):
         drawn = int(draw(stream(SEED, "settings", server_round, client)))
-        hand = ValidatingHand(federation, configurations[drawn].of(TRAINING))
+        hand = Hand(federation, configurations[drawn].of(TRAINING), validation_share=SHARE)
         models.append(hand.descend(vector, client, server_round)[0])
-        found = hand.validated(models[-1], client)
+        found = validated(hand, models[-1], client)
         wrong[drawn] += found[0]
         rows[drawn] += found[1]
-    return wrong, rows, weights_of(ValidatingHand(federation), range(EVERYBODY)) @ np.array(models)
+    return wrong, rows, weights_of(Hand(federation, validation_share=SHARE), range(EVERYBODY)) @ np.array(models)
 
 
 @pytest.mark.parametrize("backend", ["auto", "loop"])

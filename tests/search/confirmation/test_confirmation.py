@@ -91,17 +91,6 @@ def test_the_view_decides() -> None:
     assert confirmation(better_own, worse_clean, "clean").verdict == "worse"
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(0.1, "better"), (-0.1, "worse")])
-@pytest.mark.parametrize("role", ["fedavg", "tuned-fedavg"])
-def test_the_verdict_names_the_reference(role: str, gain: float, verdict: str) -> None:
-    challenger = contender("challenger", shifted(*(gain + each for each in (0.0, 0.01, -0.01))))
-    reference = contender(role, BASELINE).model_copy(update={"learning_rate": 0.8})
-    found = confirm(SEEDS, [challenger, reference], "own")
-    assert (found.reference, found.verdict) == (reference, verdict)
-    name = "FedAvg at its tuned client rate 0.8" if role == "tuned-fedavg" else "FedAvg"
-    assert found.advised == (name if gain < 0 else challenger.name)
-
-
 # Differences of 0.1 ± 0.01 over three seeds: s/√3 = 0.01/√3, times t(0.975; 2) = 4.3027 gives ± 2.5 points.
 @pytest.mark.parametrize(
     ("shifts", "verdict", "mean", "half_width"),
@@ -176,24 +165,23 @@ SLOW = [0.5 + 0.001 * number for number in range(ROUNDS)]
 @pytest.mark.parametrize(
     ("pick", "fedavg", "guessing", "rows", "named"),
     [
-        (level(0.8), RISING, 0.1, 10_000, ["20 rounds", "FedAvg by 5.0 points", "last 5 rounds"]),
+        (level(0.8), RISING, 0.1, 10_000, "5.0 points"),
         (SLOW, level(0.4), 0.1, 10_000, None),
-        (level(0.45), level(0.41), 0.4, 10_000, ["40.0 %"]),
+        (level(0.45), level(0.41), 0.4, 10_000, "40.0 %"),
         (level(0.47), level(0.41), 0.4, 10_000, None),  # a tenth of the way from guessing to one is 0.06
         (level(0.01), level(0.01), 0.0, 10_000, None),  # what guessing would bring is not known
-        (level(0.996), level(0.996), 0.1, 10_000, ["99.6 %"]),  # half a point is left
-        (level(0.981), level(0.981), 0.1, 10, ["98.1 %"]),  # a test row of one seed is left
+        (level(0.996), level(0.996), 0.1, 10_000, "99.6 %"),  # half a point is left
+        (level(0.981), level(0.981), 0.1, 10, "98.1 %"),  # a test row of one seed is left
         (level(0.981), level(0.981), 0.1, 50, None),
-        (RISING, level(0.999), 0.1, 10_000, ["99.9 %"]),  # at the ceiling nothing is said of a rise
+        (RISING, level(0.999), 0.1, 10_000, "99.9 %"),  # at the ceiling nothing is said of a rise
     ],
 )
 def test_what_is_said_beside_a_verdict(
-    tmp_path: Path, pick: list[float], fedavg: list[float], guessing: float, rows: int, named: list[str] | None
+    tmp_path: Path, pick: list[float], fedavg: list[float], guessing: float, rows: int, named: str | None
 ) -> None:
     found = confirmed(tmp_path, curves(pick, fedavg, rows), guessing=guessing)
-    assert len(found.caveats) == (named is not None)
-    assert [name for name in named or () if name not in found.caveats[0]] == []
-    assert found.sentence.endswith(found.caveats or found.sentence)
+    assert [named in caveat for caveat in found.caveats if named] == [True] * len(found.caveats)
+    assert bool(found.caveats) == bool(named)
 
 
 def test_a_rise_within_noise_is_none(tmp_path: Path) -> None:
@@ -221,20 +209,14 @@ def test_no_verdict_is_drawn_on_an_accuracy_that_says_little(
     found = confirmed(tmp_path, curves(level(pick), level(reference), 10**6), guessing=guessing)
     assert found.verdict == verdict
     assert bool(found.no_verdict) == (verdict != "better")
-    assert found.guessing == guessing
-    if found.no_verdict:
-        assert "training.metric=balanced_accuracy" in found.no_verdict
-        assert found.advised == "FedAvg"
+    assert (found.advised == "FedAvg") == (verdict != "better")
 
 
 @pytest.mark.slow
 def test_a_difference_of_few_test_rows(tmp_path: Path) -> None:
     """The difference counts if it is claimed: a row of four is 25 points, more than any noise here."""
     few = confirmed(tmp_path / "few", curves(level(0.75), level(0.5), rows=4), seeds=30)
-    assert few.verdict == "better"
-    (told,) = few.caveats
-    assert "25.0 points" in told
-    assert "1.0 rows" in told
+    assert (few.verdict, len(few.caveats)) == ("better", 1)
     many = confirmed(tmp_path / "many", curves(level(0.75), level(0.5), rows=40), seeds=30)
     assert (many.verdict, many.caveats) == ("better", ())
 
@@ -477,14 +459,8 @@ def test_what_tuning_costs(tmp_path: Path, settings: dict[str, Any], expected: i
     assert tuned(tmp_path / "perfect", lambda factor, seed: 1.0, config)[1] == []
 
 
-def test_where_every_seed_tests_on_the_same_rows_no_interval_is_called_one_for_new_data(tmp_path: Path) -> None:
-    config = SearchConfig(**{**BATCHES, "confirmation_batch": None})
-    drawn, same = (
-        studies.study(
-            tmp_path / str(is_same), studies.ScriptedRunner(by_kind()), config, same_test_rows=is_same
-        ).confirmation
-        for is_same in (False, True)
-    )
-    assert drawn.versus == same.versus
-    assert [NEW_DATA in found.sentence for found in (drawn, same)] == [True, False]
-    assert "rerun" in same.sentence
+@pytest.mark.parametrize("is_same", [False, True])
+def test_where_every_seed_tests_on_the_same_rows_no_interval_is_for_new_data(tmp_path: Path, is_same: bool) -> None:
+    config = SearchConfig(strategies=KINDS, budget=2, confirmation_seeds=2, tuned_baseline=False)
+    found = studies.study(tmp_path, studies.ScriptedRunner(by_kind()), config, same_test_rows=is_same).confirmation
+    assert (found.design.wider_is == NEW_DATA) == (not is_same)

@@ -13,14 +13,7 @@ import pytest
 from fedscout.detectors.report import CalibratedFinding, ClientEvidence, FeatureShift
 from fedscout.search.objective import MEASURES, DataOrigin, Measure, reward
 from fedscout.search.recommenders import rules
-from fedscout.search.recommenders.diagnosis import (
-    Alternative,
-    Diagnosis,
-    RecommendationContext,
-    Severity,
-    SkewFinding,
-    diagnose,
-)
+from fedscout.search.recommenders.diagnosis import Alternative, Diagnosis, RecommendationContext, SkewFinding, diagnose
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, ChoiceRange, FedAvgSpec, RealRange
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import FedTrimmedAvgSpec, MultiKrumSpec
@@ -76,23 +69,16 @@ def test_each_rule_decides_its_case_and_says_why(name: str) -> None:
         assert rules.recommend_by_rules(situation_of(diagnosis, **fields, view="clean")).spec.kind != kind
 
 
-@pytest.mark.parametrize(
-    ("labels", "features", "score", "kind"),
-    [
-        ("high", "none", 7.5, "rfa"),
-        ("low", "none", 7.5, "rfa"),
-        ("high", "none", 6.5, "fedrep"),
-        ("none", "none", 7.5, "fedadam"),
-        ("high", "high", 7.5, "fedrep"),
-        ("high", "none", None, "fedrep"),
-    ],
-)
-def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median(
-    labels: Any, features: Any, score: float | None, kind: str
-) -> None:
-    diagnosis = diagnosis_of(labels, features, outlier_z_score=score)
-    situation = situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))
-    assert rules.recommend_by_rules(situation).spec.kind == kind
+def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median() -> None:
+    """By the severities of label and feature skew and the score of the farthest model."""
+    expected: dict[Any, str] = {
+        **{("high", "none", 7.5): "rfa", ("low", "none", 7.5): "rfa", ("none", "none", 7.5): "fedadam"},
+        **dict.fromkeys((("high", "none", 6.5), ("high", "high", 7.5), ("high", "none", None)), "fedrep"),
+    }
+    for (labels, features, score), kind in expected.items():
+        diagnosis = diagnosis_of(labels, features, outlier_z_score=score)
+        situation = situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))
+        assert rules.recommend_by_rules(situation).spec.kind == kind, (labels, features, score)
 
 
 @pytest.mark.parametrize("text", [rules.__doc__, (REPOSITORY / "docs" / "recommend.md").read_text()])
@@ -102,22 +88,15 @@ def test_documents_list_the_rules_in_the_order_in_which_they_decide(text: str) -
     assert names == [rule.name for rule in rules.RULES] == list(CASES)
 
 
-@pytest.mark.parametrize(
-    ("outliers", "num_sampled", "num_trimmed"),
-    [
-        *[((2,), 10, 1), ((2,), 5, 1), ((2,), 3, 1), ((2, 5), 10, 2), ((2, 5), 7, 2), ((0, 2, 5, 9), 10, 4)],
-        ((0, 2, 5, 9), 3, 1),  # they may be two of three clients, of which one can be cut off at either end
-    ],
-)
-def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round(
-    outliers: tuple[int, ...], num_sampled: int, num_trimmed: int
-) -> None:
+def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round() -> None:
     """Of ten clients, f · sampled / 10, rounded up; a middle is kept. A 49th of 49 is less than one in floats."""
-    diagnosis = diagnosis_of(outlier="high", outliers=outliers, num_classes=2)
-    situation = situation_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
-    spec = rules.recommend_by_rules(situation).spec
-    assert isinstance(spec, FedTrimmedAvgSpec)
-    assert int(spec.beta * num_sampled) == num_trimmed
+    for num_outliers, sampled_and_trimmed in {1: {10: 1, 5: 1, 3: 1}, 2: {10: 2, 7: 2}, 4: {10: 4, 3: 1}}.items():
+        diagnosis = diagnosis_of(outlier="high", outliers=(0, 2, 5, 9)[:num_outliers], num_classes=2)
+        for num_sampled, num_trimmed in sampled_and_trimmed.items():
+            situation = situation_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
+            spec = rules.recommend_by_rules(situation).spec
+            assert isinstance(spec, FedTrimmedAvgSpec)
+            assert int(spec.beta * num_sampled) == num_trimmed
     assert int(rules.cut_of(1, situation_of(diagnosis_of(num_clients=49), num_clients=49)) * 49) == 1
 
 
@@ -207,7 +186,7 @@ DEALT: dict[str, tuple[DataOrigin, list[str]]] = {
 }
 
 
-def kinds(data_origin: DataOrigin | None, severity: Severity | None) -> list[str]:
+def kinds(data_origin: DataOrigin | None, severity: Any) -> list[str]:
     row = rules.advised_row(data_origin, severity)
     return [] if row is None else [spec.kind for spec in rules.BY_SEVERITY[row[1]]]
 
@@ -254,27 +233,16 @@ def test_a_policy_is_advised_where_somebody_is_slow(ratio: float | None, advises
 # -- What of a report a recommendation rests on ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("finding", "measured", "severity"),
-    [
-        *(("label_skew", {"divergence": value}, None if value is None else "none") for value in (None, 0.1)),
-        *(("label_skew", {"divergence": value}, "low") for value in (0.11, 0.29)),
-        *(("label_skew", {"divergence": value}, "high") for value in (0.3, 1.0)),
-        ("feature_skew", {"distance": None}, None),
-        ("feature_skew", {"distance": 4.0}, "none"),
-        ("feature_skew", {"distance": 7.9, "shifted": (1,)}, "low"),
-        ("feature_skew", {"distance": 8.0, "shifted": (1,)}, "high"),
-        ("outlier", {"distances": (1.0, 2.0, 3.0, 9.0)}, "none"),
-        ("outlier", {"distances": (1.0, 2.0, 3.0, 4.4), "outliers": (3,)}, "low"),
-        ("outlier", {"distances": (1.0, 2.0, 3.0, 9.0), "outliers": (3,)}, "high"),
-    ],
-)
-def test_severities_by_the_published_rules(finding: str, measured: dict[str, Any], severity: str | None) -> None:
+def test_severities_by_the_published_rules() -> None:
     """Feature skew is high from twice its threshold, an outlier only if it stands out by itself."""
-    found = getattr(diagnose(report_of(**measured)), finding)
-    assert (found.severity, found.rule) == (severity, "published")
-    if finding != "label_skew":
-        assert found.clients == measured.get("shifted", measured.get("outliers", ()))
+    label_skews = {None: None, 0.1: "none", 0.11: "low", 0.29: "low", 0.3: "high", 1.0: "high"}
+    assert {value: diagnose(report_of(divergence=value)).label_skew.severity for value in label_skews} == label_skews
+    for distance, shifted, severity in ((None, (), None), (4.0, (), "none"), (7.9, (1,), "low"), (8.0, (1,), "high")):
+        skew = diagnose(report_of(distance=distance, shifted=shifted)).feature_skew
+        assert (skew.severity, skew.clients, skew.rule) == (severity, shifted, "published")
+    for largest, outliers, severity in ((9.0, (), "none"), (4.4, (3,), "low"), (9.0, (3,), "high")):
+        found = diagnose(report_of(distances=(1.0, 2.0, 3.0, largest), outliers=outliers)).outlier
+        assert (found.severity, found.clients, found.rule) == (severity, outliers, "published")
 
 
 def test_z_score_of_the_farthest_model() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections import Counter
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -17,27 +16,16 @@ from fedscout.search.searcher import ranking
 from fedscout.search.searchers import genetic
 from fedscout.search.searchers.racing import most_trials
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL, SEARCHERS
-from fedscout.strategies import (
-    BUILT_IN_KINDS,
-    ChoiceRange,
-    CustomSpec,
-    FedAdamSpec,
-    FedAvgSpec,
-    IntegerRange,
-    RealRange,
-    SearchSpace,
-    StrategySpec,
-)
-from fedscout.strategies.methods.averaging import FedAvgMSpec, FedProxSpec
-from fedscout.strategies.methods.robust import FedMedianSpec, KrumSpec
+from fedscout.strategies import ChoiceRange, CustomSpec, IntegerRange, RealRange, SearchSpace, StrategySpec
 from tests.kits.refusals import refused
 from tests.search import searcher_conformance as kit
+from tests.strategies.rounds import made
 
 SPACE = kit.space_with()
 FERTILE = kit.space_with("fedadam", "fedyogi", "fedavgm", "fedprox", "fedadagrad", "qfedavg")
-ADAM, MOMENTUM, KRUM = FedAdamSpec(), FedAvgMSpec(), KrumSpec(num_malicious_nodes=3)
-PROX, MEDIAN = FedProxSpec(), FedMedianSpec()
-FIRST = [FedAdamSpec(eta=0.3), FedProxSpec(proximal_mu=0.5), MEDIAN]
+ADAM, MOMENTUM, KRUM = made("fedadam"), made("fedavgm"), made("krum", num_malicious_nodes=3)
+PROX, MEDIAN = made("fedprox"), made("fedmedian")
+FIRST = [made("fedadam", eta=0.3), made("fedprox", proximal_mu=0.5), MEDIAN]
 
 
 def each_kind(space: SearchSpace) -> list[StrategySpec]:
@@ -76,28 +64,22 @@ class TestGridSearcher(kit.GenerationalLaws, kind="grid"):
 # Mutation.
 
 
-def distance(before: Any, after: Any, found: Any) -> float:
-    """Return the distance of two values: integers in tens, reals as a share of the range, of its logarithm if log."""
-    if isinstance(found, IntegerRange):
-        return abs(after - before) / 10
-    if found.log:
-        return abs(math.log(after / before)) / math.log(found.high / found.low)
-    return abs(after - before) / (found.high - found.low)
-
-
 def near(child: StrategySpec, parent: StrategySpec) -> bool:
     """Whether a child may have come from a parent: integers within 1, reals within a tenth of their range and rounding.
 
     Rounding adds at most half a unit of the fourth decimal, or of the fourth significant digit: 0.001 of any range.
     """
     before, after = parent.search_values(), child.search_values()
-    return child.label == parent.label and all(
-        distance(before[name], after[name], found) <= 0.1 + (not isinstance(found, IntegerRange)) * 1e-3
-        for name, found in SPACE.parameters_of(child.label).items()
-    )
+
+    def is_near(name: str, found: Any) -> bool:
+        if isinstance(found, IntegerRange):
+            return bool(abs(after[name] - before[name]) <= 1)
+        return bool(abs(found.to_unit(after[name]) - found.to_unit(before[name])) <= 0.1 + 1e-3)
+
+    return child.label == parent.label and all(starmap(is_near, SPACE.parameters_of(child.label).items()))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN_KINDS if SPACE.parameters_of(kind)])
+@pytest.mark.parametrize("kind", [kind for kind in SPACE.kinds if SPACE.parameters_of(kind)])
 def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -> None:
     generator = np.random.default_rng(0)
     for _ in range(100):
@@ -109,7 +91,7 @@ def test_mutation_moves_each_parameter_by_a_small_step_of_its_range(kind: str) -
 
 @pytest.mark.parametrize(("value", "reached"), [(3, {2, 3, 4}), (7, {6, 7})], ids=["inside", "at the end"])
 def test_all_steps_of_an_integer_are_taken(value: int, reached: set[int]) -> None:
-    generator, parent = np.random.default_rng(0), KrumSpec(num_malicious_nodes=value)
+    generator, parent = np.random.default_rng(0), made("krum", num_malicious_nodes=value)
     children = [genetic.mutate(parent, SPACE, generator) for _ in range(60)]
     assert {child.search_values()["num_malicious_nodes"] for child in children} == reached
 
@@ -144,9 +126,9 @@ def test_a_parent_with_a_fixed_parameter_is_mutated_in_the_others() -> None:
 def test_a_parent_of_two_configurations_has_the_other_one_as_its_child() -> None:
     """Among four clients f of Krum is 0 or 1; a child from anywhere would be another strategy's half of the time."""
     space = kit.space_with("fedadam", "krum", cohort=kit.FOUR_CLIENTS)
-    parent = (KrumSpec(num_malicious_nodes=0), 0.9)
+    parent = (made("krum", num_malicious_nodes=0), 0.9)
     children = [told(parent, space=space, seed=seed, generation_size=1).ask(1) for seed in range(20)]
-    assert children == [[KrumSpec(num_malicious_nodes=1)]] * 20
+    assert children == [[made("krum", num_malicious_nodes=1)]] * 20
 
 
 @pytest.mark.parametrize(
@@ -182,7 +164,7 @@ def test_every_child_comes_from_the_top_two_of_the_whole_archive(seed: int) -> N
 def test_a_child_of_each_generation_from_the_third_on_is_of_a_kind_tried_least() -> None:
     """FedAdam alone is bred, so each of the other five kinds gets the first place of a generation in its turn."""
     given = each_kind(FERTILE)
-    adams = [FedAdamSpec(eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]
+    adams = [made("fedadam", eta=eta) for eta in (0.02, 0.1, 0.3, 0.5)]
 
     def adam_is_best(spec: StrategySpec) -> Trial:
         return Trial(spec, fitness=kit.some_fitness(spec).fitness / 2 + (spec.kind == "fedadam") / 2)
@@ -214,7 +196,7 @@ def test_at_rate_zero_the_search_is_random() -> None:
     assert len(kinds) >= 8  # 80 draws of 11 kinds miss four or more but once in a million times
 
 
-KRUMS = [(KrumSpec(num_malicious_nodes=f), fitness) for f, fitness in ((3, 0.9), (2, 0.1), (4, 0.1))]
+KRUMS = [(made("krum", num_malicious_nodes=f), fitness) for f, fitness in ((3, 0.9), (2, 0.1), (4, 0.1))]
 
 
 @pytest.mark.parametrize(
@@ -235,30 +217,25 @@ def test_parents_of_the_last_resort(
     assert {spec.kind for spec in searcher.ask(len(evaluations))} <= expected
 
 
-@pytest.mark.parametrize(("budget", "population", "expected"), [(8, 4, 4), (32, 4, 8), (400, 4, 10), (8, 20, 10)])
-def test_a_search_by_a_model_begins_with_a_quarter_of_its_budget(budget: int, population: int, expected: int) -> None:
+def test_a_search_by_a_model_begins_with_a_quarter_of_its_budget() -> None:
     """A generation at least, and ten at most."""
-    assert genetic.num_random(budget, population) == expected
+    expected = {(8, 4): 4, (32, 4): 8, (400, 4): 10, (8, 20): 10}
+    assert {case: genetic.num_random(*case) for case in expected} == expected
 
 
 # The grid.
 
 
-@pytest.mark.parametrize(
-    ("found", "num_points", "points"),
-    [
-        (RealRange(0, 1), 3, [0.0, 0.5, 1.0]),
-        (RealRange(0.01, 1, log=True), 3, [0.01, 0.1, 1.0]),
-        (RealRange(0, 1), 2, [0.0, 1.0]),
-        (RealRange(0, 1), 1, [0.5]),
-        (RealRange(2.5, 2.5), 3, [2.5]),
-        (IntegerRange(0, 2), 5, [0, 1, 2]),
-        (IntegerRange(0, 8), 3, [0, 4, 8]),
-        (ChoiceRange(("a", "b", "c", "d")), 2, ["a", "b", "c", "d"]),
-    ],
-)
-def test_points_of_a_range(found: Any, num_points: int, points: list[Any]) -> None:
-    assert genetic.range_points(found, num_points) == points
+def test_points_of_a_range() -> None:
+    expected: dict[Any, list[Any]] = {
+        (RealRange(0, 1), 3): [0.0, 0.5, 1.0],
+        (RealRange(0.01, 1, log=True), 3): [0.01, 0.1, 1.0],
+        (RealRange(0, 1), 1): [0.5],
+        (RealRange(2.5, 2.5), 3): [2.5],
+        (IntegerRange(0, 2), 5): [0, 1, 2],
+        (ChoiceRange(("a", "b", "c", "d")), 2): ["a", "b", "c", "d"],
+    }
+    assert {case: genetic.range_points(*case) for case in expected} == expected
 
 
 def test_the_grid_is_exhausted_a_dependent_range_is_divided_for_each_value_and_seeds_shuffle_it() -> None:
@@ -298,13 +275,10 @@ def test_a_grid_that_is_too_large_is_refused_with_what_would_help() -> None:
 
 
 def test_a_budget_below_the_grid_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="fedscout"):
-        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=9)
-        assert caplog.messages == []
-        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=8)
-    (warning,) = caplog.messages
-    assert "9" in warning
-    assert "search.budget=8" in warning
+    for budget in (9, 8):
+        kit.searcher_of(kit.space_with("fedavgm"), kind="grid", budget=budget)
+    (warning,) = caplog.records
+    assert warning.args == (9, 8)
 
 
 # What is given first, and the one answer, which is trained once.
@@ -320,7 +294,14 @@ def test_what_is_given_comes_first_in_its_order_and_counts_for_the_generation() 
 
 
 def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
-    given = [FedAvgSpec(), FIRST[0], FedAdamSpec(eta=7.0), FIRST[0], KrumSpec(num_malicious_nodes=99), FIRST[1]]
+    given = [
+        made("fedavg"),
+        FIRST[0],
+        made("fedadam", eta=7.0),
+        FIRST[0],
+        made("krum", num_malicious_nodes=99),
+        FIRST[1],
+    ]
     assert kit.searcher_of(SPACE, first=given).ask(kit.BATCH) == FIRST[:2]
 
 
@@ -338,7 +319,7 @@ def test_the_one_answer_is_proposed_until_it_is_told_and_nothing_after_it() -> N
     searcher.tell([Trial(FIRST[1], status="failed", error="no")])
     assert searcher.ask(8) == []
     assert searcher.archive.searched[0].spec == FIRST[1]
-    assert kit.searcher_of(SPACE, first=[FedProxSpec(proximal_mu=0.0)], kind="one_shot").ask(1) == []
+    assert kit.searcher_of(SPACE, first=[made("fedprox", proximal_mu=0.0)], kind="one_shot").ask(1) == []
     with refused(ConfigurationError, key="search.kind"):
         kit.searcher_of(SPACE, kind="one_shot")
 

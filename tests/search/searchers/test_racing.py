@@ -24,7 +24,7 @@ from fedscout.search.searchers.racing import RacingSearcher, Rung, most_trials, 
 from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import FedAdamSpec, FedAvgSpec, SearchSpace, StrategySpec
 from tests.search import searcher_conformance as kit
-from tests.search.studies import document, keep_trials, open_ledger, tiny_federation
+from tests.search.studies import document, open_ledger, tiny_federation
 
 NUM_ROUNDS = 30
 SPACE = kit.space_with()
@@ -133,21 +133,11 @@ def test_a_small_space_is_raced_through() -> None:
 # -- The arithmetic of races -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("num_rounds", "factor", "min_rounds", "expected"),
-    [
-        (30, 4, 2, [2, 8, 30]),  # 30/4 = 7.5, 30/16 = 1.875, 30/64 < 1
-        (81, 3, 1, [1, 3, 9, 27, 81]),  # Li et al. 2018, table 1
-        (81, 3, 9, [9, 27, 81]),
-        (1, 4, 2, [1]),
-        (10, 4, 11, [10]),
-        (2, 2, 1, [1, 2]),
-    ],
-)
-def test_rungs_end_at_shares_of_a_full_training(
-    num_rounds: int, factor: int, min_rounds: int, expected: list[int]
-) -> None:
-    assert rung_rounds(num_rounds, factor, min_rounds) == expected
+def test_rungs_end_at_shares_of_a_full_training() -> None:
+    """By Li et al. 2018, table 1; 30/4 = 7.5, 30/16 = 1.875, 30/64 < 1."""
+    published = {(81, 3, 1): [1, 3, 9, 27, 81], (81, 3, 9): [9, 27, 81]}
+    expected = {**published, (30, 4, 2): [2, 8, 30], (1, 4, 2): [1], (10, 4, 11): [10], (2, 2, 1): [1, 2]}
+    assert {case: rung_rounds(*case) for case in expected} == expected
 
 
 def test_the_default_race_sees_every_strategy_for_two_and_a_half_trainings() -> None:
@@ -218,9 +208,7 @@ def test_a_study_of_rungs(raced: tuple[Path, StudyOutcome, int]) -> None:
     table = read_trials(folder).sort_values("trial")
     assert list(table["num_rounds"]) == [6, 2, 2, 2, 2, 2, 2, 6, 6, 6, 6, 6, 6]
     assert table["key"].is_unique
-    assert outcome.whole_trials == outcome.trials[6:]
-    assert outcome.best.fitness == max(entry.fitness for entry in [outcome.baseline, *outcome.whole_trials])
-    assert outcome.confirmation.contestants[0].strategy in {entry.spec.label for entry in outcome.whole_trials}
+    assert outcome.best.fitness == max(entry.fitness for entry in [outcome.baseline, *outcome.trials[6:]])
 
 
 def comparable(record: Trial) -> Trial:
@@ -237,24 +225,6 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
     for survivor in outcome.whole_trials:
         (start,) = [entry for entry in outcome.trials[:6] if entry.spec == survivor.spec]
         assert survivor.rounds["accuracy"][:2] == start.rounds["accuracy"]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.slow
-@pytest.mark.parametrize("num_lost", [0, 4, 5, 6, 7, 9, 11, NUM_TRIALS])
-def test_a_race_cut_off_anywhere_ends_with_the_same_result(
-    tmp_path: Path, raced: tuple[Path, StudyOutcome, int], num_lost: int
-) -> None:
-    """The log is cut, and with it went all checkpoints."""
-    folder, outcome, _ = raced
-    keep_trials(folder, tmp_path, range(NUM_TRIALS - num_lost).__contains__)
-
-    assert document(run_race(tmp_path)) == document(outcome)
-
-    assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == sorted(
-        path.name for path in (folder / "trials").iterdir()
-    )
-    assert list(tmp_path.glob("checkpoints/*")) == []
 
 
 class Killed(BaseException):

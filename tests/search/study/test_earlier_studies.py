@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -53,8 +53,10 @@ def situation_of(space: SearchSpace = SPACE, **report: Any) -> RecommendationCon
     return RecommendationContext(space, TRAINING["num_rounds"], diagnosis=diagnose(report_of(**report)))
 
 
-def proposed(studies: list[warm_start.EarlierStudy], count: int = 4, **report: Any) -> warm_start.WarmStart:
-    return warm_start.warm_start(studies, situation_of(**report), count, (FEDAVG,))
+def proposed(
+    studies: list[warm_start.EarlierStudy], count: int = 4, space: SearchSpace = SPACE
+) -> warm_start.WarmStart:
+    return warm_start.warm_start(studies, situation_of(space), count, (FEDAVG,))
 
 
 # Similarity.
@@ -112,9 +114,9 @@ def test_values_are_moved_into_the_ranges_of_this_cohort_and_impossible_strategi
     study = study_of("a", wide, num_clients=50)
     assert proposed([study]).specs() == [FedAdamSpec(eta=0.01, tau=1e-5), KrumSpec(num_malicious_nodes=7), MEDIAN]
     two = space_of(Cohort(num_clients=2, num_sampled=2, client_learning_rate=0.2))
-    found = warm_start.warm_start([study], situation_of(two), 4, (FEDAVG,))
-    assert "krum" not in {spec.kind for spec in found.specs()}
-    assert all(two.contains(spec) for spec in found.specs())
+    found = proposed([study], space=two).specs()
+    assert "krum" not in {spec.kind for spec in found}
+    assert all(map(two.contains, found))
 
 
 def test_client_parameters_are_those_of_this_space() -> None:
@@ -123,20 +125,12 @@ def test_client_parameters_are_those_of_this_space() -> None:
     assert proposed([study]).specs() == [ADAM]
     ranges = {"client_local_epochs": IntegerRange(1, 5), "client_batch_size": IntegerRange(8, 64)}
     searched = space_of(SPACE.cohort, client_ranges=ranges, given={"client_batch_size": 16})
-    found = warm_start.warm_start([study], situation_of(searched), 4, (FEDAVG,))
-    assert found.specs() == [FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)]
+    expected = FedAdamSpec(eta=0.3, client_local_epochs=5, client_batch_size=16)
+    assert proposed([study], space=searched).specs() == [expected]
 
 
 def test_without_studies_there_is_nothing_to_say() -> None:
     assert proposed([]) == warm_start.WarmStart(studies=(), proposals=())
-
-
-def test_from_a_folder_to_a_proposal(tmp_path: Path) -> None:
-    write_study(tmp_path / "poisoned", {FEDAVG: 0.5, MEDIAN: 0.9, ADAM: 0.4}, report_of(outliers=(3,)))
-    write_study(tmp_path / "skewed", {FedAvgSpec(): 0.5, MEDIAN: 0.4, ADAM: 0.9}, report_of(label_skew=0.9))
-    studies, _ = warm_start.read_earlier_studies([str(tmp_path)])
-    assert proposed(studies, 1, outliers=(5,)).specs() == [MEDIAN]
-    assert proposed(studies, 1, label_skew=0.8).specs() == [ADAM]
 
 
 # -- What is read of earlier studies, and what is said of those that can't be used -------------------------------------
@@ -211,31 +205,28 @@ def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda folder: (folder / "report.json").unlink(), ["hold report.json"]),
-        (lambda folder: (folder / "report.json").write_text("{"), ["report.json", "JSON"]),
-        (lambda folder: (folder / "report.json").write_text("[]"), ["report.json", "JSON"]),
-        (lambda folder: (folder / "report.json").write_text("[" * 100_000), ["report.json", "JSON"]),
-        (lambda folder: pipe(folder / "report.json"), ["report.json", "JSON"]),
-        (lambda folder: claim(folder, training=[]), ["config.json", "config.training"]),
-        (lambda folder: claim(folder, training={"num_rounds": None}), ["config.json", "config.training.num_rounds"]),
-        (lambda folder: logged(folder, num_rounds=None), ["trial 1", "num_rounds"]),
-        (lambda folder: (folder / "config.json").write_text("{}"), ["config.json", "config_hash"]),
-        (lambda folder: (folder / "config.json").write_text("no"), ["config.json", "JSON"]),
-        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], ["log", "trials"]),
-        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], ["log", "trials"]),
+        (lambda folder: (folder / "report.json").unlink(), "report.json"),
+        (lambda folder: (folder / "report.json").write_text("[]"), "report.json"),
+        (lambda folder: (folder / "report.json").write_text("[" * 100_000), "report.json"),
+        (lambda folder: pipe(folder / "report.json"), "report.json"),
+        (lambda folder: claim(folder, training={"num_rounds": None}), "config.training.num_rounds"),
+        (lambda folder: logged(folder, num_rounds=None), "trial 1"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "config_hash"),
+        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "log"),
+        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], "log"),
     ],
 )
 def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others(
-    tmp_path: Path, damage: object, named: list[str]
+    tmp_path: Path, damage: Callable[[Path], object], named: str
 ) -> None:
     folder = write_study(tmp_path / "damaged", {FEDAVG: 0.5, ADAM: 0.8})
     write_study(tmp_path / "whole", {FEDAVG: 0.5, ADAM: 0.8})
-    damage(folder)  # type: ignore[operator]
+    damage(folder)
     with pytest.raises(ConfigurationError) as caught:
         warm_start.read_earlier_studies([str(folder)])
     (fault,) = caught.value.faults
     assert fault.startswith(str(folder))
-    assert [name for name in named if name not in fault.removeprefix(str(folder))] == []
+    assert named in fault
     studies, notes = warm_start.read_earlier_studies([str(tmp_path)])
     assert [study.name for study in studies] == [str(tmp_path / "whole")]
     assert notes == [fault]
@@ -256,7 +247,6 @@ def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
     assert study.is_of("two", elsewhere, "rows")  # the same rows in the same hands, said in another way
     assert not study.is_of("two", elsewhere, "others")
     assert not study.is_of("two", {"federation": {"dataset": "digits", "scenario": "label_poisoning"}}, "rows")
-    assert json.loads((tmp_path / "config.json").read_text())["config_hash"] == "one"
 
 
 @pytest.mark.parametrize("forged", [{"parameters": "[1]"}, {"parameters": "{" * 100_000}, {"fitness": math.nan}])
@@ -351,17 +341,6 @@ def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
     np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4]])
 
 
-def test_the_most_similar_federations_are_named_whatever_their_data_sets_weigh() -> None:
-    """Three federations of one data set are near; a single one of another counts more in the mean, and is not named."""
-    near = [replace(study("near", (ADAM, 0.1), curvature=10.0), name=f"near {number}") for number in range(3)]
-    studies = (study("far", (ADAM, 0.2), curvature=20.0), *near)
-    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
-    assert evidence.weights[0] > evidence.weights[1]
-    (only,) = evidence.portfolio(1)
-    assert "near 0" in only.explanation
-    assert "far" not in only.explanation
-
-
 def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_filled_by_the_mean() -> None:
     studies = (
         study("a", (ADAM, 0.1), (MOMENTUM, 0.1)),
@@ -376,8 +355,7 @@ def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_fille
 def test_without_a_gain_on_average_there_is_no_answer() -> None:
     evidence = priors.Evidence.of(context(), False, (), (study("a", (ADAM, -0.1)), study("b", (ADAM, 0.05))))
     assert evidence.best(lambda _: True) is None
-    about = evidence.about(ADAM)
-    assert about.spec == ADAM
+    assert evidence.about(ADAM).spec == ADAM
     assert evidence.about(MOMENTUM) is None
 
 
@@ -407,17 +385,6 @@ def test_a_portfolio_is_greedy_and_near_the_best() -> None:
     assert [*priors.greedy_portfolio(np.array([[-0.1, 0.0]]), np.ones(1), 2)] == []
 
 
-OTHER_MEASURES = (
-    reward("reward", 500),
-    MEASURES["mae"],
-    MEASURES["auroc"],
-    Objective("worst_clients", 9).measure(ACCURACY),
-)
-
-
-WORST = Objective("worst_clients", 9).measure(ACCURACY)
-
-
 @pytest.mark.parametrize("measure", [reward("reward", 500), MEASURES["mae"], MEASURES["auroc"], WORST_CLIENTS], ids=str)
 def test_gains_in_accuracy_say_nothing_of_another_measure_or_task(measure: Measure) -> None:
     assert portfolio(context(measure=measure), 4, STUDIES) == []
@@ -429,10 +396,3 @@ def test_studies_come_back_from_their_file(tmp_path: Path) -> None:
         assert replace(read, gains=()) == replace(written, gains=())
         assert [spec for spec, _ in read.gains] == [spec for spec, _ in written.gains]
         assert [gain for _, gain in read.gains] == pytest.approx([gain for _, gain in written.gains])
-
-
-def test_the_projects_studies_are_of_more_than_fifty_data_sets() -> None:
-    joint = [each for each in priors.project_studies() if each.clients is None]
-    assert len(joint) == 279
-    assert len({each.dataset for each in joint}) == 57
-    assert sum(each.curvature is None for each in joint) == 1  # tokens

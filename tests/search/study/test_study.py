@@ -20,25 +20,11 @@ from fedscout.search.config import SearchConfig
 from fedscout.search.study import StudyOutcome, planned_space, run_study
 from fedscout.search.warm_start import WarmProposal, WarmStart
 from tests.kits.refusals import refused
+from tests.search import studies
 from tests.search.recommenders.reports import report_of
-from tests.search.studies import (
-    FACTS,
-    NUM_CLIENTS,
-    SEED,
-    Measured,
-    ScriptedRunner,
-    completed,
-    document,
-    failed,
-    generator_of,
-    keep_trials,
-    local_runner,
-    open_ledger,
-    study,
-    tiny_federation,
-)
+from tests.search.studies import NUM_CLIENTS, SEED, Measured, ScriptedRunner, completed, local_runner, study
 
-COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, FACTS.session.training.learning_rate)
+COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, studies.FACTS.session.training.learning_rate)
 DRIVES_ITSELF = "tests.strategies.flower_programs:DrivesItself"
 CHEAP = ("fedavg", "fedmedian", "fedadam", "krum", "fedtrimmedavg")
 
@@ -48,7 +34,7 @@ def fedavg_scores(score: float, others: float = 0.5) -> Callable[[TrialSettings]
 
 
 def jittered(spec: TrialSettings) -> Measured:
-    return completed(generator_of(spec).uniform(0.3, 0.9))
+    return completed(studies.generator_of(spec).uniform(0.3, 0.9))
 
 
 def scripted_study(folder: Path, outcome: Callable[[TrialSettings], Measured], **config: Any) -> StudyOutcome:
@@ -79,15 +65,6 @@ def test_the_budget_buys_distinct_trials_in_generations_and_fedavg_is_free(
     assert {spec.session.seed for spec in runner.ran} == {SEED}
 
 
-def test_all_trials_of_a_study_share_what_the_facts_say(tmp_path: Path) -> None:
-    runner = ScriptedRunner(jittered)
-    study(tmp_path, runner, SearchConfig(confirmation_seeds=2), num_rounds=3, test_fraction=0.3, timeout_seconds=9.0)
-    told = {
-        (spec.num_rounds, spec.session.test_fraction, spec.timeout_seconds, spec.num_sampled) for spec in runner.ran
-    }
-    assert told == {(3, 0.3, 9.0, NUM_CLIENTS)}
-
-
 @pytest.mark.parametrize(
     ("score", "budget", "num_trials", "is_perfect"), [(1.0, 12, 4, True), (0.999, 12, 12, False), (1.0, 4, 4, False)]
 )
@@ -115,10 +92,10 @@ def test_fedavg_may_be_the_best_as_of_equals_and_the_best_other_is_confirmed_aga
 # Failures.
 
 
-@pytest.mark.parametrize("fedavg", [failed("no"), completed(0.4)])
+@pytest.mark.parametrize("fedavg", [studies.failed("no"), completed(0.4)])
 def test_where_all_others_failed_nothing_is_confirmed(tmp_path: Path, fedavg: Measured) -> None:
     """The best and the worst is FedAvg, or nothing; the budget is spent all the same."""
-    runner = ScriptedRunner(lambda spec: fedavg if spec.strategy.kind == "fedavg" else failed("no"))
+    runner = ScriptedRunner(lambda spec: fedavg if spec.strategy.kind == "fedavg" else studies.failed("no"))
     outcome = study(tmp_path, runner, SearchConfig(strategies=CHEAP))
     best = None if fedavg["round_accuracy"] == (0.9,) else outcome.baseline
     assert (outcome.best, outcome.worst, outcome.confirmation) == (best, best, None)
@@ -136,9 +113,6 @@ def test_the_worst_is_told_beside_the_best(tmp_path: Path) -> None:
     assert (found.best.fitness, found.worst.fitness) == (max(fitness), min(fitness))
 
 
-# Confirmation.
-
-
 # Validation rows.
 
 
@@ -147,7 +121,7 @@ def with_other_test_rows(federation: Federation) -> Federation:
     features = federation.features.copy()
     for client in range(federation.num_clients):
         rows = federation.partition.client(client)
-        split = split_client(federation.labels[rows], SEED, client, FACTS.session.test_fraction, 0.25)
+        split = split_client(federation.labels[rows], SEED, client, studies.FACTS.session.test_fraction, 0.25)
         features[rows[split.test]] = 100 * np.random.default_rng(client).normal(size=features[rows[split.test]].shape)
     return replace(federation, features=features)
 
@@ -158,7 +132,7 @@ def test_with_validation_rows_the_search_never_reads_test_rows(tmp_path: Path, v
     config = SearchConfig(
         strategies=CHEAP, budget=4, confirmation_seeds=2, tuned_baseline=True, validation_fraction=validation_fraction
     )
-    federation = tiny_federation()
+    federation = studies.tiny_federation()
     one = study(tmp_path / "one", local_runner(federation), config)
     two = study(tmp_path / "two", local_runner(with_other_test_rows(federation)), config)
 
@@ -180,7 +154,7 @@ NUM_TRIALS = 1 + 5 + 3 + 2 * 2
 @pytest.fixture(scope="module")
 def whole_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("whole")
-    found = document(study(folder, local_runner(tiny_federation(corrupted=True)), CONFIG))
+    found = studies.document(study(folder, local_runner(studies.tiny_federation(corrupted=True)), CONFIG))
     return folder, found
 
 
@@ -194,20 +168,11 @@ def test_a_study_cut_off_anywhere_or_with_holes_ends_with_the_same_result(
     folder, expected = whole_study
     names = [file.name for file in sorted((folder / "trials").iterdir())]
     assert len(names) == NUM_TRIALS
-    keep_trials(folder, tmp_path, lambda place: place not in lost)
+    studies.keep_trials(folder, tmp_path, lambda place: place not in lost)
 
-    assert document(study(tmp_path, local_runner(tiny_federation(corrupted=True)), CONFIG)) == expected
+    assert studies.document(study(tmp_path, local_runner(studies.tiny_federation(corrupted=True)), CONFIG)) == expected
 
     assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == names
-
-
-def test_the_seed_decides_the_search(tmp_path: Path) -> None:
-    found = [
-        document(study(tmp_path / str(seed), ScriptedRunner(jittered), SearchConfig(), seed=seed)) for seed in (1, 2)
-    ]
-    assert found[0]["trials"] != found[1]["trials"]
-    again = document(study(tmp_path / "again", ScriptedRunner(jittered, backwards=True), SearchConfig(), seed=1))
-    assert again == found[0]
 
 
 # -- A study with a diagnosis: the rules' answer is told, and an informed search begins with what it proposes ----------
@@ -221,7 +186,7 @@ WARM = WarmStart(
 
 def informed_study(folder: Path, warm: WarmStart | None = None, **config: object) -> StudyOutcome:
     settings = SearchConfig.model_validate({"confirmation_seeds": 0, "tuned_baseline": False, **config})
-    ledger = open_ledger(folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)))
+    ledger = studies.open_ledger(folder, ScriptedRunner(lambda spec: completed(0.5, num_rounds=spec.num_rounds)))
     return run_study(settings, ledger, REPORT, warm)
 
 
@@ -260,7 +225,7 @@ def test_the_published_search_begins_with_uniform_draws_also_with_a_user_s_own_s
 def test_uninformed_it_is_the_published_search(tmp_path: Path) -> None:
     """With a report as without; the rules' answer is told all the same."""
     told = informed_study(tmp_path / "report", informed=False)
-    ledger = open_ledger(tmp_path / "none", ScriptedRunner(lambda spec: completed(0.5)))
+    ledger = studies.open_ledger(tmp_path / "none", ScriptedRunner(lambda spec: completed(0.5)))
     config = SearchConfig(confirmation_seeds=0, tuned_baseline=False, informed=False)
     untold = run_study(config, ledger)
     assert [trial.spec for trial in told.trials] == [trial.spec for trial in untold.trials]

@@ -1,16 +1,14 @@
-"""Tables of clients and reports of rounds, as the engine makes them, from what a test cares about or from a seed."""
+"""Tables of clients and reports of rounds, as the engine makes them, from what a test cares about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, RoundReport, SelectionPolicy
+from fedscout.engine.messages.calls import ClientTable, Cohort, Losses, RoundReport
 
 Values = float | Sequence[float]
-NUM_CLIENTS, NUM_CHOSEN = 20, 4
-"""Of rounds that are drawn from a seed."""
 
 
 def cohort(num_clients: int = 20, num_sampled: int = 5) -> Cohort:
@@ -56,22 +54,3 @@ def report(
         failures=failures or {},
         round_seconds=round_seconds,
     )
-
-
-def played(policy: SelectionPolicy, rounds: range) -> Iterator[tuple[ClientTable, list[int]]]:
-    """Yield each round's table and choice; clients come and go, fail, and tell losses that are no numbers."""
-    for server_round in rounds:
-        drawn = np.random.default_rng([7, server_round])
-        present = np.sort(drawn.choice(NUM_CLIENTS, NUM_CLIENTS - 4, replace=False))
-        seconds = drawn.lognormal(size=len(present))
-        clients = ClientTable(present, drawn.integers(5, 50, len(present)), seconds)
-        generator = np.random.default_rng(server_round)
-        chosen = np.asarray(policy.choose(server_round, clients, NUM_CHOSEN, generator)).tolist()
-        yield clients, chosen
-        failed = set(chosen[: server_round % 3])
-        answered = [int(client) for client in present if client not in failed]
-        told = drawn.exponential(size=len(answered)) + 2 / server_round
-        told[drawn.random(len(answered)) < 0.2] = np.nan
-        told[0] = np.inf
-        trained = np.isin(answered, chosen).tolist()
-        policy.observe(report(server_round, answered, told.tolist(), trained=trained, round_seconds=seconds.max()))
