@@ -20,14 +20,7 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
 from fedscout.engine.grid.replies import CLIENT_FAILED, Job, TrainReplies, fold_evaluation
-from fedscout.engine.messages.calls import (
-    EngineNeeds,
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import client_of, flat_record, node_of, send_query
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import REPLY_KEY
@@ -50,9 +43,9 @@ class WatchedGrid(LocalGrid):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.calls_made: list[tuple[str, HostCall]] = []
+        self.calls_made: list[tuple[str, calls.HostCall]] = []
 
-    def _start(self, host: int, method: str, call: HostCall) -> Thunk:
+    def _start(self, host: int, method: str, call: calls.HostCall) -> Thunk:
         self.calls_made.append((method, call))
         return super()._start(host, method, call)
 
@@ -64,8 +57,8 @@ class SlowGrid(LocalGrid):
         return None if timeout is not None else super()._gather(handles, timeout)
 
 
-def session(**changes: Any) -> Session:
-    return Session(**{"seed": 3, "training": TRAINING, **changes})
+def session(**changes: Any) -> calls.Session:
+    return calls.Session(**{"seed": 3, "training": TRAINING, **changes})
 
 
 def messages(
@@ -128,7 +121,7 @@ def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(grid
 @pytest.mark.slow
 def test_delivered_messages_are_forgotten(host: ClientHost) -> None:
     """Merged clients too, who have no reply of their own: a long trial must not gather its messages."""
-    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+    grid = LocalGrid(host, session=session(needs=calls.EngineNeeds(replies="merged")))
     sent = messages(grid)
     watched = [weakref.ref(message) for message in sent]
 
@@ -183,7 +176,7 @@ def test_clients_that_fail_send_an_error_and_the_others_train(grid: LocalGrid) -
 
 def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
     """The mean of all, one of whom fails, is the mean of the others, bit for bit."""
-    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+    grid = LocalGrid(host, session=session(needs=calls.EngineNeeds(replies="merged")))
 
     (reply, error) = grid.send_and_receive(messages(grid))
     (others,) = grid.send_and_receive(messages(grid, clients=ABLE))
@@ -195,7 +188,7 @@ def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
 
 @pytest.mark.parametrize("replies", ["merged", "individual"])
 def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
-    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))
+    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=calls.EngineNeeds(replies=replies)))
     vector = grid.initial_vector(3)
 
     flat = answered(grid.send_and_receive(messages(grid)))
@@ -228,13 +221,13 @@ def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
     vector = grid.initial_vector(3)
     worked = answered(grid.send_and_receive(messages(grid, "evaluate")))
     grid.evaluate_all(flat_record(vector))
-    calls = len(grid.calls_made)
+    num_calls = len(grid.calls_made)
 
     remembered = answered(grid.send_and_receive(messages(grid, "evaluate")))
     named = answered(grid.send_and_receive(messages(grid, "evaluate", arrays=named_record(grid, vector))))
 
     assert remembered == named == worked
-    assert len(grid.calls_made) == calls
+    assert len(grid.calls_made) == num_calls
 
 
 # -- client states ---------------------------------------------------------------------------------------------------
@@ -292,13 +285,13 @@ def test_an_unknown_function_is_refused(host: ClientHost) -> None:
 
 LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])
-FACTS = FederationFacts(5, ROWS, 3, LAYOUT)
+FACTS = calls.FederationFacts(5, ROWS, 3, LAYOUT)
 RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 
 
 def replies(
-    results: list[TrainResults],
+    results: list[calls.TrainResults],
     is_merged: bool = False,
     is_named: bool = False,
     received: FloatArray = RECEIVED,
@@ -307,11 +300,11 @@ def replies(
 ) -> tuple[dict[int, RecordDict], dict[int, str]]:
     """Return contents and failures by client."""
     job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
-    return TrainReplies(FACTS, EngineNeeds(weighted_by=weighted_by), algorithm).train(job, results)
+    return TrainReplies(FACTS, calls.EngineNeeds(weighted_by=weighted_by), algorithm).train(job, results)
 
 
-def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainResults:
-    return TrainResults(
+def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> calls.TrainResults:
+    return calls.TrainResults(
         clients=clients,
         num_examples=[int(ROWS[client]) for client in clients],
         num_steps=[2 + client for client in clients],
@@ -322,7 +315,7 @@ def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainRe
     )
 
 
-def summed(results: TrainResults, uniform: bool) -> TrainResults:
+def summed(results: calls.TrainResults, uniform: bool) -> calls.TrainResults:
     """Return what a host that merges would send instead."""
     weights = [1 if uniform else int(ROWS[client]) for client in results.clients]
     pairs = list(zip(results.vectors, weights, strict=True))
@@ -331,7 +324,7 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
     return replace(results, vectors=None, total=np.sum(good, axis=0, initial=0, dtype=np.int64), diverged=bad)
 
 
-def merged(results: list[TrainResults], weighted_by: str = "num-examples") -> RecordDict:
+def merged(results: list[calls.TrainResults], weighted_by: str = "num-examples") -> RecordDict:
     contents, _ = replies(results, is_merged=True, weighted_by=weighted_by)
     (content,) = contents.values()
     return content
@@ -423,9 +416,9 @@ def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) ->
 
 
 HOSTS = [
-    EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),
-    EvaluateResults({3: ClientScore(0, 0, 0.0), 0: ClientScore(4, 1, 8.0)}, {0: ClientScore(4, 2, 6.0)}),
-    EvaluateResults(),
+    calls.EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),
+    calls.EvaluateResults({3: ClientScore(0, 0, 0.0), 0: ClientScore(4, 1, 8.0)}, {0: ClientScore(4, 2, 6.0)}),
+    calls.EvaluateResults(),
 ]
 
 
@@ -444,7 +437,7 @@ def test_clients_are_sorted_and_sums_become_shares() -> None:
 
 
 def test_without_rows_there_is_no_mean() -> None:
-    evaluation = fold_evaluation([EvaluateResults({1: ClientScore(0, 0, 0.0)})])
+    evaluation = fold_evaluation([calls.EvaluateResults({1: ClientScore(0, 0, 0.0)})])
 
     assert math.isnan(evaluation.weighted(evaluation.accuracies))
     assert fold_evaluation([]).clients == ()
