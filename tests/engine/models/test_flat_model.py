@@ -49,7 +49,7 @@ class Viewing(nn.Module):
         super().__init__()
         self.convolution = nn.Conv2d(3, 4, 3)
         self.normalisation = nn.BatchNorm2d(4)
-        self.last = nn.Linear(4 * 6 * 6, 2)
+        self.last = nn.Linear(4 * 6 * 6, 3)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         images: torch.Tensor = self.normalisation(self.convolution(rows))

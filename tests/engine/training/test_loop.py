@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import (
@@ -37,39 +37,19 @@ from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL, Variates
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 from tests.engine.grid.test_local_grid import messages
+from tests.engine.models.test_flat_model import Viewing
+from tests.engine.training.test_device_training import convolving, images
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of
 
-IMAGE = (2, 12, 12)
 CONVOLUTION_ATOL = 1e-6
 """Sums of the order of 1 in another order; float32 resolves 1.2e-7."""
 
 
-def convolving() -> nn.Module:
-    """Two convolutions with pooling; the first one's 4 * 2 * 3 * 3 + 4 = 76 parameters come first in the vector."""
-    return nn.Sequential(
-        *(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(20, 3)),
-    )
-
-
-class Viewing(nn.Module):
-    """A net of somebody's that calls `view` behind its convolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.last = nn.Conv2d(2, 4, 3), nn.Linear(400, 3)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        result: Tensor = self.last(self.convolution(rows).relu().view(-1, 400))
-        return result
-
-
 def pictures(num_rows: int) -> Samples:
-    generator = np.random.default_rng(0)
-    features: FloatArray = generator.normal(size=(num_rows + 20, *IMAGE)).astype(np.float32)
-    labels = generator.integers(0, 3, num_rows + 20)
-    return Samples(features, labels, generator.permutation(num_rows + 20)[:num_rows])
+    source = images()
+    rows = np.random.default_rng(0).permutation(len(source.labels))[:num_rows]
+    return Samples(source.features, source.labels, rows)
 
 
 def samples(num_rows: int) -> Samples:

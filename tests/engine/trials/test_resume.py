@@ -27,7 +27,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg, FedAvgM
 from numpy.lib.format import write_array
-from torch import nn
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.config import LocalTraining
@@ -174,14 +173,7 @@ CASES: dict[str, tuple[Federation, TrialSettings]] = {
         federations.uneven_federation(federations.normalised),
         choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=MacroF1(), worst_clients=True),
     ),
-    "a quantity": (
-        replace(
-            UNEVEN,
-            targets=UNEVEN.features[:, 0].astype(np.float64),
-            model=partial(nn.Linear, federations.NUM_FEATURES, 1),
-        ),
-        choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae()),
-    ),
+    "a quantity": (federations.quantities(), choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae())),
     "clients that play": (federations.guessing_federation(), choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS)),
     "a clock": (
         federations.timed_federation(),

@@ -34,7 +34,15 @@ from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.scenarios.effects import LittleIsEnough
 from tests.engine.choices import FEDAVG, Choice, Variates, rounds_of, spec_of
-from tests.engine.federations import NUM_FEATURES, QUERIES, dense, plain_model, uneven_federation
+from tests.engine.federations import (
+    NUM_FEATURES,
+    QUERIES,
+    dense,
+    one_output,
+    plain_model,
+    quantities,
+    uneven_federation,
+)
 from tests.engine.grid.test_local_grid import WatchedGrid, messages
 from tests.engine.results import completed, local_result
 from tests.engine.trials.test_resume import assert_going_on
@@ -132,24 +140,6 @@ def test_the_worst_tenth_of_the_clients_is_rounded_up_and_knows_only_who_has_row
 SEED, SHARE = 3, 0.2
 
 
-def line() -> nn.Module:
-    """Linear regression."""
-    return nn.Linear(NUM_FEATURES, 1)
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Linear(5, 1))
-
-
-def federation(model: object = net) -> Federation:
-    """The uneven federation, whose rows have a target of mean 500 that is nearly linear in the features."""
-    built = uneven_federation()
-    weights = np.random.default_rng(9).normal(size=NUM_FEATURES)
-    noise = np.random.default_rng(8).normal(size=len(built.labels))
-    targets = 500 + 40 * (built.features @ weights) + 5 * noise
-    return replace(built, targets=targets.astype(np.float64), target_name="load", model=model)
-
-
 def rows_of(built: Federation, part: str) -> npt.NDArray[np.int64]:
     """Return the rows of one part of all clients, client after client."""
     found = []
@@ -164,8 +154,8 @@ run_quantities = partial(run, metric=R2())
 
 def test_a_step_by_hand() -> None:
     """One client, all rows a batch: w − 2 η Xᵀ(Xw + b − z) / n in float64, z standardised by the training rows."""
-    built = replace(federation(line), transforms={})
-    alone = replace(built, partition=Partition.from_lists([built.partition.client(0)]))
+    built = quantities(partial(nn.Linear, NUM_FEATURES, 1))
+    alone = replace(built, transforms={}, partition=Partition.from_lists([built.partition.client(0)]))
     grid = LocalGrid(alone, QUERIES)
     start = grid.initial_vector(SEED).astype(np.float64)
     training = LocalTraining(batch_size=1000, learning_rate=0.1)
@@ -179,11 +169,11 @@ def test_a_step_by_hand() -> None:
 
 def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
     """In both views, which differ by the corrupted client's features; the loss is the standardised squared error."""
-    built = federation()
+    built = quantities()
     trial = run_quantities(built)
     scale = TargetScale.of(built.targets[rows_of(built, "train")])
     test = rows_of(built, "test")
-    said = plain_model(net, trial.vector).eval()(torch.from_numpy(built.features[test])).detach().numpy()[:, 0]
+    said = plain_model(one_output, trial.vector).eval()(torch.from_numpy(built.features[test])).detach().numpy()[:, 0]
     expected = r2_score(built.targets[test], scale.mean + scale.deviation * said.astype(np.float64))
     assert trial.rounds["clean_metric"][-1] == pytest.approx(expected, abs=1e-6)
     errors = (built.targets[test] - scale.mean) / scale.deviation - said
@@ -195,7 +185,7 @@ def test_the_score_is_scikit_learns_of_the_pooled_test_rows() -> None:
 
 def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
     """Whatever their targets are, the trained model has the same bits."""
-    built = federation()
+    built = quantities()
     other = built.targets.copy()
     other[rows_of(built, "test")] *= -1e6
     changed = replace(built, targets=other)
@@ -205,7 +195,7 @@ def test_what_is_learnt_knows_nothing_of_the_test_rows() -> None:
 
 def test_clients_that_join_later_have_a_score_and_no_say_in_the_scale() -> None:
     """Their targets may be anything: the others learn the same bits."""
-    built = replace(federation(), unseen=frozenset((0,)))
+    built = replace(quantities(), unseen=frozenset((0,)))
     other = built.targets.copy()
     other[built.partition.client(0)] *= 100
     ours, theirs = run_quantities(built), run_quantities(replace(built, targets=other))
@@ -223,7 +213,7 @@ def answers(host: ClientHost, clients: tuple[int, ...]) -> EvaluateResults:
 
 def test_two_hosts_add_up_to_one() -> None:
     """To the last bit: every host knows the scale of all clients' training rows, and sums are exact."""
-    one, left, right = (answers(ClientHost(federation(), QUERIES), part) for part in ((0, 1, 3, 5), (0, 5), (1, 3)))
+    one, left, right = (answers(ClientHost(quantities(), QUERIES), part) for part in ((0, 1, 3, 5), (0, 5), (1, 3)))
     assert (left.sums["own"] + right.sums["own"]).tolist() == one.sums["own"].tolist()
     for client, score in {**left.own, **right.own}.items():
         assert (score.loss_sum, score.metric) == (one.own[client].loss_sum, one.own[client].metric)
@@ -239,7 +229,7 @@ TRAININGS = (
 @pytest.mark.parametrize("algorithm", [None, Variates()])
 def test_blocks_learn_what_the_loop_learns(training: LocalTraining, algorithm: ClientAlgorithm | None) -> None:
     """The same to the order of float32 sums; the corrupted client reads rows of its own."""
-    choice, built = replace(FEDAVG, algorithm=algorithm), federation()
+    choice, built = replace(FEDAVG, algorithm=algorithm), quantities()
     blocks, loop = (
         local_result(spec_of(choice, num_rounds=3, training=training, metric=R2(), backend=backend), built)
         for backend in ("auto", "loop")
