@@ -26,7 +26,6 @@ from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.training.loop import NO_ROWS
-from tests.engine.choices import Participations
 from tests.engine.federations import ABLE, EMPTY, ONE_ROW, QUERIES, SIZES, normalised, uneven_federation
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
@@ -231,17 +230,6 @@ def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
 
 
 # -- client states ---------------------------------------------------------------------------------------------------
-
-
-def test_client_states_go_round_by_round_through_the_grid(host: ClientHost) -> None:
-    """Client 0 trains three times, client 1 twice, client 5 once; the failing one keeps nothing."""
-    grid = LocalGrid(host, session=session(algorithm=Participations()))
-
-    for clients in ((0, 1, 5, EMPTY), (0, 1), (0,)):
-        list(grid.send_and_receive(messages(grid, clients=clients)))
-
-    counts = {client: state["count"].tolist() for client, state in grid.client_states.items()}
-    assert counts == {0: [3.0], 1: [2.0], 5: [1.0]}
 
 
 # -- queries and direct training -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fedscout.engine.data.federation import (
     num_part_rows,
     simulated_seconds,
 )
-from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
+from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds
 from fedscout.engine.messages import calls
@@ -143,14 +143,6 @@ def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> Non
 
 
 # -- Every client has one host, and hosts have equal loads -------------------------------------------------------------
-
-
-def test_clients_are_grouped_by_host_ascending_within_each() -> None:
-    host_of = np.array([2, 0, 2, 1, 0])
-
-    assert shard([4, 2, 1, 0], host_of) == {0: (1, 4), 2: (0, 2)}
-    assert list(shard([0, 3, 1], host_of)) == [0, 1, 2]
-    assert shard([], host_of) == {}
 
 
 def test_clients_are_balanced_over_hosts() -> None:

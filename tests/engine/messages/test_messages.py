@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.serde import array_record_from_proto, array_record_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
@@ -144,14 +144,6 @@ def test_other_records_are_refused(host: ClientHost, models: tuple[int, ...], gr
 
 
 # -- Copies of a message are the messages that Flower would make -------------------------------------------------------
-
-
-def test_a_reply_to_a_copy_comes_from_its_addressee() -> None:
-    content = RecordDict({"config": ConfigRecord({"a": 1})})
-    _, second = contents.addressed(Message(content, 2, "query", group_id="1"), [2, 5])
-    reply = Message(RecordDict({}), reply_to=second)
-    assert reply.metadata.src_node_id == 5
-    assert reply.metadata.group_id == "1"
 
 
 # -- What Flower's own runtime would tell of messages ------------------------------------------------------------------

@@ -171,23 +171,33 @@ def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
     assert [score["loss"] for score in built[0].scores[1:]] == list(result.rounds["loss"])
 
 
-@pytest.mark.parametrize("kind", [Whole, telling(), telling(told=(1, 2))])
-def test_a_strategy_with_its_own_start_is_run_whole_however_it_tells_its_rounds(
-    host: ClientHost, kind: type[FedAvg]
-) -> None:
+class Compares(FedAvg):
+    """Scores the model of the round before again after each round."""
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        models = [initial_arrays]
+        for number in range(1, kwargs["num_rounds"] + 1):
+            messages = self.configure_train(number, models[-1], kwargs["train_config"], grid)
+            models.append(self.aggregate_train(number, grid.send_and_receive(messages))[0])
+            for earlier in (number, number - 1) if number > 1 else (number,):
+                kwargs["evaluate_fn"](earlier, models[earlier])
+        return Result(arrays=models[-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [
+        *((Whole, [0, 1, 2]), (telling(), [0, 1, 2]), (telling(told=(1, 2)), [0, 1, 2]), (Compares, [0, 1, 2])),
+        (telling(told=(1, 2), trainings=2), [0, 1, 1]),  # it ends early, and keeps its model
+    ],
+)
+def test_an_own_start_is_run_whole_however_it_tells(host: ClientHost, kind: type[FedAvg], rounds: list[int]) -> None:
     driven, own = (local_result(choices.spec_of(choices.Choice(each)), host) for each in (FedAvg, kind))
-    assert np.array_equal(own.vector, driven.vector)
+    assert np.array_equal(own.vector, driven.vector) == (rounds == [0, 1, 2])
     for name in ("accuracy", "loss"):
-        assert list(own.rounds[name]) == list(driven.rounds[name])
-    assert own.dropped_clients == driven.dropped_clients
-
-
-def test_a_start_that_ends_early_keeps_its_model(host: ClientHost) -> None:
-    driven, early = (
-        local_result(choices.spec_of(choices.Choice(kind)), host)
-        for kind in (FedAvg, telling(told=(1, 2), trainings=2))
-    )
-    assert list(early.rounds["loss"]) == [driven.rounds["loss"][i] for i in (0, 1, 1)]
+        assert list(own.rounds[name]) == [driven.rounds[name][i] for i in rounds]
+    assert own.dropped_clients.items() <= driven.dropped_clients.items()
+    assert len(own.dropped_clients) == len({*rounds}), "one client has no rows"
 
 
 Resting = overriding("configure_train", lambda flower, number, *args: [] if number == 2 else flower(number, *args))
@@ -217,42 +227,6 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert re.match("3 of 4 .*round 2: .*AbsentError", str(result.error))
     assert [*result.skipped_rounds] == ["2", "3", "4"]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "reason"),
-    [({"told": ()}, "none$"), ({"told": (2,)}, "rounds 2$"), ({"told": (1, 2, 3, 4), "trainings": 4}, "round 4")],
-)
-def test_a_start_that_leaves_out_rounds_is_refused(host: ClientHost, attributes: Any, reason: str) -> None:
-    assert re.search(reason, str(local_result(choices.spec_of(choices.Choice(telling(**attributes))), host).error))
-
-
-def test_a_start_that_counts_anew_has_its_rounds_continued(host: ClientHost) -> None:
-    def twice(flower: Any, initial_arrays: ArrayRecord, num_rounds: int, **kwargs: Any) -> Result:
-        first = flower(initial_arrays=initial_arrays, num_rounds=2, **kwargs)
-        return flower(initial_arrays=first.arrays, num_rounds=num_rounds - 2, **kwargs)
-
-    told: list[int] = []
-    result = local_result(choices.spec_of(choices.Choice(overriding("start", twice))), host, on_round=told.append)
-    assert (result.error, len(set(result.rounds["loss"]))) == (None, 3)
-    assert told == [1, 2, 2, 3]
-
-
-def test_a_start_may_score_an_earlier_model_again(host: ClientHost) -> None:
-    class Compares(FedAvg):
-        """Scores the model of the round before again after each round."""
-
-        def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-            models = [initial_arrays]
-            for number in range(1, kwargs["num_rounds"] + 1):
-                messages = self.configure_train(number, models[-1], kwargs["train_config"], grid)
-                models.append(self.aggregate_train(number, grid.send_and_receive(messages))[0])
-                for earlier in (number, number - 1) if number > 1 else (number,):
-                    kwargs["evaluate_fn"](earlier, models[earlier])
-            return Result(arrays=models[-1])
-
-    driven, own = (local_result(choices.spec_of(choices.Choice(kind)), host) for kind in (FedAvg, Compares))
-    assert (own.error, list(own.rounds["loss"])) == (None, list(driven.rounds["loss"]))
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -345,6 +319,9 @@ FAILURES: dict[str, tuple[choices.Choice, dict[str, Any], int, str]] = {
     "can't be built": (Misfit(FedAvg), {}, 0, "StrategyError: misfit .*99 .*7$"),
     "another size": (aggregated(lambda *_: (flat_record(np.zeros(1)), None)), {}, 0, r"\(53,\).*\(1,\)"),
     "no model": (choices.Choice(overriding("start", lambda *_, **__: Result())), {}, 0, r"Own\.start"),
+    "tells no round": (choices.Choice(telling(told=())), {}, 0, "none$"),
+    "tells one of three rounds": (choices.Choice(telling(told=(2,))), {}, 0, "rounds 2$"),
+    "tells a round too many": (choices.Choice(telling(told=(1, 2, 3, 4), trainings=4)), {}, 0, "round 4"),
     "two step sizes": (configured({"lr": 0.3, "learning-rate": 0.4}), {}, 0, r"\b0\.4\b.*\b0\.3$"),
     "a missing key": (aggregated(lambda *_: {}["node-config"]), {}, 0, "^round 1: KeyError: 'node-config'"),
     "returns a record": (aggregated(lambda arrays, _: arrays, choices.NAMED), {}, 0, r"Own\.aggregate_train"),
