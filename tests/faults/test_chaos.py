@@ -14,9 +14,7 @@ from tests.faults.conftest import trial_files
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.timeout(290)
-def test_a_study_that_is_killed_at_random_comes_out_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_killed_at_random_comes_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {kill.kind for kill in plan(random.Random(3), 50, 3600)} == {"trial", "host", "driver"}
     told = chaos(tmp_path, seed=6, num_kills=6, rounds_per_trial=30)
 

@@ -98,9 +98,7 @@ def warned(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_shortage_is_told_once_when_it_begins(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shortage_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = warned(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
     assert re.search(r" 96\.0 of 100\.0 GB .* 0\.95\b.*engine\.num_hosts", line)
 

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
+from fedscout.engine.contracts.algorithm import ClientScore
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
 from fedscout.engine.grid.replies import CLIENT_FAILED, Job, TrainReplies, fold_evaluation
@@ -91,14 +91,11 @@ def failed(replies: Iterable[Message]) -> dict[int, str]:
 def test_runs_and_messages(host: ClientHost) -> None:
     from flwr.supercore.run import Run
 
-    grid = LocalGrid(host)
-    run = Run.create_empty(run_id=17)
+    grid, run = LocalGrid(host), Run.create_empty(run_id=17)
     grid.set_run(run)
-    message = grid.create_message(RecordDict(), "query", 4, "group", 60.0)
-
     assert grid.run is run
-    assert (message.metadata.dst_node_id, message.metadata.group_id, message.metadata.ttl) == (4, "group", 60.0)
-    assert message.metadata.message_type == "query"
+    told = grid.create_message(RecordDict(), "query", 4, "group", 60.0).metadata
+    assert (told.message_type, told.dst_node_id, told.group_id, told.ttl) == ("query", 4, "group", 60.0)
 
 
 def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(grid: LocalGrid) -> None:
@@ -282,13 +279,11 @@ def replies(
     results: list[calls.TrainResults],
     is_merged: bool = False,
     is_named: bool = False,
-    received: FloatArray = RECEIVED,
     weighted_by: str = "num-examples",
-    algorithm: ClientAlgorithm | None = None,
 ) -> tuple[dict[int, RecordDict], dict[int, str]]:
     """Return contents and failures by client."""
-    job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
-    return TrainReplies(FACTS, calls.EngineNeeds(weighted_by=weighted_by), algorithm).train(job, results)
+    job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, RECEIVED, is_named)
+    return TrainReplies(FACTS, calls.EngineNeeds(weighted_by=weighted_by), None).train(job, results)
 
 
 def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> calls.TrainResults:

@@ -269,9 +269,7 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mishap", [LosesStates, DiesOnce])
-def test_a_trial_without_its_states_goes_on_from_its_checkpoint(
-    hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, mishap: type[FedAvg]
-) -> None:
+def test_lost_states_are_restored(hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, mishap: type[FedAvg]) -> None:
     import ray
 
     diary = tmp_path / "diary"

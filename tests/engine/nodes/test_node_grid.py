@@ -365,9 +365,7 @@ def test_a_policy_goes_on_without_whom_it_does_not_know(kind: str) -> None:
     assert any("joined" in note for note in trial.notes)
 
 
-def test_while_nobody_is_there_no_round_is_burnt(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_nodes_no_round_is_burnt(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody is connected for five looks after the second round's training."""
     monkeypatch.setattr("fedscout.engine.nodes.grid.PAUSE_SECONDS", 0.01)
     link, roster = linked()
@@ -608,9 +606,7 @@ def test_a_killed_driver_has_the_same_bits(kind: str, lost: str, tmp_path: Path)
     assert (resumed.rounds["accuracy"], resumed.dropped_clients) == (expected.rounds["accuracy"], {})
 
 
-def test_what_is_lost_for_good_costs_a_round_and_is_told_in_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_lost_for_good_costs_a_round_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = settings_of("ditto", NORMALISED, num_rounds=5)
     nodes = nodes_with(tmp_path / "owners")
     with pytest.raises(Interruption):

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.runtime import files, processes
+from tests.commands import ran
 
 
 def files_below(folder: Path) -> list[str]:
@@ -146,7 +148,6 @@ def test_an_address_that_nothing_can_open_is_refused(uri: str) -> None:
 # -- Ctrl-C that waits, and children that end --------------------------------------------------------------------------
 
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 PARENT_OF_SLEEPER = [
     sys.executable,
@@ -201,15 +202,11 @@ def test_children_and_theirs_end_however_the_block_does(error: type[BaseExceptio
 
 
 def runs(pid: int) -> bool:
-    import psutil
-
-    try:
+    with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        process.wait(timeout=10)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.TimeoutExpired:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(timeout=10)
+        return process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
@@ -307,8 +304,7 @@ with processes.ended_by_signals():
     ids=["death", "signal and death", "cleaning up that hangs"],
 )
 def test_a_command_that_was_told_to_end_says_so_whatever_died_or_hangs(script: str, code: int, named: str) -> None:
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = ran(sys.executable, "-c", script)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (code, "")
     assert named in line

@@ -326,9 +326,7 @@ def test_bits_do_not_depend_on_the_company(chosen: list[int], factory: ModelFact
 
 
 @pytest.mark.parametrize("factory", [images, shallow, wide])
-def test_models_of_their_own_keep_the_bits_of_clients_scored_alone_and_are_those_of_the_loop(
-    factory: ModelFactory,
-) -> None:
+def test_own_models_keep_the_bits_of_clients_scored_alone_and_are_the_loop_s(factory: ModelFactory) -> None:
     """A model a client; equal ones are one model for all."""
     model, stack = model_and_stack(factory)
     every, one = clients(), model.vector.clone()

@@ -145,7 +145,7 @@ class Telling(FedAvg):
     scores: list[MetricRecord]
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-        self.scores = [kwargs["evaluate_fn"](0, initial_arrays)]
+        self.scores.append(kwargs["evaluate_fn"](0, initial_arrays))
         arrays = initial_arrays
         for training in range(1, self.trainings + 1):
             messages = self.configure_train(training, arrays, kwargs["train_config"], grid)
@@ -155,20 +155,16 @@ class Telling(FedAvg):
         return Result(arrays=arrays)
 
 
-def telling(**attributes: Any) -> type[FedAvg]:
-    return type("Told", (Telling,), attributes)
+def telling(**attributes: Any) -> type[Telling]:
+    return type("Told", (Telling,), {"scores": [], **attributes})
 
 
 def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
-    kind = telling(scores=[])
-    strategy = choices.Choice(kind)
-    built: list[Any] = []
-    object.__setattr__(strategy, "flower", lambda **counts: built.append(kind(**counts)) or built[0])
-    result = local_result(choices.spec_of(strategy), host)
-
+    kind = telling()
+    result = local_result(choices.spec_of(choices.Choice(kind)), host)
     assert result.error is None
-    assert [score["accuracy"] for score in built[0].scores[1:]] == list(result.rounds["accuracy"])
-    assert [score["loss"] for score in built[0].scores[1:]] == list(result.rounds["loss"])
+    for name in ("accuracy", "loss"):
+        assert [score[name] for score in kind.scores[1:]] == list(result.rounds[name])
 
 
 class Compares(FedAvg):
