@@ -19,14 +19,13 @@ from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientScore
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
-from fedscout.engine.grid.replies import CLIENT_FAILED, Job, TrainReplies, fold_evaluation
+from fedscout.engine.grid.replies import Job, TrainReplies, fold_evaluation
 from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import client_of, flat_record, node_of, send_query
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
-from fedscout.engine.training.loop import NO_ROWS
-from tests.engine.federations import ABLE, EMPTY, ONE_ROW, QUERIES, SIZES, normalised, uneven_federation
+from tests.engine.federations import ABLE, QUERIES, SIZES, normalised, uneven_federation
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 EVERY = range(len(SIZES))
@@ -160,16 +159,6 @@ def test_a_flat_array_of_another_size_is_refused(grid: LocalGrid, size: int, mes
 # -- what the answers are --------------------------------------------------------------------------------------------
 
 
-def test_clients_that_fail_send_an_error_and_the_others_train(grid: LocalGrid) -> None:
-    replies = list(grid.send_and_receive(messages(grid)))
-
-    assert sorted(answered(replies)) == list(ABLE)
-    assert set(failed(replies)) == {EMPTY}
-    assert NO_ROWS in failed(replies)[EMPTY]
-    (error,) = [reply for reply in replies if reply.has_error()]
-    assert error.error.code == CLIENT_FAILED
-
-
 def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
     """The mean of all, one of whom fails, is the mean of the others, bit for bit."""
     grid = LocalGrid(host, session=session(needs=calls.EngineNeeds(replies="merged")))
@@ -196,22 +185,6 @@ def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
         assert content["metrics"] == flat[client]["metrics"]
 
 
-def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) -> None:
-    """The scores of the message are those of the trial's own evaluation, for the clients that were asked."""
-    replies = answered(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
-    every = grid.evaluate_all(flat_record(grid.initial_vector(3)))
-
-    assert sorted(replies) == [0, ONE_ROW, 5]
-    for client, content in replies.items():
-        assert content["metrics"] == {
-            "num-examples": int(every.num_examples[client]),
-            "num-clients": 1,
-            "accuracy": float(every.accuracies[client]),
-            "loss": float(every.losses[client]),
-        }
-    assert every.num_examples.tolist() == [8, 3, 0, 2, 0, 7, 1]
-
-
 def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
     grid = WatchedGrid(host, session=session())
     vector = grid.initial_vector(3)
@@ -230,20 +203,6 @@ def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
 
 
 # -- queries and direct training -------------------------------------------------------------------------------------
-
-
-def test_a_query_gives_the_function_s_arrays(host: ClientHost) -> None:
-    """Counts of the client's own labels, times nothing, plus 0.5 a class scaled by 2."""
-    federation = uneven_federation()
-    answers = send_query(LocalGrid(host), "label-counts", {"offset": np.full(3, 0.5)}, {"scale": 2.0})
-
-    assert list(answers.arrays) == [client for client in EVERY if SIZES[client] >= 5]
-    for client, arrays in answers.arrays.items():
-        own = federation.client_data(client).own
-        expected = np.bincount(own.labels[own.rows], minlength=3) + 1.0
-        assert arrays["counts"].dtype == np.float64
-        assert arrays["counts"].tolist() == expected.tolist()
-        assert answers.num_examples[client] == SIZES[client]
 
 
 @pytest.mark.parametrize("fewest", [1, 2, 13, 100])

@@ -146,28 +146,6 @@ def test_integer_buffers_are_loaded_as_load_state_dict_does() -> None:
     assert model.module.get_buffer("normalisation.num_batches_tracked") == 0
 
 
-@pytest.mark.parametrize("factory", [federations.dense, federations.normalised])
-def test_parameters_gradients_and_buffers_are_views(factory: ModelFactory) -> None:
-    model = FlatModel(factory())
-    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
-
-    model.load(torch.full_like(model.vector, 0.25))
-    held = [*model.module.parameters(), *(b for b in model.module.buffers() if b.is_floating_point())]
-    assert all(torch.all(tensor == 0.25) for tensor in held)
-
-    model.gradient.zero_()
-    model.module(rows).square().sum().backward()
-    gradients = torch.cat([parameter.grad.reshape(-1) for parameter in model.module.parameters()])
-    assert torch.equal(gradients, model.gradient)
-    assert model.gradient.abs().sum() > 0
-
-    model.weights.add_(1.0)
-    assert all(torch.all(parameter == 1.25) for parameter in model.module.parameters())
-    with torch.no_grad():
-        next(model.module.parameters()).fill_(7.0)
-    assert torch.all(model.vector[:30] == 7.0)
-
-
 @pytest.mark.parametrize(
     ("factory", "row_shape", "expected"),
     [

@@ -346,23 +346,6 @@ def test_own_models_keep_the_bits_of_clients_scored_alone_and_are_the_loop_s(fac
         assert score.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
 
 
-def test_padding_counts_for_nothing() -> None:
-    """Weights zero, biases (0, 0, 0, ln 3): a row of class 3 loses ln 2, any other ln 6; class 3 is always chosen."""
-    model, stack = model_and_stack(shallow)
-    model.load(torch.cat([torch.zeros(72), torch.tensor([0.0, 0.0, 0.0, np.log(3)])]))
-    features = np.ones((backends.BLOCK_ROWS + 3, *SHAPE), np.float32)
-    labels = np.array([3] + [1] * (backends.BLOCK_ROWS + 2))
-
-    short, long = scored(
-        model, stack, [Samples(features, labels, np.arange(size)) for size in (2, backends.BLOCK_ROWS + 3)]
-    )
-
-    assert (short.num_examples, short.num_correct) == (2, 1)
-    assert (long.num_examples, long.num_correct) == (backends.BLOCK_ROWS + 3, 1)
-    assert short.loss_sum == pytest.approx(np.log(2) + np.log(6), rel=1e-6)
-    assert long.loss_sum == pytest.approx(np.log(2) + (backends.BLOCK_ROWS + 2) * np.log(6), rel=1e-6)
-
-
 @pytest.mark.parametrize("together", [True, False])
 def test_a_client_whose_data_do_not_fit_fails_alone(together: bool) -> None:
     model, stack = model_and_stack(images)

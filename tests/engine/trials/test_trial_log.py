@@ -25,6 +25,7 @@ from tests.forged_trials import forge
 from tests.kits.refusals import refused
 
 PHASES = ("configure", "train", "aggregate", "evaluate", "checkpoint", "hosts", "simulated")
+MEASURES = ("accuracy", "clean_accuracy", "loss", "clean_loss", "global_accuracy", "new_client_accuracy")
 RECORD = Trial(
     study="demo",
     trial=4,
@@ -41,15 +42,7 @@ RECORD = Trial(
     fitness=0.75,
     own_fitness=0.75,
     clean_fitness=0.5,
-    rounds={
-        "accuracy": (0.5, 0.75),
-        "clean_accuracy": (0.25, 0.5),
-        "loss": (1.5, 1.0),
-        "clean_loss": (1.75, 1.25),
-        "train_loss": (2.0, math.inf),
-        "global_accuracy": (0.5, 0.625),
-        "new_client_accuracy": (0.375, 0.25),
-    },
+    rounds={name: (0.5, place + 0.75) for place, name in enumerate(MEASURES)} | {"train_loss": (2.0, math.inf)},
     bytes_down=1060.0,
     bytes_up=848.5,
     clients={"id": (0, 1), "num_examples": (8, 3), "accuracy": (0.75, 0.5), "clean_accuracy": (0.5, 0.25)},
@@ -162,7 +155,6 @@ def flip(path: Path, bit: int) -> None:
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "truncated": truncate,
     "empty": lambda path: path.write_bytes(b""),
-    "text": lambda path: path.write_bytes(b"hello"),
     "another table": lambda path: pq.write_table(pa.table({"a": [1]}), path),
     "another column": lambda path: pq.write_table(pq.read_table(path).append_column("more", pa.array([1])), path),
     "no digest": lambda path: pq.write_table(pq.ParquetFile(path).read().replace_schema_metadata(None), path),
