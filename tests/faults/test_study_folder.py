@@ -56,11 +56,8 @@ def refusing(holder: object, name: str, number: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "count", "number"),
     [
-        (".parquet", 2, errno.ENOSPC),
-        (".parquet", 2, errno.EIO),
-        ("report.json", 0, errno.EFBIG),
-        ("report.json", 0, errno.EACCES),
-        ("report.json", 0, errno.EDQUOT),
+        *((".parquet", 2, number) for number in (errno.ENOSPC, errno.EIO)),
+        *(("report.json", 0, number) for number in (errno.EFBIG, errno.EACCES, errno.EDQUOT)),
         ("result.json", 0, errno.EROFS),
     ],
 )

@@ -280,16 +280,12 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]
 @given(weighted_vectors(), st.randoms(use_true_random=False))
 def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], list[int], int], random: object) -> None:
     vectors, weights, most = case
-    scale = scale_for(most)
+    scale, zero = scale_for(most), np.zeros(3, np.int64)
     terms = [scale.total(vector[None], [weight]) for vector, weight in zip(vectors, weights, strict=True)]
-    reference = scale.mean(np.sum(terms, axis=0), sum(weights))
-
+    reference = scale.mean(sum(terms, zero), sum(weights))
     random.shuffle(terms)
     cut = random.randint(0, len(terms))
-    zero = np.zeros(3, np.int64)
-    hosts = sum(terms[:cut], zero) + sum(terms[cut:], zero)
-
-    assert scale.mean(hosts, sum(weights)).tobytes() == reference.tobytes()
+    assert scale.mean(sum(terms[:cut], zero) + sum(terms[cut:], zero), sum(weights)).tobytes() == reference.tobytes()
 
 
 @given(weighted_vectors())

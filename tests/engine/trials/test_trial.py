@@ -98,16 +98,11 @@ def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: Cl
 
     grid = LocalGrid(host, session=spec.session)
     vector = grid.initial_vector(spec.session.seed)
-    start = flat_record(vector)
-    if choice.wants.arrays == "named":
-        start = named_record(grid, vector)
-    strategy = choice.build(Cohort(7, 7, 0.1))
+    start = named_record(grid, vector) if choice.wants.arrays == "named" else flat_record(vector)
     with cheap_collections():
-        by_flower = strategy.start(grid=grid, initial_arrays=start, num_rounds=spec.num_rounds)
+        by_flower = choice.build(Cohort(7, 7, 0.1)).start(grid, start, num_rounds=spec.num_rounds)
 
-    assert result.error is None
-    assert result.status == "completed"
-    assert result.num_rounds == 3
+    assert (result.error, result.status, result.num_rounds) == (None, "completed", 3)
     if name in ("fedadam", "fedyogi", "fedadagrad", "qfedavg"):
         np.testing.assert_allclose(result.vector, grid.flat_vector(by_flower.arrays), rtol=1e-4, atol=1e-6)
     else:
@@ -256,13 +251,9 @@ def test_scores_that_come_with_training_are_those_of_own_trips(host: ClientHost,
         choice = replace(choice, wants=EngineNeeds(replies="merged", sees_evaluation=asks))
         results.append(local_result(choices.spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
 
-    first, second = results
-    assert first.num_rounds == (2 if fails else 5)
-    assert (first.status, first.error, choices.rounds_of(first)) == (
-        second.status,
-        second.error,
-        choices.rounds_of(second),
-    )
+    first, second = ((each.status, each.error, choices.rounds_of(each)) for each in results)
+    assert first == second
+    assert len(first[-1]) == (2 if fails else 5)
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
@@ -345,27 +336,15 @@ def sampled_clients(spec: TrialSettings, host: ClientHost) -> list[tuple[int, ..
     return [call.clients for method, call in grid.calls_made if method == "train"]
 
 
-@pytest.mark.parametrize("num_sampled", [1, 3, 6])
-def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHost, num_sampled: int) -> None:
-    spec = choices.spec_of(
-        choices.Choice(FedAvg, wants=choices.INDIVIDUAL),
-        num_sampled=num_sampled,
-        num_rounds=8,
-        training=LocalTraining(),
-    )
+def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHost) -> None:
+    spec = choices.spec_of(choices.Choice(FedAvg, wants=choices.INDIVIDUAL), num_sampled=3, num_rounds=8)
     random.seed(1)
     clients = sampled_clients(spec, host)
     random.seed(2)
-    again = sampled_clients(spec, host)
-
-    assert len(clients) >= 1
-    assert all(len(set(members)) == num_sampled for members in clients)
-    assert clients == again
-    if num_sampled == 3:
-        # eight draws of 3 of 7 are all the same with probability 35^-7
-        assert len(clients) == 8
-        assert len(set(clients)) > 1
-        assert clients != sampled_clients(spec.on_seed(4), host)
+    assert sampled_clients(spec, host) == clients
+    assert [len(set(members)) for members in clients] == [3] * 8
+    assert len(set(clients)) > 1  # eight draws of 3 of 7 are all the same with probability 35^-7
+    assert clients != sampled_clients(spec.on_seed(4), host)
 
 
 def test_candidates_of_one_seed_train_the_same_clients(host: ClientHost) -> None:
