@@ -44,6 +44,7 @@ from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine import federations
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice
 from tests.engine.choices import spec_of as flower_spec
+from tests.engine.training.test_vectorised import in_block, works
 from tests.engine.trials.test_resume import assert_going_on, assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of
 
@@ -102,37 +103,23 @@ class HeldApart(ProximalGradient):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_client_alone_has_its_bits(optimizer: Literal["sgd", "adam"], algorithm: ProximalGradient | None) -> None:
     """And as many others as mix, or none of other settings."""
-    features, labels = federations.learnable_rows(400)
-    model = new_model(federations.dense, 0)
-    trainer = fastest_trainer(model)
+    sizes, table = (5, 7, 8, 16, 17, 18, 30, 31, 33, 9), client_table.SettingsLookup(SEVERAL)
     training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
-    asked = TrainRequest(
-        model.vector.clone(), training, algorithm, num_classes=3, table=client_table.SettingsLookup(SEVERAL)
-    )
 
-    def works() -> list[RowsWork]:
-        sizes = [5, 7, 8, 16, 17, 18, 30, 31, 33, 9]
-        parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-        return [
-            RowsWork(client, stream(0, "batches", 1, client), {}, Samples(features, labels, part))
-            for client, part in enumerate(parts)
-        ]
+    def trained(chosen: Iterable[int], algorithm: ProximalGradient | None = algorithm) -> list[Any]:
+        return in_block([*chosen], training, algorithm, sizes=sizes, num_classes=3, table=table)
 
-    def vectors(of: list[RowsWork], asked: TrainRequest = asked) -> dict[int, Any]:
-        outcomes = [outcome for block in trainer.train(asked, of) for outcome in block]
-        return {work.client: update for work, update in outcomes}
-
-    together, blocks = vectors(works()), [len(block) for block in trainer.train(asked, works())]
-    assert max(blocks) > 2  # clients of different cells
-    for work in works():
-        (alone,) = vectors([work]).values()
-        assert np.array_equal(alone.vector, together[work.client].vector)
-        assert (alone.num_steps, alone.loss) == (together[work.client].num_steps, together[work.client].loss)
+    together, model = trained(range(10)), new_model(federations.dense, 0)
+    asked = TrainRequest(model.vector, training, algorithm, num_classes=3, table=table)
+    assert max(len(block) for block in fastest_trainer(model).train(asked, works(sizes))) > 2  # of different cells
+    for client, update in enumerate(together):
+        (alone,) = trained([client])
+        assert np.array_equal(alone.vector, update.vector)
+        assert (alone.num_steps, alone.loss) == (update.num_steps, update.loss)
     if algorithm is not None:
-        apart = vectors(works(), replace(asked, algorithm=HeldApart(algorithm.mu)))
-        assert all(np.array_equal(apart[client].vector, update.vector) for client, update in together.items())
-        free = vectors(works(), replace(asked, algorithm=None))
-        assert not all(np.array_equal(free[client].vector, update.vector) for client, update in together.items())
+        for other, is_same in ((HeldApart(algorithm.mu), True), (None, False)):
+            pairs = zip(trained(range(10), other), together, strict=True)
+            assert all(np.array_equal(one.vector, update.vector) for one, update in pairs) == is_same
 
 
 class Recorder(LocalGrid):
