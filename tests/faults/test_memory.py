@@ -92,7 +92,7 @@ def warned(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch:
         looked.release()
         return used, total
 
-    with caplog.at_level("WARNING", logger="fedscout"), warn_of_memory_shortage(in_use):
+    with warn_of_memory_shortage(in_use):
         for _ in range(1 if used > 0.95 * total else 5):
             assert looked.acquire(timeout=30)
     return [record.getMessage() for record in caplog.records]

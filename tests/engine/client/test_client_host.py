@@ -35,7 +35,7 @@ from tests.engine import federations
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, spec_of
 from tests.engine.grid.test_local_grid import WatchedGrid
 from tests.engine.grid.test_watchdog import OneByOne
-from tests.engine.results import local_result, started_hosts, trained_by
+from tests.engine.results import completed, started_hosts, trained_by
 from tests.engine.training.test_device_training import images
 from tests.ray_processes import NUM_HOSTS
 
@@ -228,8 +228,7 @@ def test_draws_are_by_seed_round_client_and_place() -> None:
 
 
 def test_an_attack_that_raises_is_the_client_s_failure() -> None:
-    result = local_result(spec_of(FEDAVG), attacked({1: (Attack(broken),)}))
-    assert result.status == "completed"
+    result = completed(spec_of(FEDAVG), attacked({1: (Attack(broken),)}))
     dropped = [key for key, told in result.dropped_clients.items() if told.startswith("ArithmeticError")]
     assert dropped == ["1:1", "2:1", "3:1"]
 

@@ -131,11 +131,8 @@ def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> Non
     """Asked in every round, without any delay that is drawn."""
     devices = {client: Device(seconds_per_step=0.25 * client) for client in EVERY}
     federation = abstaining(2, devices=devices)
-    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(EVERY), deadline_seconds=2.0)
-    session = replace(settings.session, validation_fraction=validation_fraction)
-    settings = replace(settings, session=session)
-    trial = local_result(settings, federation)
-    assert trial.status == "completed"
+    settings = spec_of(FEDAVG, deadline_seconds=2.0, validation_fraction=validation_fraction)
+    trial = completed(settings, federation)
     failed = [int(key.split(":")[1]) for key in trial.dropped_clients]
     never = [client for client in EVERY if failed.count(client) == settings.num_rounds]
     assert 0 < len(never) < len(EVERY)

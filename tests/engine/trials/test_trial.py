@@ -36,7 +36,7 @@ from fedscout.engine.trials.trial import run_trial
 from tests.engine import choices
 from tests.engine.federations import EMPTY, QUERIES, SIZES, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, named_record
-from tests.engine.results import local_result
+from tests.engine.results import completed, local_result
 
 DIVERGING = LocalTraining(learning_rate=100.0, weight_decay=10.0, batch_size=1, local_epochs=2)
 """Every step multiplies the weights by 1 − 100·10 = −999; eighty steps take them beyond float32's 3·10^38."""
@@ -156,8 +156,7 @@ def telling(**attributes: Any) -> type[Telling]:
 
 def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
     kind = telling()
-    result = local_result(choices.spec_of(choices.Choice(kind)), host)
-    assert result.error is None
+    result = completed(choices.spec_of(choices.Choice(kind)), host)
     for name in ("accuracy", "loss"):
         assert [score[name] for score in kind.scores[1:]] == list(result.rounds[name])
 
@@ -398,8 +397,7 @@ def test_asking_for_nodes_often_is_no_waiting(host: ClientHost) -> None:
         return flower(*args)
 
     kinds = (overriding("configure_train", looks), FedAvg)
-    curious, plain = (local_result(choices.spec_of(choices.Choice(kind)), host) for kind in kinds)
-    assert curious.error is None
+    curious, plain = (completed(choices.spec_of(choices.Choice(kind)), host) for kind in kinds)
     np.testing.assert_array_equal(curious.vector, plain.vector)
 
 
