@@ -146,18 +146,19 @@ def test_integer_buffers_are_loaded_as_load_state_dict_does() -> None:
     assert model.module.get_buffer("normalisation.num_batches_tracked") == 0
 
 
+FIRST, LAST = torch.contiguous_format, torch.channels_last
+
+
 @pytest.mark.parametrize(
     ("factory", "row_shape", "expected"),
     [
-        pytest.param(convolving, (3, 8, 8), torch.channels_last, id="convolutions"),
-        pytest.param(lambda: nn.Conv2d(1, 4, 3), (1, 8, 8), torch.channels_last, id="one channel"),
-        pytest.param(Viewing, (3, 8, 8), torch.contiguous_format, id="view"),
-        pytest.param(ViewingInTraining, (3, 8, 8), torch.contiguous_format, id="view in training"),
-        pytest.param(
-            lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), (3, 8, 8), torch.contiguous_format, id="none"
-        ),
-        pytest.param(convolving, (5, 8, 8), torch.contiguous_format, id="images that do not fit"),
-        pytest.param(federations.dense, (6,), torch.contiguous_format, id="no images"),
+        pytest.param(convolving, (3, 8, 8), LAST, id="convolutions"),
+        pytest.param(lambda: nn.Conv2d(1, 4, 3), (1, 8, 8), LAST, id="one channel"),
+        pytest.param(Viewing, (3, 8, 8), FIRST, id="view"),
+        pytest.param(ViewingInTraining, (3, 8, 8), FIRST, id="view in training"),
+        pytest.param(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), (3, 8, 8), FIRST, id="none"),
+        pytest.param(convolving, (5, 8, 8), FIRST, id="images that do not fit"),
+        pytest.param(federations.dense, (6,), FIRST, id="no images"),
     ],
 )
 def test_channels_come_last_where_the_module_convolves(

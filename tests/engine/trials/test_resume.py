@@ -498,22 +498,13 @@ def test_collections_inside_the_block_pass_over_what_was_alive_before_it() -> No
 # -- Trials in this process, one after the other; on Ray they are held to the same results in `test_ray_grid` ----------
 
 
-SPECS = [
-    choices.spec_of(choice, phase=str(number))
-    for number, choice in enumerate(
-        (choices.FEDAVG, choices.FEDADAM, choices.Choice(choices.RaisingFedAvg), choices.FEDAVG, choices.FEDAVG)
-    )
-]
-
-
 def test_results_come_in_order_with_their_rounds(host: ClientHost) -> None:
     told: list[Mapping[str, int]] = []
-
-    results = list(LocalRunner(host).run(SPECS, told.append))
-
-    assert [position for position, _ in results] == [0, 1, 2, 3, 4]
-    assert [result.status for _, result in results] == ["completed", "completed", "failed", "completed", "completed"]
-    assert told[:3] == [{SPECS[0].key: done} for done in (1, 2, 3)]
-    assert {SPECS[2].key: 1} in told
-    assert {SPECS[2].key: 2} not in told
-    assert_same(results[0][1], results[3][1])
+    run_of = (choices.FEDAVG, choices.Choice(choices.RaisingFedAvg), choices.FEDAVG)
+    first, failing, third = (choices.spec_of(choice, phase=str(number)) for number, choice in enumerate(run_of))
+    results = list(LocalRunner(host).run([first, failing, third], told.append))
+    statuses = [(position, result.status) for position, result in results]
+    assert statuses == [(0, "completed"), (1, "failed"), (2, "completed")]
+    assert told[:4] == [*({first.key: done} for done in (1, 2, 3)), {failing.key: 1}]
+    assert {failing.key: 2} not in told
+    assert_same(results[0][1], results[2][1])
