@@ -34,10 +34,6 @@ FILE = re.compile(r"^# file: (\S+)$", re.MULTILINE)
 SETTINGS = (*SMALL, "federation.partition.alpha=1", "search.budget=4", "search.confirmation_seeds=0")
 
 
-def fences(document: str) -> list[str]:
-    return [block.text for block in blocks() if block.page == document]
-
-
 def test_log_document_names_every_column() -> None:
     documented = set(re.findall(r"`([a-z_*]+)`", (DOCS / "log.md").read_text()))
     prefixes = tuple(name.removesuffix("*") for name in documented if name.endswith("*"))
@@ -62,9 +58,9 @@ def test_strategies_document_names_every_strategy_and_the_parameters_and_ranges_
 
 @pytest.mark.stress
 def test_custom_strategy_example_runs_as_written(tmp_path: Path) -> None:
-    for text in fences("custom_strategy.md"):
-        if name := FILE.search(text):
-            (tmp_path / name[1]).write_text(text)
+    for block in blocks():
+        if block.page == "custom_strategy.md" and (name := FILE.search(block.text)):
+            (tmp_path / name[1]).write_text(block.text)
     chosen, searched = (command for page, command in commands() if page == "custom_strategy.md")
     for number, command in enumerate((chosen, searched)):
         program = ("-m", "fedscout", *command.split(), *SETTINGS, "--out", str(number))

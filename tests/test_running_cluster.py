@@ -242,9 +242,7 @@ def submit(cluster: RunningCluster, checkout: Path, *command: str, **settings: s
     return cluster.run(*job, cwd=checkout, **settings)
 
 
-def test_a_job_runs_the_uploaded_program_to_a_laptop_s_result(
-    cluster: RunningCluster, checkout: Path, tmp_path: Path
-) -> None:
+def test_a_job_ends_with_a_laptop_s_result(cluster: RunningCluster, checkout: Path, tmp_path: Path) -> None:
     """Without the token it is refused."""
     refused = submit(cluster, checkout, "touch", f"{tmp_path}/ran")
     assert refused.returncode != 0

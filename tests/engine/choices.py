@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import Message
-from flwr.serverapp.strategy import (
-    Bulyan,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedTrimmedAvg,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun
 from fedscout.engine.contracts.config import LocalTraining
@@ -41,7 +28,7 @@ NAMED = EngineNeeds(arrays="named", replies="individual")
 class Choice:
     """A Flower class and its arguments, as a specification."""
 
-    flower: type[Strategy]
+    flower: type[strategy.Strategy]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     wants: EngineNeeds = MERGED
     algorithm: ClientAlgorithm | None = None
@@ -69,7 +56,7 @@ class Choice:
     def notes_after(self, cohort: Cohort, num_models: int) -> list[str]:
         return []
 
-    def build(self, cohort: Cohort) -> Strategy:
+    def build(self, cohort: Cohort) -> strategy.Strategy:
         counts = {
             "fraction_train": cohort.num_sampled / cohort.num_clients,
             "min_train_nodes": cohort.num_sampled,
@@ -79,24 +66,24 @@ class Choice:
         return self.flower(**counts, **self.arguments)
 
 
-FEDAVG = Choice(FedAvg)
-FEDADAM = Choice(FedAdam, {"eta": 0.05})
-FEDAVGM = Choice(FedAvgM, {"server_momentum": 0.7, "server_learning_rate": 0.9})
+FEDAVG = Choice(strategy.FedAvg)
+FEDADAM = Choice(strategy.FedAdam, {"eta": 0.05})
+FEDAVGM = Choice(strategy.FedAvgM, {"server_momentum": 0.7, "server_learning_rate": 0.9})
 FLOWER_CHOICES = {
     "fedavg": FEDAVG,
-    "fedavg-individual": Choice(FedAvg, wants=INDIVIDUAL),
-    "fedavg-named": Choice(FedAvg, wants=NAMED),
+    "fedavg-individual": Choice(strategy.FedAvg, wants=INDIVIDUAL),
+    "fedavg-named": Choice(strategy.FedAvg, wants=NAMED),
     "fedavgm": FEDAVGM,
     "fedadam": FEDADAM,
-    "fedyogi": Choice(FedYogi, {"eta": 0.05}),
-    "fedadagrad": Choice(FedAdagrad, {"eta": 0.05}),
-    "fedmedian": Choice(FedMedian, wants=NAMED),
-    "fedtrimmedavg": Choice(FedTrimmedAvg, {"beta": 0.2}, INDIVIDUAL),
-    "krum": Choice(Krum, {"num_malicious_nodes": 1}, INDIVIDUAL),
-    "multikrum": Choice(MultiKrum, {"num_malicious_nodes": 1, "num_nodes_to_select": 3}, INDIVIDUAL),
-    "bulyan": Choice(Bulyan, {"num_malicious_nodes": 0}, INDIVIDUAL),
+    "fedyogi": Choice(strategy.FedYogi, {"eta": 0.05}),
+    "fedadagrad": Choice(strategy.FedAdagrad, {"eta": 0.05}),
+    "fedmedian": Choice(strategy.FedMedian, wants=NAMED),
+    "fedtrimmedavg": Choice(strategy.FedTrimmedAvg, {"beta": 0.2}, INDIVIDUAL),
+    "krum": Choice(strategy.Krum, {"num_malicious_nodes": 1}, INDIVIDUAL),
+    "multikrum": Choice(strategy.MultiKrum, {"num_malicious_nodes": 1, "num_nodes_to_select": 3}, INDIVIDUAL),
+    "bulyan": Choice(strategy.Bulyan, {"num_malicious_nodes": 0}, INDIVIDUAL),
     "qfedavg": Choice(
-        QFedAvg, {"client_learning_rate": 0.1, "q": 0.5}, EngineNeeds(replies="individual", initial_loss=True)
+        strategy.QFedAvg, {"client_learning_rate": 0.1, "q": 0.5}, EngineNeeds(replies="individual", initial_loss=True)
     ),
 }
 
@@ -130,7 +117,7 @@ class Participations(ClientAlgorithm):
         return ClientResults(trained, trained.vectors, {} if (counts >= self.forget_at).all() else {"count": counts})
 
 
-class RaisingFedAvg(FedAvg):
+class RaisingFedAvg(strategy.FedAvg):
     """Raises in the second round."""
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:

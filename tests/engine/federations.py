@@ -58,6 +58,11 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Linear(NUM_FEATURES, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, NUM_CLASSES))
 
 
+def one_output() -> nn.Module:
+    """A dense net for a quantity."""
+    return nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
 @dataclass(frozen=True)
 class Noisy:
     """A corruption that draws: adds normal noise to the features and moves every label to the next class."""
@@ -108,6 +113,12 @@ def with_server_rows(federation: Federation, num_rows: int = 60, labelled: bool 
     """Return a federation whose server holds further rows of the same distribution."""
     features, labels = learnable_rows(num_rows, seed=77)
     return replace(federation, server=ServerData(features, labels if labelled else None))
+
+
+def quantities(model: ModelFactory = one_output) -> Federation:
+    """Return the uneven federation, whose rows have a target of mean 40 that is linear in the clean features."""
+    plain = uneven_federation(model)
+    return replace(plain, targets=plain.features.astype(np.float64) @ np.arange(1.0, NUM_FEATURES + 1) + 40)
 
 
 def label_counts(inputs: QueryInputs) -> Answer:

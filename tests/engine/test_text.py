@@ -122,32 +122,16 @@ def test_values_are_shown_in_brief() -> None:
 def test_of_many_names_the_first_are_listed_and_long_ones_cut() -> None:
     assert text.listed(["a", "b"]) == "a, b"
     assert text.listed(["a", "b", "c"], most=2) == "a, b and 1 more"
-    assert (
-        text.listed(["x" * text.LONGEST_NAME, "y" * (text.LONGEST_NAME + 1)])
-        == f"{'x' * text.LONGEST_NAME}, {'y' * text.LONGEST_NAME}…"
-    )
+    longest = "x" * text.LONGEST_NAME
+    assert text.listed([longest, f"{longest}y"]) == f"{longest}, {longest}…"
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("cifar", "; did you mean cifar10 or cifar100?"),
-        ("CIFAR10", "; did you mean cifar10 or cifar100?"),
-        ("fedprx", "; did you mean fedprox?"),
-        ("fedprox+", "; did you mean fedprox?"),
-        ("genetc", "; did you mean genetic?"),
-        ("magic", ""),
-        ("", ""),
-        ("f", ""),
-        (3, ""),
-        ("gpu", ""),
-    ],
-)
-def test_what_may_have_been_meant(given: object, meant: str) -> None:
-    assert (
-        text.did_you_mean(given, ["cifar10", "cifar100", "fedprox", "fedavg", "genetic", "auto", "cpu", "cuda"])
-        == meant
-    )
+def test_what_may_have_been_meant() -> None:
+    names = ["cifar10", "cifar100", "fedprox", "fedavg", "genetic", "auto", "cpu", "cuda"]
+    for given, meant in {"CIFAR": "cifar10 or cifar100", "fedprox+": "fedprox", "genetc": "genetic"}.items():
+        assert text.did_you_mean(given, names) == f"; did you mean {meant}?"
+    for given in ("magic", "gpu", "f", "", 3):
+        assert text.did_you_mean(given, names) == ""
 
 
 # -- Tables and pictures for notebooks: escaped, well formed, and drawn where the numbers are --------------------------

@@ -35,9 +35,7 @@ def _print() -> None:
 
 
 CONFIGURING: Mapping[str, Callable[[], Any]] = {
-    "raises in configure_train": _raise,
     "exits": lambda: sys.exit(3),
-    "exits with a text": lambda: sys.exit("enough"),
     "leaves the process": lambda: os._exit(7),
     "hangs": lambda: time.sleep(LONG),
     "hangs and survives errors": _stubborn,
@@ -53,13 +51,10 @@ def _each(change: Callable[[Any], Any]) -> Callable[[ArrayRecord], Any]:
 AGGREGATING: Mapping[str, Callable[[ArrayRecord], Any]] = {
     "raises in aggregate_train": lambda _: _raise(),
     "gives None": lambda _: None,
-    "gives no arrays": lambda _: (None, None),
     "gives an empty record": lambda _: (ArrayRecord(), None),
     "gives NaN": _each(lambda values: np.full_like(values, np.nan)),
-    "gives inf": _each(lambda values: np.full_like(values, np.inf)),
     "gives what overflows float32": _each(lambda values: np.full(values.shape, 1e300)),
     "gives wrong shapes": _each(lambda values: values[:-1]),
-    "gives other names": lambda arrays: (ArrayRecord({f"my {name}": one for name, one in arrays.items()}), None),
     "gives text": _each(lambda values: np.full(values.shape, "a")),
 }
 

@@ -8,6 +8,7 @@ started (a batch system).
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from contextlib import suppress
@@ -19,6 +20,7 @@ import pytest
 from tests.commands import ran_python
 from tests.experiments.cli.conftest import without_progress
 from tests.experiments.cli.processes import Command
+from tests.faults.chaos import chaos, plan
 from tests.faults.conftest import NUM_TRIALS, RUN, STUDY, GoesOn, Outcome, trial_files
 from tests.ray_processes import works_as
 
@@ -206,3 +208,15 @@ def test_a_signal_that_the_caller_switched_off_stays_off(tmp_path: Path, undistu
         code, _, err = command.end()
     assert (code, err) == (0, "")
     assert Outcome.of(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(290)
+def test_a_study_killed_at_random_comes_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chaos run itself, short."""
+    assert {kill.kind for kill in plan(random.Random(3), 50, 3600)} == {"trial", "host", "driver"}
+    told = chaos(tmp_path, seed=6, num_kills=6, rounds_per_trial=30)
+
+    assert " 6 kills " in told
+    assert capsys.readouterr().out.count("kill ") == 6
+    assert len(trial_files(tmp_path / "out")) == NUM_TRIALS

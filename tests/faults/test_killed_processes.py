@@ -90,9 +90,7 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
 
 
 @pytest.mark.stress
-def test_without_its_board_a_study_knows_less_of_its_progress_and_nothing_else(
-    hosts: RayHosts, host: ClientHost
-) -> None:
+def test_without_its_board_a_study_knows_less_of_its_progress_alone(hosts: RayHosts, host: ClientHost) -> None:
     """The board dies as soon as it told of a round; the trials and what comes after them do not notice."""
     specs = [spec_of(FEDAVG, num_rounds=80, phase=str(number)) for number in range(2)]
     runner = RayRunner(hosts, CheckpointStore(None), parallel=2)

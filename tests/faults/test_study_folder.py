@@ -20,7 +20,7 @@ import pytest
 
 from fedscout.engine.runtime.files import remove_unfinished
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
-from tests.commands import REPOSITORY
+from tests.commands import ran
 from tests.experiments.cli.conftest import Cli
 from tests.faults.conftest import LOCAL, NUM_TRIALS, RUN, STUDY, GoesOn, line_of, trial_files, written_at
 
@@ -56,11 +56,8 @@ def refusing(holder: object, name: str, number: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "count", "number"),
     [
-        (".parquet", 2, errno.ENOSPC),
-        (".parquet", 2, errno.EIO),
-        ("report.json", 0, errno.EFBIG),
-        ("report.json", 0, errno.EACCES),
-        ("report.json", 0, errno.EDQUOT),
+        *((".parquet", 2, number) for number in (errno.ENOSPC, errno.EIO)),
+        *(("report.json", 0, number) for number in (errno.EFBIG, errno.EACCES, errno.EDQUOT)),
         ("result.json", 0, errno.EROFS),
     ],
 )
@@ -98,7 +95,7 @@ def test_checkpoints_that_can_t_be_written_only_warn(goes_on: GoesOn) -> None:
     ],
     ids=str,
 )
-def test_a_new_folder_that_can_t_be_written_is_refused_and_not_left(
+def test_no_unwritable_folder_is_left(
     cli: Cli, tmp_path: Path, command: tuple[str, ...], name: str, there: bool
 ) -> None:
     out = tmp_path / "deep" / "out"
@@ -166,17 +163,8 @@ def test_a_disk_that_is_really_full(cli: Cli, small_disk: Path, goes_on: GoesOn)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
-def test_a_result_that_can_t_be_printed_is_told(tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedscout.experiments.cli.main", "strategies"],
-            check=False,
-            cwd=REPOSITORY,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-        )
+def test_a_result_that_can_t_be_printed_is_told() -> None:
+    done = ran("sh", "-c", f"{sys.executable} -m fedscout.experiments.cli.main strategies >/dev/full")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert re.match("fedscout: standard output .*: No space left on device$", line)
@@ -188,9 +176,8 @@ def test_a_result_that_can_t_be_printed_is_told(tmp_path: Path) -> None:
 def test_a_checkpoint_that_can_t_be_removed_only_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "key.checkpoint").mkdir()
     store = CheckpointStore(tmp_path)
-    with caplog.at_level("WARNING", logger="fedscout"):
-        store.discard("key")
-        assert not store.restore("key", PlainState(None))
+    store.discard("key")
+    assert not store.restore("key", PlainState(None))
     removed, read = (record.getMessage() for record in caplog.records)
     assert f"{tmp_path / 'key.checkpoint'} can't be removed" in removed
     assert f"{tmp_path / 'key.checkpoint'} can't be read" in read
@@ -219,7 +206,6 @@ def out(tmp_path: Path, undisturbed_folder: Path) -> Path:
 
 BROKEN: dict[str, Callable[[Path], object]] = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("hello\n"),
     "nested": lambda path: path.write_text("[" * 100_000),
     "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
@@ -279,7 +265,7 @@ def test_what_a_killed_run_was_writing_is_removed(goes_on: GoesOn, out: Path) ->
 
 @pytest.mark.sampled(2)
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["truncated", "empty", "nested", "a pipe"])
+@pytest.mark.parametrize("damage", ["truncated", "nested", "a pipe"])
 @pytest.mark.parametrize("name", ["report.json", "config.json"])
 def test_a_damaged_json_file_is_named_and_made_again(goes_on: GoesOn, out: Path, name: str, damage: str) -> None:
     before = json.loads((out / name).read_text())

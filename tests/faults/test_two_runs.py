@@ -55,9 +55,7 @@ def test_a_lock_lets_one_in_and_says_who(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_whose_file_was_removed_meanwhile_is_not_taken_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first holder removes its file between the second's opening and locking it."""
     flock = fcntl.flock
     removed = []

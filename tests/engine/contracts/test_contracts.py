@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
@@ -29,9 +27,8 @@ from fedscout.engine.messages.keys import CLIPPING_KEY, FUNCTION_KEY, NORM_BIT_K
 from fedscout.engine.models.flat import new_model
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
 from fedscout.engine.seeds import stream
-from fedscout.engine.training.backends import BlockTrainer, fastest_trainer
+from fedscout.engine.training.backends import fastest_trainer
 from fedscout.engine.training.loop import RowsWork
-from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import (
@@ -47,8 +44,8 @@ from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine import federations
 from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice
 from tests.engine.choices import spec_of as flower_spec
-from tests.engine.results import local_result
-from tests.engine.trials.test_resume import assert_same
+from tests.engine.training.test_vectorised import in_block, works
+from tests.engine.trials.test_resume import assert_going_on, assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of
 
 HOST = host_of()
@@ -106,39 +103,23 @@ class HeldApart(ProximalGradient):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_client_alone_has_its_bits(optimizer: Literal["sgd", "adam"], algorithm: ProximalGradient | None) -> None:
     """And as many others as mix, or none of other settings."""
-    features, labels = federations.learnable_rows(400)
-    model = new_model(federations.dense, 0)
-    trainer = fastest_trainer(model)
-    assert isinstance(trainer, BlockTrainer)
+    sizes, table = (5, 7, 8, 16, 17, 18, 30, 31, 33, 9), client_table.SettingsLookup(SEVERAL)
     training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
-    asked = TrainRequest(
-        model.vector.clone(), training, algorithm, num_classes=3, table=client_table.SettingsLookup(SEVERAL)
-    )
 
-    def works() -> list[RowsWork]:
-        sizes = [5, 7, 8, 16, 17, 18, 30, 31, 33, 9]
-        parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-        return [
-            RowsWork(client, stream(0, "batches", 1, client), {}, Samples(features, labels, part))
-            for client, part in enumerate(parts)
-        ]
+    def trained(chosen: Iterable[int], algorithm: ProximalGradient | None = algorithm) -> list[Any]:
+        return in_block([*chosen], training, algorithm, sizes=sizes, num_classes=3, table=table)
 
-    def vectors(of: list[RowsWork], asked: TrainRequest = asked) -> dict[int, Any]:
-        outcomes = [outcome for block in trainer.train(asked, of) for outcome in block]
-        assert all(isinstance(update, ClientUpdate) for _, update in outcomes)
-        return {work.client: update for work, update in outcomes}
-
-    together, blocks = vectors(works()), [len(block) for block in trainer.train(asked, works())]
-    assert max(blocks) > 2  # clients of different cells
-    for work in works():
-        (alone,) = vectors([work]).values()
-        assert np.array_equal(alone.vector, together[work.client].vector)
-        assert (alone.num_steps, alone.loss) == (together[work.client].num_steps, together[work.client].loss)
+    together, model = trained(range(10)), new_model(federations.dense, 0)
+    asked = TrainRequest(model.vector, training, algorithm, num_classes=3, table=table)
+    assert max(len(block) for block in fastest_trainer(model).train(asked, works(sizes))) > 2  # of different cells
+    for client, update in enumerate(together):
+        (alone,) = trained([client])
+        assert np.array_equal(alone.vector, update.vector)
+        assert (alone.num_steps, alone.loss) == (update.num_steps, update.loss)
     if algorithm is not None:
-        apart = vectors(works(), replace(asked, algorithm=HeldApart(algorithm.mu)))
-        assert all(np.array_equal(apart[client].vector, update.vector) for client, update in together.items())
-        free = vectors(works(), replace(asked, algorithm=None))
-        assert not all(np.array_equal(free[client].vector, update.vector) for client, update in together.items())
+        for other, is_same in ((HeldApart(algorithm.mu), True), (None, False)):
+            pairs = zip(trained(range(10), other), together, strict=True)
+            assert all(np.array_equal(one.vector, update.vector) for one, update in pairs) == is_same
 
 
 class Recorder(LocalGrid):
@@ -213,10 +194,7 @@ def noted(trial: Trial) -> list[str]:
 
 
 OTHERS = client_table.SettingsTable(
-    tuple(
-        client_table.SettingsCell(cell.heterogeneity, cell.quantity, 0.7 * cell.learning_rate, cell.batch_size + 1, 4)
-        for cell in SEVERAL.cells
-    )
+    tuple(client_table.SettingsCell(*place, 0.7 * rate, batch + 1, 4) for *place, rate, batch, _ in CELLS)
 )
 """Other settings in every cell."""
 
@@ -326,20 +304,9 @@ def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
 
 def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:
     """A trial that goes on tells of the clients of its first rounds, too."""
-    store = CheckpointStore(tmp_path)
-    first, whole = (
-        spec_of(
-            FedAvgSpec(),
-            client_table=client_table.SettingsLookup(replace(SEVERAL, threshold=0.0)),
-            num_sampled=2,
-            **more,
-        )
-        for more in ({"num_rounds": 1, "whole": False, "full_rounds": 5}, {})
-    )
-    local_result(first, HOST, store)
-    went_on = local_result(whole, HOST, store)
-    at_once = local_result(whole, HOST)
-    assert_same(went_on, at_once)
+    table = client_table.SettingsLookup(replace(SEVERAL, threshold=0.0))
+    spec = spec_of(FedAvgSpec(), client_table=table, num_sampled=2)
+    went_on, at_once = assert_going_on(spec, HOST, tmp_path, stopped_in=2)
     assert went_on.notes == at_once.notes
     assert any("farther" in note for note in at_once.notes)
 
@@ -423,19 +390,13 @@ def test_a_client_without_rows_answers_no_query() -> None:
 # -- Local training as a configuration, keys that are read, one step size under two names, clipped updates -------------
 
 
-@given(
-    st.builds(
-        LocalTraining,
-        local_epochs=st.integers(1, 1000),
-        batch_size=st.integers(1, 10**6),
-        learning_rate=st.floats(1e-9, 100),
-        optimizer=st.sampled_from(["sgd", "adam"]),
-        momentum=st.floats(0, 0.999),
-        weight_decay=st.floats(0, 10),
-        pseudo_label_weight=st.floats(0, 1000),
-        reverse_weight=st.floats(0, 1000),
-        precision=st.sampled_from(["float32", "bfloat16"]),
-    )
+@pytest.mark.parametrize(
+    "training",
+    [
+        LocalTraining(),
+        LocalTraining(local_epochs=3, batch_size=7, learning_rate=1e-9, optimizer="adam", precision="bfloat16"),
+        LocalTraining(momentum=0.999, weight_decay=0.1, pseudo_label_weight=1.5, reverse_weight=1000),
+    ],
 )
 def test_a_configuration_gives_back_what_was_written(training: LocalTraining) -> None:
     config = training.to_config()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +10,7 @@ from fedscout.engine.config import CPU, EngineConfig, HostDevice
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.ray_grid import hosts_on_gpus, hosts_that_fit
 from fedscout.engine.messages.calls import Session
-from tests.conftest import REPOSITORY
+from tests.commands import ran
 from tests.engine.federations import QUERIES, uneven_federation, wide
 from tests.kits.refusals import refused
 
@@ -80,16 +78,7 @@ ray.shutdown()
 @pytest.mark.ray
 def test_hosts_hold_their_parts_of_gpus_and_let_them_go() -> None:
     """Two of 0.475 fit on a GPU, a third does not, so three hosts lie on both."""
-    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run(
-        [sys.executable, "-c", DEALT],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = ran(sys.executable, "-c", DEALT, without=("CUDA_VISIBLE_DEVICES",))
     assert done.returncode == 0, done.stderr
     held, free = (line for line in done.stdout.splitlines() if line.startswith(("HELD", "FREE")))
     _, share, *device = held.split(maxsplit=2)

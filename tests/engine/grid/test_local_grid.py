@@ -16,25 +16,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
-from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientScore
+from fedscout.engine.contracts.algorithm import ClientScore
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.grid.local_grid import LocalGrid, Thunk
-from fedscout.engine.grid.replies import CLIENT_FAILED, Job, TrainReplies, fold_evaluation
-from fedscout.engine.messages.calls import (
-    EngineNeeds,
-    EvaluateResults,
-    FederationFacts,
-    HostCall,
-    Session,
-    TrainResults,
-)
+from fedscout.engine.grid.replies import Job, TrainReplies, fold_evaluation
+from fedscout.engine.messages import calls
 from fedscout.engine.messages.contents import client_of, flat_record, node_of, send_query
 from fedscout.engine.messages.exact_mean import ExactScale
 from fedscout.engine.messages.keys import REPLY_KEY
 from fedscout.engine.models.layout import ParameterLayout, TensorSlot
-from fedscout.engine.training.loop import NO_ROWS
-from tests.engine.choices import Participations
-from tests.engine.federations import ABLE, EMPTY, ONE_ROW, QUERIES, SIZES, normalised, uneven_federation
+from tests.engine.federations import ABLE, QUERIES, SIZES, normalised, uneven_federation
 
 TRAINING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.1)
 EVERY = range(len(SIZES))
@@ -50,9 +41,9 @@ class WatchedGrid(LocalGrid):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.calls_made: list[tuple[str, HostCall]] = []
+        self.calls_made: list[tuple[str, calls.HostCall]] = []
 
-    def _start(self, host: int, method: str, call: HostCall) -> Thunk:
+    def _start(self, host: int, method: str, call: calls.HostCall) -> Thunk:
         self.calls_made.append((method, call))
         return super()._start(host, method, call)
 
@@ -64,8 +55,8 @@ class SlowGrid(LocalGrid):
         return None if timeout is not None else super()._gather(handles, timeout)
 
 
-def session(**changes: Any) -> Session:
-    return Session(**{"seed": 3, "training": TRAINING, **changes})
+def session(**changes: Any) -> calls.Session:
+    return calls.Session(**{"seed": 3, "training": TRAINING, **changes})
 
 
 def messages(
@@ -99,14 +90,11 @@ def failed(replies: Iterable[Message]) -> dict[int, str]:
 def test_runs_and_messages(host: ClientHost) -> None:
     from flwr.supercore.run import Run
 
-    grid = LocalGrid(host)
-    run = Run.create_empty(run_id=17)
+    grid, run = LocalGrid(host), Run.create_empty(run_id=17)
     grid.set_run(run)
-    message = grid.create_message(RecordDict(), "query", 4, "group", 60.0)
-
     assert grid.run is run
-    assert (message.metadata.dst_node_id, message.metadata.group_id, message.metadata.ttl) == (4, "group", 60.0)
-    assert message.metadata.message_type == "query"
+    told = grid.create_message(RecordDict(), "query", 4, "group", 60.0).metadata
+    assert (told.message_type, told.dst_node_id, told.group_id, told.ttl) == ("query", 4, "group", 60.0)
 
 
 def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(grid: LocalGrid) -> None:
@@ -128,7 +116,7 @@ def test_pushed_messages_get_ids_in_order_and_their_replies_are_pulled_once(grid
 @pytest.mark.slow
 def test_delivered_messages_are_forgotten(host: ClientHost) -> None:
     """Merged clients too, who have no reply of their own: a long trial must not gather its messages."""
-    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+    grid = LocalGrid(host, session=session(needs=calls.EngineNeeds(replies="merged")))
     sent = messages(grid)
     watched = [weakref.ref(message) for message in sent]
 
@@ -171,19 +159,9 @@ def test_a_flat_array_of_another_size_is_refused(grid: LocalGrid, size: int, mes
 # -- what the answers are --------------------------------------------------------------------------------------------
 
 
-def test_clients_that_fail_send_an_error_and_the_others_train(grid: LocalGrid) -> None:
-    replies = list(grid.send_and_receive(messages(grid)))
-
-    assert sorted(answered(replies)) == list(ABLE)
-    assert set(failed(replies)) == {EMPTY}
-    assert NO_ROWS in failed(replies)[EMPTY]
-    (error,) = [reply for reply in replies if reply.has_error()]
-    assert error.error.code == CLIENT_FAILED
-
-
 def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
     """The mean of all, one of whom fails, is the mean of the others, bit for bit."""
-    grid = LocalGrid(host, session=session(needs=EngineNeeds(replies="merged")))
+    grid = LocalGrid(host, session=session(needs=calls.EngineNeeds(replies="merged")))
 
     (reply, error) = grid.send_and_receive(messages(grid))
     (others,) = grid.send_and_receive(messages(grid, clients=ABLE))
@@ -195,7 +173,7 @@ def test_a_failing_client_leaves_the_mean(host: ClientHost) -> None:
 
 @pytest.mark.parametrize("replies", ["merged", "individual"])
 def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
-    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=EngineNeeds(replies=replies)))
+    grid = LocalGrid(uneven_federation(normalised), QUERIES, session(needs=calls.EngineNeeds(replies=replies)))
     vector = grid.initial_vector(3)
 
     flat = answered(grid.send_and_receive(messages(grid)))
@@ -207,65 +185,24 @@ def test_named_and_flat_arrays_give_the_same_bits(replies: str) -> None:
         assert content["metrics"] == flat[client]["metrics"]
 
 
-def test_an_evaluation_is_the_model_on_each_client_s_test_rows(grid: LocalGrid) -> None:
-    """The scores of the message are those of the trial's own evaluation, for the clients that were asked."""
-    replies = answered(grid.send_and_receive(messages(grid, "evaluate", [0, 5, ONE_ROW])))
-    every = grid.evaluate_all(flat_record(grid.initial_vector(3)))
-
-    assert sorted(replies) == [0, ONE_ROW, 5]
-    for client, content in replies.items():
-        assert content["metrics"] == {
-            "num-examples": int(every.num_examples[client]),
-            "num-clients": 1,
-            "accuracy": float(every.accuracies[client]),
-            "loss": float(every.losses[client]),
-        }
-    assert every.num_examples.tolist() == [8, 3, 0, 2, 0, 7, 1]
-
-
 def test_a_known_evaluation_is_answered_without_work(host: ClientHost) -> None:
     grid = WatchedGrid(host, session=session())
     vector = grid.initial_vector(3)
     worked = answered(grid.send_and_receive(messages(grid, "evaluate")))
     grid.evaluate_all(flat_record(vector))
-    calls = len(grid.calls_made)
+    num_calls = len(grid.calls_made)
 
     remembered = answered(grid.send_and_receive(messages(grid, "evaluate")))
     named = answered(grid.send_and_receive(messages(grid, "evaluate", arrays=named_record(grid, vector))))
 
     assert remembered == named == worked
-    assert len(grid.calls_made) == calls
+    assert len(grid.calls_made) == num_calls
 
 
 # -- client states ---------------------------------------------------------------------------------------------------
 
 
-def test_client_states_go_round_by_round_through_the_grid(host: ClientHost) -> None:
-    """Client 0 trains three times, client 1 twice, client 5 once; the failing one keeps nothing."""
-    grid = LocalGrid(host, session=session(algorithm=Participations()))
-
-    for clients in ((0, 1, 5, EMPTY), (0, 1), (0,)):
-        list(grid.send_and_receive(messages(grid, clients=clients)))
-
-    counts = {client: state["count"].tolist() for client, state in grid.client_states.items()}
-    assert counts == {0: [3.0], 1: [2.0], 5: [1.0]}
-
-
 # -- queries and direct training -------------------------------------------------------------------------------------
-
-
-def test_a_query_gives_the_function_s_arrays(host: ClientHost) -> None:
-    """Counts of the client's own labels, times nothing, plus 0.5 a class scaled by 2."""
-    federation = uneven_federation()
-    answers = send_query(LocalGrid(host), "label-counts", {"offset": np.full(3, 0.5)}, {"scale": 2.0})
-
-    assert list(answers.arrays) == [client for client in EVERY if SIZES[client] >= 5]
-    for client, arrays in answers.arrays.items():
-        own = federation.client_data(client).own
-        expected = np.bincount(own.labels[own.rows], minlength=3) + 1.0
-        assert arrays["counts"].dtype == np.float64
-        assert arrays["counts"].tolist() == expected.tolist()
-        assert answers.num_examples[client] == SIZES[client]
 
 
 @pytest.mark.parametrize("fewest", [1, 2, 13, 100])
@@ -292,26 +229,24 @@ def test_an_unknown_function_is_refused(host: ClientHost) -> None:
 
 LAYOUT = ParameterLayout((TensorSlot("w", (2, 2)), TensorSlot("b", (1,))))
 ROWS = np.array([30, 7, 100, 1, 12])
-FACTS = FederationFacts(5, ROWS, 3, LAYOUT)
+FACTS = calls.FederationFacts(5, ROWS, 3, LAYOUT)
 RECEIVED = np.zeros(5, np.float32)
 SCALE = ExactScale.of(RECEIVED, int(ROWS.sum()))
 
 
 def replies(
-    results: list[TrainResults],
+    results: list[calls.TrainResults],
     is_merged: bool = False,
     is_named: bool = False,
-    received: FloatArray = RECEIVED,
     weighted_by: str = "num-examples",
-    algorithm: ClientAlgorithm | None = None,
 ) -> tuple[dict[int, RecordDict], dict[int, str]]:
     """Return contents and failures by client."""
-    job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, received, is_named)
-    return TrainReplies(FACTS, EngineNeeds(weighted_by=weighted_by), algorithm).train(job, results)
+    job: Job[None] = Job("train", {}, {REPLY_KEY: "merged" if is_merged else "individual"}, RECEIVED, is_named)
+    return TrainReplies(FACTS, calls.EngineNeeds(weighted_by=weighted_by), None).train(job, results)
 
 
-def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainResults:
-    return TrainResults(
+def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> calls.TrainResults:
+    return calls.TrainResults(
         clients=clients,
         num_examples=[int(ROWS[client]) for client in clients],
         num_steps=[2 + client for client in clients],
@@ -322,7 +257,7 @@ def individual(clients: list[int], vectors: FloatArray, **lists: Any) -> TrainRe
     )
 
 
-def summed(results: TrainResults, uniform: bool) -> TrainResults:
+def summed(results: calls.TrainResults, uniform: bool) -> calls.TrainResults:
     """Return what a host that merges would send instead."""
     weights = [1 if uniform else int(ROWS[client]) for client in results.clients]
     pairs = list(zip(results.vectors, weights, strict=True))
@@ -331,7 +266,7 @@ def summed(results: TrainResults, uniform: bool) -> TrainResults:
     return replace(results, vectors=None, total=np.sum(good, axis=0, initial=0, dtype=np.int64), diverged=bad)
 
 
-def merged(results: list[TrainResults], weighted_by: str = "num-examples") -> RecordDict:
+def merged(results: list[calls.TrainResults], weighted_by: str = "num-examples") -> RecordDict:
     contents, _ = replies(results, is_merged=True, weighted_by=weighted_by)
     (content,) = contents.values()
     return content
@@ -423,9 +358,9 @@ def test_a_reply_that_is_kept_does_not_keep_the_other_clients(is_named: bool) ->
 
 
 HOSTS = [
-    EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),
-    EvaluateResults({3: ClientScore(0, 0, 0.0), 0: ClientScore(4, 1, 8.0)}, {0: ClientScore(4, 2, 6.0)}),
-    EvaluateResults(),
+    calls.EvaluateResults({5: ClientScore(10, 9, 2.0)}, {5: ClientScore(10, 10, 1.0)}, {2: "out of memory"}),
+    calls.EvaluateResults({3: ClientScore(0, 0, 0.0), 0: ClientScore(4, 1, 8.0)}, {0: ClientScore(4, 2, 6.0)}),
+    calls.EvaluateResults(),
 ]
 
 
@@ -444,7 +379,7 @@ def test_clients_are_sorted_and_sums_become_shares() -> None:
 
 
 def test_without_rows_there_is_no_mean() -> None:
-    evaluation = fold_evaluation([EvaluateResults({1: ClientScore(0, 0, 0.0)})])
+    evaluation = fold_evaluation([calls.EvaluateResults({1: ClientScore(0, 0, 0.0)})])
 
     assert math.isnan(evaluation.weighted(evaluation.accuracies))
     assert fold_evaluation([]).clients == ()

@@ -94,10 +94,7 @@ def test_a_stored_model_is_the_round_s(hosts: RayHosts, host: ClientHost, monkey
     """Many rounds, each with a new array that may take the place of the last in memory."""
     monkeypatch.setattr("fedscout.engine.grid.ray_grid.INLINE_BYTES", 0)
     spec = spec_of(FEDAVG, num_rounds=12)
-
-    result = ray_result(spec, hosts)
-
-    assert_same(result, local_result(spec, host))
+    assert_same(ray_result(spec, hosts), local_result(spec, host))
 
 
 @pytest.mark.stress
@@ -152,11 +149,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("seconds", [None, 60.0], ids=["no limit", "limited"])
 def test_groups_have_the_local_bits(hosts: RayHosts, groups: list[Any], choice: Choice, seconds: float | None) -> None:
     spec = spec_of(choice, num_sampled=4, round_timeout_seconds=seconds)
-    added = ray_result(spec, hosts)
-
+    assert_same(ray_result(spec, hosts), local_result(spec, uneven_federation()))
     assert groups
     assert None not in groups
-    assert_same(added, local_result(spec, uneven_federation()))
 
 
 @pytest.mark.slow
@@ -170,6 +165,4 @@ def test_of_a_failed_group_each_is_fetched(hosts: RayHosts, groups: list[Any], m
             call.group = hosts.actors[0].initial_vector.remote("no seed")
 
     monkeypatch.setattr(RayGrid, "_add_in_groups", failing)
-    alone = ray_result(spec, hosts)
-
-    assert_same(alone, local_result(spec, uneven_federation()))
+    assert_same(ray_result(spec, hosts), local_result(spec, uneven_federation()))

@@ -243,9 +243,7 @@ def test_a_host_killed_between_rounds_takes_no_state_with_it(hosts: RayHosts, wi
         if done == 2:
             os.kill(ray.get(hosts.actors[0].process_id.remote()), signal.SIGKILL)
 
-    result = ray_result(spec, hosts, on_round=kill)
-
-    assert_same(result, local_result(spec, wide_host))
+    assert_same(ray_result(spec, hosts, on_round=kill), local_result(spec, wide_host))
 
 
 @pytest.mark.stress
@@ -261,17 +259,13 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
         for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
     )
 
-    result = ray_result(mortal, hosts)
-
+    assert_same(ray_result(mortal, hosts), local_result(sound, wide_host))
     assert deaths(tmp_path) == 1
-    assert_same(result, local_result(sound, wide_host))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mishap", [LosesStates, DiesOnce])
-def test_a_trial_without_its_states_goes_on_from_its_checkpoint(
-    hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, mishap: type[FedAvg]
-) -> None:
+def test_lost_states_are_restored(hosts: RayHosts, wide_host: ClientHost, tmp_path: Path, mishap: type[FedAvg]) -> None:
     import ray
 
     diary = tmp_path / "diary"

@@ -27,7 +27,7 @@ from fedscout.engine.data.federation import (
     num_part_rows,
     simulated_seconds,
 )
-from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance, shard
+from fedscout.engine.grid.host_grid import ONE_BY_ONE, balance
 from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.grid.selection import able_clients, client_seconds, expected_seconds
 from fedscout.engine.messages import calls
@@ -131,11 +131,8 @@ def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> Non
     """Asked in every round, without any delay that is drawn."""
     devices = {client: Device(seconds_per_step=0.25 * client) for client in EVERY}
     federation = abstaining(2, devices=devices)
-    settings = spec_of(FEDAVG, num_rounds=3, num_sampled=len(EVERY), deadline_seconds=2.0)
-    session = replace(settings.session, validation_fraction=validation_fraction)
-    settings = replace(settings, session=session)
-    trial = local_result(settings, federation)
-    assert trial.status == "completed"
+    settings = spec_of(FEDAVG, deadline_seconds=2.0, validation_fraction=validation_fraction)
+    trial = completed(settings, federation)
     failed = [int(key.split(":")[1]) for key in trial.dropped_clients]
     never = [client for client in EVERY if failed.count(client) == settings.num_rounds]
     assert 0 < len(never) < len(EVERY)
@@ -143,14 +140,6 @@ def test_who_is_left_out_is_who_never_answers(validation_fraction: float) -> Non
 
 
 # -- Every client has one host, and hosts have equal loads -------------------------------------------------------------
-
-
-def test_clients_are_grouped_by_host_ascending_within_each() -> None:
-    host_of = np.array([2, 0, 2, 1, 0])
-
-    assert shard([4, 2, 1, 0], host_of) == {0: (1, 4), 2: (0, 2)}
-    assert list(shard([0, 3, 1], host_of)) == [0, 1, 2]
-    assert shard([], host_of) == {}
 
 
 def test_clients_are_balanced_over_hosts() -> None:

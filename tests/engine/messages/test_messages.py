@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.serde import array_record_from_proto, array_record_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
@@ -115,9 +115,7 @@ NUM_CLIENTS = len(SIZES)
     ("group", "expected"),
     [([2, 0, 2, 2, 0, 2, 2], [[1, 4], [], [0, 2, 3, 5, 6]]), ([2, -1, 1, 1, 0], [[4], [1, 2, 3, 5, 6], [0]])],
 )
-def test_each_model_comes_with_its_clients_and_who_is_in_no_group_has_that_of_most(
-    host: ClientHost, group: list[int], expected: list[list[int]]
-) -> None:
+def test_each_model_comes_with_its_clients(host: ClientHost, group: list[int], expected: list[list[int]]) -> None:
     layout = host.facts().layout
     vectors = np.arange(3 * layout.size, dtype=np.float32).reshape(3, -1)
     found = contents.models_of(contents.several_models(vectors, np.array(group)), layout, NUM_CLIENTS)
@@ -144,14 +142,6 @@ def test_other_records_are_refused(host: ClientHost, models: tuple[int, ...], gr
 
 
 # -- Copies of a message are the messages that Flower would make -------------------------------------------------------
-
-
-def test_a_reply_to_a_copy_comes_from_its_addressee() -> None:
-    content = RecordDict({"config": ConfigRecord({"a": 1})})
-    _, second = contents.addressed(Message(content, 2, "query", group_id="1"), [2, 5])
-    reply = Message(RecordDict({}), reply_to=second)
-    assert reply.metadata.src_node_id == 5
-    assert reply.metadata.group_id == "1"
 
 
 # -- What Flower's own runtime would tell of messages ------------------------------------------------------------------
@@ -247,7 +237,7 @@ def test_nothing_to_send_and_nobody_to_ask() -> None:
 # -- A user's own algorithm reaches a process that has never heard of its module ---------------------------------------
 
 
-READ = "import pickle, sys; session = pickle.load(sys.stdin.buffer); print(session.algorithm, session.seed)"
+READ = "import pickle, sys; session = pickle.load(sys.stdin.buffer); print(type(session.algorithm), session.seed)"
 
 
 def test_it_is_imported_from_where_it_was(tmp_path: Path, monkeypatch) -> None:
@@ -255,18 +245,14 @@ def test_it_is_imported_from_where_it_was(tmp_path: Path, monkeypatch) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "anchors.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from fedscout.engine.contracts.algorithm import ClientAlgorithm\n"
-        "@dataclass(frozen=True)\n"
-        "class Anchored(ClientAlgorithm):\n"
-        "    strength: float\n"
+        "from fedscout.engine.contracts.algorithm import ClientAlgorithm\nclass Anchored(ClientAlgorithm): ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     from own_algorithms.anchors import Anchored  # type: ignore[import-not-found]
 
-    sent = pickle.dumps(Session(seed=7, algorithm=Anchored(0.5)))
+    sent = pickle.dumps(Session(seed=7, algorithm=Anchored()))
     told = subprocess.run([sys.executable, "-c", READ], input=sent, capture_output=True, check=True, cwd="/")
-    assert told.stdout.decode().split() == ["Anchored(strength=0.5)", "7"]
+    assert told.stdout.decode().split() == ["<class", "'own_algorithms.anchors.Anchored'>", "7"]
 
 
 # -- One mean, whatever the order and the grouping; as exact as its docstring says -------------------------------------
@@ -294,16 +280,12 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]
 @given(weighted_vectors(), st.randoms(use_true_random=False))
 def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], list[int], int], random: object) -> None:
     vectors, weights, most = case
-    scale = scale_for(most)
+    scale, zero = scale_for(most), np.zeros(3, np.int64)
     terms = [scale.total(vector[None], [weight]) for vector, weight in zip(vectors, weights, strict=True)]
-    reference = scale.mean(np.sum(terms, axis=0), sum(weights))
-
+    reference = scale.mean(sum(terms, zero), sum(weights))
     random.shuffle(terms)
     cut = random.randint(0, len(terms))
-    zero = np.zeros(3, np.int64)
-    hosts = sum(terms[:cut], zero) + sum(terms[cut:], zero)
-
-    assert scale.mean(hosts, sum(weights)).tobytes() == reference.tobytes()
+    assert scale.mean(sum(terms[:cut], zero) + sum(terms[cut:], zero), sum(weights)).tobytes() == reference.tobytes()
 
 
 @given(weighted_vectors())
@@ -348,16 +330,6 @@ def test_each_row_is_inside_or_not_by_itself(received: float) -> None:
     assert without_limit.holds(np.array([[3e38], [np.inf]], np.float32)).tolist() == [True, False]
 
 
-def test_the_range_of_one_begins_at_one() -> None:
-    """|x| < 2^e: e is 0 up to the number before 1, and 1 from there."""
-    before, one = (
-        exact_mean.ExactScale.of(np.array([x], np.float32), 1) for x in (np.nextafter(np.float32(1), np.float32(0)), 1)
-    )
-    grown = np.array([[1e5]], np.float32)
-    assert (before.holds(grown)[0], one.holds(grown)[0]) == (False, True)
-    assert one.per_raised.tolist() == [before.per_unit / 2]
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_sums_that_float64_can_not_hold_are_exact(sign: int) -> None:
     """(2^24 − 1)(2^29 − 1) + (2^24 − 1)(2^29 − 2) is odd and nearly 2^54."""
@@ -392,7 +364,7 @@ def test_the_bits_follow_the_largest_total_weight() -> None:
 
 def test_the_range_grows_with_the_received_model() -> None:
     """An element that was large before may be 2^16 times as large; one that was small is still summed finely."""
-    received = np.array([0.0, 1.0, -1.5, 3e5, 1e-20], np.float32)
+    received = np.array([np.nextafter(np.float32(1), np.float32(0)), 1.0, -1.5, 3e5, 1e-20], np.float32)
     assert exact_mean.exponents(received).tolist() == [0, 1, 1, 19, 0]  # |x| < 2^e; 3e5 is between 2^18 and 2^19
     scale = exact_mean.ExactScale.of(received, 1)
     grown = np.array([6e4, 1e5, -1e5, 3e10, 6e4], np.float32)

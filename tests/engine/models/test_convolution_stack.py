@@ -134,29 +134,23 @@ class Returning(nn.Sequential):
         return -super().forward(rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
-NEITHER = (
-    pytest.param(hooked, id="hooks"),
-    pytest.param(lambda: Returning(*lenet().children()), id="a subclass"),
-    pytest.param(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), id="dense"),
-    pytest.param(nn.Sequential, id="empty"),
-)
+NEITHER: dict[str, Factory] = {
+    "hooks": hooked,
+    "a subclass": lambda: Returning(*lenet().children()),
+    "dense": lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),
+    "empty": nn.Sequential,
+}
+NO_STACK: dict[str, Factory] = {
+    **{**NEITHER, "a layer twice": tied, "not trained": frozen},
+    "a norm": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()),
+    "no linear layer at the end": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()),
+    "padding": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.Flatten(), nn.Linear(9, 2)),
+}
 
 
-@pytest.mark.parametrize(
-    "factory",
-    [
-        *NEITHER,
-        pytest.param(tied, id="a layer twice"),
-        pytest.param(frozen, id="not trained"),
-        pytest.param(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()), id="a norm"),
-        pytest.param(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), id="no linear layer at the end"),
-        pytest.param(
-            lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.Flatten(), nn.Linear(9, 2)), id="padding"
-        ),
-    ],
-)
-def test_other_modules_are_no_stack(factory: Factory) -> None:
-    assert convolution.ConvolutionStack.of(factory()) is None
+@pytest.mark.parametrize("name", NO_STACK)
+def test_other_modules_are_no_stack(name: str) -> None:
+    assert convolution.ConvolutionStack.of(NO_STACK[name]()) is None
 
 
 # -- Quicker layers are the same network -------------------------------------------------------------------------------
@@ -221,10 +215,9 @@ def test_layers_are_shared() -> None:
         assert torch.equal(module.get_submodule("1").get_buffer("num_batches_tracked"), torch.tensor(0))
 
 
-@pytest.mark.parametrize("factory", [*NEITHER, pytest.param(lambda: nn.Linear(6, 3), id="no stack")])
+@pytest.mark.parametrize("factory", [*NEITHER.values(), lambda: nn.Linear(6, 3)])
 def test_other_modules_stay_as_they_are(factory: Factory) -> None:
     module = factory()
-
     assert convolution.quick(module) is module
 
 

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from pyarrow.fs import LocalFileSystem, S3FileSystem
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.runtime import files, processes
+from tests.commands import ran
 
 
 def files_below(folder: Path) -> list[str]:
@@ -40,14 +42,9 @@ def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
     assert files_below(tmp_path) == ["folder/file"]
 
 
-@pytest.mark.parametrize("existing", [None, b"old"])
 @pytest.mark.parametrize("at", ["writing", "flushing"])
-def test_a_crash_changes_nothing(
-    at: str, existing: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_changes_nothing(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "folder" / "file"
-    if existing is not None:
-        files.write_atomically(target, lambda path: path.write_bytes(existing))
 
     def crash(_: int) -> None:
         raise OSError("disk full")
@@ -57,12 +54,14 @@ def test_a_crash_changes_nothing(
         if at == "writing":
             crash(0)
 
-    monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="disk"):
-        files.write_atomically(target, write)
-
-    assert files_below(tmp_path) == ([] if existing is None else ["folder/file"])
-    assert existing is None or target.read_bytes() == existing
+    for there in ([], ["folder/file"]):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", crash)
+            with pytest.raises(OSError, match="disk"):
+                files.write_atomically(target, write)
+        assert files_below(tmp_path) == there
+        assert not there or target.read_bytes() == b"old"
+        files.write_atomically(target, lambda path: path.write_bytes(b"old"))
 
 
 # -- A mounted storage holds what was written, as soon as it was, and gives it back; nothing else goes there -----------
@@ -146,7 +145,6 @@ def test_an_address_that_nothing_can_open_is_refused(uri: str) -> None:
 # -- Ctrl-C that waits, and children that end --------------------------------------------------------------------------
 
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 PARENT_OF_SLEEPER = [
     sys.executable,
@@ -201,15 +199,11 @@ def test_children_and_theirs_end_however_the_block_does(error: type[BaseExceptio
 
 
 def runs(pid: int) -> bool:
-    import psutil
-
-    try:
+    with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        process.wait(timeout=10)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.TimeoutExpired:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(timeout=10)
+        return process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
@@ -307,8 +301,7 @@ with processes.ended_by_signals():
     ids=["death", "signal and death", "cleaning up that hangs"],
 )
 def test_a_command_that_was_told_to_end_says_so_whatever_died_or_hangs(script: str, code: int, named: str) -> None:
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = ran(sys.executable, "-c", script)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (code, "")
     assert named in line

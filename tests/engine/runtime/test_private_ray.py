@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import psutil
 import pytest
 
 from fedscout.engine.runtime.ray import MODE, TOKEN, own_token
+from tests.commands import ran
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 METHODS = (
     "ray.rpc.InternalKVGcsService/InternalKVPut",
@@ -159,7 +157,5 @@ assert len({*tokens, os.environ["RAY_AUTH_TOKEN"]}) == 3
 
 @pytest.mark.stress
 def test_each_start_of_the_program_s_has_a_token_of_its_own_and_leaves_none() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_STARTS], check=False, cwd=REPOSITORY, capture_output=True, text=True, timeout=200
-    )
+    done = ran(sys.executable, "-c", TWO_STARTS, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")

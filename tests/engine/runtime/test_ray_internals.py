@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.ray import HeadNotes, address_found, memory_in_use, ray_runtime, single_node_ray
+from fedscout.engine.runtime.ray import HeadNotes, address_found, memory_in_use, ray_runtime
 from tests.kits.refusals import refused
 
 
@@ -25,19 +25,6 @@ def test_auto_is_what_the_environment_says_now(monkeypatch: pytest.MonkeyPatch, 
     assert found.rpartition(":")[2] == address.rpartition(":")[2]
     if not address.startswith("127."):
         assert found == address
-
-
-def test_a_start_takes_settings_that_ray_init_does_not_hand_on() -> None:
-    from ray._private import parameter
-
-    kept = parameter.RayParams
-    with single_node_ray(log_monitor=False, num_cpus=3):
-        made = parameter.RayParams(num_cpus=1, node_name="as given")
-        assert (made.node_ip_address, made.no_monitor, made.include_log_monitor) == ("127.0.0.1", True, False)
-        assert (made.num_cpus, made.node_name) == (3, "as given")
-        ports = {made.metrics_agent_port, made.dashboard_agent_listen_port, made.runtime_env_agent_port}
-        assert len(ports) == 3
-    assert parameter.RayParams is kept
 
 
 @pytest.mark.ray

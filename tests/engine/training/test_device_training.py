@@ -44,6 +44,7 @@ from tests.engine.federations import (
     dense,
     dropping,
     normalised,
+    quantities,
     uneven_federation,
     wide,
 )
@@ -74,11 +75,6 @@ def convolving() -> nn.Module:
     )
 
 
-def one_output() -> nn.Module:
-    """A dense net for a quantity."""
-    return nn.Sequential(nn.Linear(NUM_FEATURES, 16), nn.Tanh(), nn.Linear(16, 1))
-
-
 def images() -> Federation:
     """Six clients of small images."""
     generator, sizes = np.random.default_rng(4), (40, 33, 9, 16, 1, 25)
@@ -86,13 +82,6 @@ def images() -> Federation:
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     labels = generator.integers(NUM_CLASSES, size=sum(sizes))
     return Federation("images", features, labels, NUM_CLASSES, Partition.from_lists(rows), convolving)
-
-
-def quantities() -> Federation:
-    """The uneven federation with a quantity to predict."""
-    federation = uneven_federation(one_output)
-    targets = federation.features.astype(np.float64) @ np.arange(1.0, NUM_FEATURES + 1) + 40
-    return replace(federation, targets=targets)
 
 
 def host_of(model: ModelFactory = wide, device: HostDevice = IN_LANES) -> ClientHost:

@@ -9,13 +9,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import (
     ClientAlgorithm,
     ClientScore,
-    ClientState,
     ClientUpdate,
     ContrastiveLoss,
     LocalFacts,
@@ -33,43 +32,23 @@ from fedscout.engine.training.loop import RowsWork, model_outputs, new_optimizer
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.averaging import FedAvgSpec
-from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL, Variates
+from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL
 from tests.engine.choices import spec_of as flower_spec
 from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 from tests.engine.grid.test_local_grid import messages
+from tests.engine.models.test_flat_model import Viewing
+from tests.engine.training.test_device_training import convolving, images
 from tests.engine.trials.test_resume import assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, result_of, spec_of
 
-IMAGE = (2, 12, 12)
 CONVOLUTION_ATOL = 1e-6
 """Sums of the order of 1 in another order; float32 resolves 1.2e-7."""
 
 
-def convolving() -> nn.Module:
-    """Two convolutions with pooling; the first one's 4 * 2 * 3 * 3 + 4 = 76 parameters come first in the vector."""
-    return nn.Sequential(
-        *(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 2), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(20, 3)),
-    )
-
-
-class Viewing(nn.Module):
-    """A net of somebody's that calls `view` behind its convolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.last = nn.Conv2d(2, 4, 3), nn.Linear(400, 3)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        result: Tensor = self.last(self.convolution(rows).relu().view(-1, 400))
-        return result
-
-
 def pictures(num_rows: int) -> Samples:
-    generator = np.random.default_rng(0)
-    features: FloatArray = generator.normal(size=(num_rows + 20, *IMAGE)).astype(np.float32)
-    labels = generator.integers(0, 3, num_rows + 20)
-    return Samples(features, labels, generator.permutation(num_rows + 20)[:num_rows])
+    source = images()
+    rows = np.random.default_rng(0).permutation(len(source.labels))[:num_rows]
+    return Samples(source.features, source.labels, rows)
 
 
 def samples(num_rows: int) -> Samples:
@@ -88,8 +67,8 @@ def by_engine(factory: ModelFactory, data: Samples, training: LocalTraining) -> 
     return train_client(new_model(factory, 0), TrainRequest(received, training), work(data))
 
 
-def work(data: Samples, seed: int = 5, state: ClientState | None = None) -> RowsWork:
-    return RowsWork(0, np.random.default_rng(seed), state or {}, data)
+def work(data: Samples, seed: int = 5) -> RowsWork:
+    return RowsWork(0, np.random.default_rng(seed), {}, data)
 
 
 def by_hand(
@@ -155,26 +134,6 @@ def test_the_initial_loss_is_that_of_the_received_model() -> None:
 
     assert update.initial_loss == pytest.approx(nn.functional.cross_entropy(module(rows), labels).item(), rel=1e-6)
     assert np.array_equal(update.vector, by_engine(dense, data, training).vector)
-
-
-def test_a_state_comes_back_to_its_algorithm() -> None:
-    """One step per round: the variate after it is the corrected gradient's average, (x − w)/lr."""
-    data = samples(8)
-    training = LocalTraining(batch_size=8, learning_rate=0.25)
-    received = torch.from_numpy(start_vector(linear))
-    model = new_model(linear, 0)
-
-    def train(state: dict[str, FloatArray] | None) -> ClientUpdate:
-        return train_client(model, TrainRequest(received, training, Variates(strength=1.0)), work(data, state=state))
-
-    first = train(None)
-    second = train(dict(first.state))
-    gradient = (received.numpy() - first.vector) / 0.25
-
-    np.testing.assert_allclose(first.state["variate"], gradient, rtol=1e-6)
-    # The second round starts at the same point, so the kept gradient cancels the new one: nothing moves.
-    np.testing.assert_allclose(second.vector, received.numpy(), atol=1e-6)
-    np.testing.assert_allclose(second.state["variate"], 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("factory", [convolving, Viewing])

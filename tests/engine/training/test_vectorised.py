@@ -34,7 +34,6 @@ from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training import backends
 from fedscout.engine.training.loop import RowsWork
-from fedscout.strategies.methods.averaging import pull_towards
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, dropping, learnable_rows, linear, normalised
 
 TOLERANCE = 2e-5
@@ -158,30 +157,6 @@ def test_bits_do_not_depend_on_the_block(chosen: list[int], name: str) -> None:
         assert update.loss == together[client].loss
 
 
-@dataclass(frozen=True)
-class Pull(ClientAlgorithm):
-    """Has a state: adds strength · (w − w_global) and counts the client's steps over rounds."""
-
-    strength: float = 0.3
-
-    def train(self, run: LocalRun) -> ClientResults:
-        steps = run.kept("steps", torch.zeros(1))
-        trained = run.descend(run.received, partial(pull_towards, self.strength), [run.received])
-        return ClientResults(trained, trained.vectors, {"steps": steps + trained.num_steps[:, None]})
-
-
-def test_algorithms_and_states_are_those_of_the_loop() -> None:
-    training = TRAININGS["epochs"]
-    states = {1: {"steps": np.array([10.0], np.float32)}}
-    blocks = in_block(range(len(SIZES)), training, algorithm=Pull(), states=states)
-    loops = in_loop(range(len(SIZES)), training, algorithm=Pull(), states=states)
-    free = in_block(range(len(SIZES)), training)
-    for client, (block, loop) in enumerate(zip(blocks, loops, strict=True)):
-        np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=TOLERANCE)
-        assert block.state["steps"] == loop.state["steps"] == block.num_steps + (10 if client == 1 else 0)
-    assert max(np.abs(ruled.vector - plain.vector).max() for ruled, plain in zip(blocks, free, strict=True)) > 1e-3
-
-
 class OwnReLU(nn.ReLU):
     """Could do anything."""
 
@@ -220,20 +195,21 @@ def test_more_clients_than_a_block_holds() -> None:
 
 
 @dataclass(frozen=True)
-class PullButNotOne(Pull):
+class Unwilling(ClientAlgorithm):
     """Raises for the client whose state says so."""
 
     def train(self, run: LocalRun) -> ClientResults:
-        if any("unwilling" in state for state in run.states):
+        if any(run.states):
             raise ArithmeticError("unwilling")
-        return super().train(run)
+        trained = run.descend(run.received)
+        return ClientResults(trained, trained.vectors)
 
 
 def test_a_client_whose_algorithm_raises_fails_alone_and_the_others_keep_their_bits() -> None:
     """Who shares its block depends on the number of hosts; nobody else may fail with it."""
     unwilling = {3: {"unwilling": np.ones(1, np.float32)}}
-    found = in_block(range(len(SIZES)), TRAININGS["plain"], PullButNotOne(), states=unwilling)
-    willing = in_block(range(len(SIZES)), TRAININGS["plain"], Pull())
+    found = in_block(range(len(SIZES)), TRAININGS["plain"], Unwilling(), states=unwilling)
+    willing = in_block(range(len(SIZES)), TRAININGS["plain"], Unwilling())
     assert isinstance(found[3], ArithmeticError)
     others = [client for client in range(len(SIZES)) if client != 3]
     assert all(np.array_equal(found[client].vector, willing[client].vector) for client in others)
@@ -350,9 +326,7 @@ def test_bits_do_not_depend_on_the_company(chosen: list[int], factory: ModelFact
 
 
 @pytest.mark.parametrize("factory", [images, shallow, wide])
-def test_models_of_their_own_keep_the_bits_of_clients_scored_alone_and_are_those_of_the_loop(
-    factory: ModelFactory,
-) -> None:
+def test_own_models_keep_the_bits_of_clients_scored_alone_and_are_the_loop_s(factory: ModelFactory) -> None:
     """A model a client; equal ones are one model for all."""
     model, stack = model_and_stack(factory)
     every, one = clients(), model.vector.clone()
@@ -370,23 +344,6 @@ def test_models_of_their_own_keep_the_bits_of_clients_scored_alone_and_are_those
     for score, loop in zip(together, loops, strict=True):
         assert (score.num_examples, score.num_correct) == (loop.num_examples, loop.num_correct)
         assert score.loss_sum == pytest.approx(loop.loss_sum, rel=1e-5)
-
-
-def test_padding_counts_for_nothing() -> None:
-    """Weights zero, biases (0, 0, 0, ln 3): a row of class 3 loses ln 2, any other ln 6; class 3 is always chosen."""
-    model, stack = model_and_stack(shallow)
-    model.load(torch.cat([torch.zeros(72), torch.tensor([0.0, 0.0, 0.0, np.log(3)])]))
-    features = np.ones((backends.BLOCK_ROWS + 3, *SHAPE), np.float32)
-    labels = np.array([3] + [1] * (backends.BLOCK_ROWS + 2))
-
-    short, long = scored(
-        model, stack, [Samples(features, labels, np.arange(size)) for size in (2, backends.BLOCK_ROWS + 3)]
-    )
-
-    assert (short.num_examples, short.num_correct) == (2, 1)
-    assert (long.num_examples, long.num_correct) == (backends.BLOCK_ROWS + 3, 1)
-    assert short.loss_sum == pytest.approx(np.log(2) + np.log(6), rel=1e-6)
-    assert long.loss_sum == pytest.approx(np.log(2) + (backends.BLOCK_ROWS + 2) * np.log(6), rel=1e-6)
 
 
 @pytest.mark.parametrize("together", [True, False])

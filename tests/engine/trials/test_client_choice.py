@@ -102,10 +102,6 @@ def run(host: ClientHost, settings: TrialSettings, merge: bool = True) -> tuple[
     return trial, Recorder.told[-1]
 
 
-def assert_same_reports(ours: Sequence[RoundReport], theirs: Sequence[RoundReport]) -> None:
-    np.testing.assert_equal(list(map(asdict, ours)), list(map(asdict, theirs)))  # NaN is what was not measured
-
-
 def test_those_train_who_were_chosen_and_nobody_else(host: ClientHost) -> None:
     settings = settings_of(selection=Choosing(fixed=(5, 0, 3)))
     grid = WatchedGrid(host, session=settings.session)
@@ -169,7 +165,7 @@ def test_reports_are_the_same_wherever_replies_are_merged(host: ClientHost, stra
     (one, reports), (other, others) = (run(host, settings_of(strategy), merge) for merge in (True, False))
     assert_all_same(one, other)
     assert len(reports) == 4
-    assert_same_reports(reports, others)
+    np.testing.assert_equal(list(map(asdict, reports)), list(map(asdict, others)))  # NaN is what was not measured
 
 
 @pytest.mark.parametrize("stopped_in", [1, 3])

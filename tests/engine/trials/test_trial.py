@@ -36,7 +36,7 @@ from fedscout.engine.trials.trial import run_trial
 from tests.engine import choices
 from tests.engine.federations import EMPTY, QUERIES, SIZES, normalised, uneven_federation
 from tests.engine.grid.test_local_grid import WatchedGrid, named_record
-from tests.engine.results import local_result
+from tests.engine.results import completed, local_result
 
 DIVERGING = LocalTraining(learning_rate=100.0, weight_decay=10.0, batch_size=1, local_epochs=2)
 """Every step multiplies the weights by 1 − 100·10 = −999; eighty steps take them beyond float32's 3·10^38."""
@@ -98,16 +98,11 @@ def test_flower_s_strategies_run_unmodified_here_and_by_their_own_start(host: Cl
 
     grid = LocalGrid(host, session=spec.session)
     vector = grid.initial_vector(spec.session.seed)
-    start = flat_record(vector)
-    if choice.wants.arrays == "named":
-        start = named_record(grid, vector)
-    strategy = choice.build(Cohort(7, 7, 0.1))
+    start = named_record(grid, vector) if choice.wants.arrays == "named" else flat_record(vector)
     with cheap_collections():
-        by_flower = strategy.start(grid=grid, initial_arrays=start, num_rounds=spec.num_rounds)
+        by_flower = choice.build(Cohort(7, 7, 0.1)).start(grid, start, num_rounds=spec.num_rounds)
 
-    assert result.error is None
-    assert result.status == "completed"
-    assert result.num_rounds == 3
+    assert (result.error, result.status, result.num_rounds) == (None, "completed", 3)
     if name in ("fedadam", "fedyogi", "fedadagrad", "qfedavg"):
         np.testing.assert_allclose(result.vector, grid.flat_vector(by_flower.arrays), rtol=1e-4, atol=1e-6)
     else:
@@ -145,7 +140,7 @@ class Telling(FedAvg):
     scores: list[MetricRecord]
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-        self.scores = [kwargs["evaluate_fn"](0, initial_arrays)]
+        self.scores.append(kwargs["evaluate_fn"](0, initial_arrays))
         arrays = initial_arrays
         for training in range(1, self.trainings + 1):
             messages = self.configure_train(training, arrays, kwargs["train_config"], grid)
@@ -155,39 +150,44 @@ class Telling(FedAvg):
         return Result(arrays=arrays)
 
 
-def telling(**attributes: Any) -> type[FedAvg]:
-    return type("Told", (Telling,), attributes)
+def telling(**attributes: Any) -> type[Telling]:
+    return type("Told", (Telling,), {"scores": [], **attributes})
 
 
 def test_evaluate_fn_gives_the_trial_s_own_scores(host: ClientHost) -> None:
-    kind = telling(scores=[])
-    strategy = choices.Choice(kind)
-    built: list[Any] = []
-    object.__setattr__(strategy, "flower", lambda **counts: built.append(kind(**counts)) or built[0])
-    result = local_result(choices.spec_of(strategy), host)
-
-    assert result.error is None
-    assert [score["accuracy"] for score in built[0].scores[1:]] == list(result.rounds["accuracy"])
-    assert [score["loss"] for score in built[0].scores[1:]] == list(result.rounds["loss"])
-
-
-@pytest.mark.parametrize("kind", [Whole, telling(), telling(told=(1, 2))])
-def test_a_strategy_with_its_own_start_is_run_whole_however_it_tells_its_rounds(
-    host: ClientHost, kind: type[FedAvg]
-) -> None:
-    driven, own = (local_result(choices.spec_of(choices.Choice(each)), host) for each in (FedAvg, kind))
-    assert np.array_equal(own.vector, driven.vector)
+    kind = telling()
+    result = completed(choices.spec_of(choices.Choice(kind)), host)
     for name in ("accuracy", "loss"):
-        assert list(own.rounds[name]) == list(driven.rounds[name])
-    assert own.dropped_clients == driven.dropped_clients
+        assert [score[name] for score in kind.scores[1:]] == list(result.rounds[name])
 
 
-def test_a_start_that_ends_early_keeps_its_model(host: ClientHost) -> None:
-    driven, early = (
-        local_result(choices.spec_of(choices.Choice(kind)), host)
-        for kind in (FedAvg, telling(told=(1, 2), trainings=2))
-    )
-    assert list(early.rounds["loss"]) == [driven.rounds["loss"][i] for i in (0, 1, 1)]
+class Compares(FedAvg):
+    """Scores the model of the round before again after each round."""
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        models = [initial_arrays]
+        for number in range(1, kwargs["num_rounds"] + 1):
+            messages = self.configure_train(number, models[-1], kwargs["train_config"], grid)
+            models.append(self.aggregate_train(number, grid.send_and_receive(messages))[0])
+            for earlier in (number, number - 1) if number > 1 else (number,):
+                kwargs["evaluate_fn"](earlier, models[earlier])
+        return Result(arrays=models[-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"),
+    [
+        *((Whole, [0, 1, 2]), (telling(), [0, 1, 2]), (telling(told=(1, 2)), [0, 1, 2]), (Compares, [0, 1, 2])),
+        (telling(told=(1, 2), trainings=2), [0, 1, 1]),  # it ends early, and keeps its model
+    ],
+)
+def test_an_own_start_is_run_whole_however_it_tells(host: ClientHost, kind: type[FedAvg], rounds: list[int]) -> None:
+    driven, own = (local_result(choices.spec_of(choices.Choice(each)), host) for each in (FedAvg, kind))
+    assert np.array_equal(own.vector, driven.vector) == (rounds == [0, 1, 2])
+    for name in ("accuracy", "loss"):
+        assert list(own.rounds[name]) == [driven.rounds[name][i] for i in rounds]
+    assert own.dropped_clients.items() <= driven.dropped_clients.items()
+    assert len(own.dropped_clients) == len({*rounds}), "one client has no rows"
 
 
 Resting = overriding("configure_train", lambda flower, number, *args: [] if number == 2 else flower(number, *args))
@@ -217,42 +217,6 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert re.match("3 of 4 .*round 2: .*AbsentError", str(result.error))
     assert [*result.skipped_rounds] == ["2", "3", "4"]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "reason"),
-    [({"told": ()}, "none$"), ({"told": (2,)}, "rounds 2$"), ({"told": (1, 2, 3, 4), "trainings": 4}, "round 4")],
-)
-def test_a_start_that_leaves_out_rounds_is_refused(host: ClientHost, attributes: Any, reason: str) -> None:
-    assert re.search(reason, str(local_result(choices.spec_of(choices.Choice(telling(**attributes))), host).error))
-
-
-def test_a_start_that_counts_anew_has_its_rounds_continued(host: ClientHost) -> None:
-    def twice(flower: Any, initial_arrays: ArrayRecord, num_rounds: int, **kwargs: Any) -> Result:
-        first = flower(initial_arrays=initial_arrays, num_rounds=2, **kwargs)
-        return flower(initial_arrays=first.arrays, num_rounds=num_rounds - 2, **kwargs)
-
-    told: list[int] = []
-    result = local_result(choices.spec_of(choices.Choice(overriding("start", twice))), host, on_round=told.append)
-    assert (result.error, len(set(result.rounds["loss"]))) == (None, 3)
-    assert told == [1, 2, 2, 3]
-
-
-def test_a_start_may_score_an_earlier_model_again(host: ClientHost) -> None:
-    class Compares(FedAvg):
-        """Scores the model of the round before again after each round."""
-
-        def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-            models = [initial_arrays]
-            for number in range(1, kwargs["num_rounds"] + 1):
-                messages = self.configure_train(number, models[-1], kwargs["train_config"], grid)
-                models.append(self.aggregate_train(number, grid.send_and_receive(messages))[0])
-                for earlier in (number, number - 1) if number > 1 else (number,):
-                    kwargs["evaluate_fn"](earlier, models[earlier])
-            return Result(arrays=models[-1])
-
-    driven, own = (local_result(choices.spec_of(choices.Choice(kind)), host) for kind in (FedAvg, Compares))
-    assert (own.error, list(own.rounds["loss"])) == (None, list(driven.rounds["loss"]))
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -286,13 +250,9 @@ def test_scores_that_come_with_training_are_those_of_own_trips(host: ClientHost,
         choice = replace(choice, wants=EngineNeeds(replies="merged", sees_evaluation=asks))
         results.append(local_result(choices.spec_of(choice, num_sampled=num_sampled, num_rounds=5), host))
 
-    first, second = results
-    assert first.num_rounds == (2 if fails else 5)
-    assert (first.status, first.error, choices.rounds_of(first)) == (
-        second.status,
-        second.error,
-        choices.rounds_of(second),
-    )
+    first, second = ((each.status, each.error, choices.rounds_of(each)) for each in results)
+    assert first == second
+    assert len(first[-1]) == (2 if fails else 5)
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
@@ -345,6 +305,9 @@ FAILURES: dict[str, tuple[choices.Choice, dict[str, Any], int, str]] = {
     "can't be built": (Misfit(FedAvg), {}, 0, "StrategyError: misfit .*99 .*7$"),
     "another size": (aggregated(lambda *_: (flat_record(np.zeros(1)), None)), {}, 0, r"\(53,\).*\(1,\)"),
     "no model": (choices.Choice(overriding("start", lambda *_, **__: Result())), {}, 0, r"Own\.start"),
+    "tells no round": (choices.Choice(telling(told=())), {}, 0, "none$"),
+    "tells one of three rounds": (choices.Choice(telling(told=(2,))), {}, 0, "rounds 2$"),
+    "tells a round too many": (choices.Choice(telling(told=(1, 2, 3, 4), trainings=4)), {}, 0, "round 4"),
     "two step sizes": (configured({"lr": 0.3, "learning-rate": 0.4}), {}, 0, r"\b0\.4\b.*\b0\.3$"),
     "a missing key": (aggregated(lambda *_: {}["node-config"]), {}, 0, "^round 1: KeyError: 'node-config'"),
     "returns a record": (aggregated(lambda arrays, _: arrays, choices.NAMED), {}, 0, r"Own\.aggregate_train"),
@@ -372,27 +335,15 @@ def sampled_clients(spec: TrialSettings, host: ClientHost) -> list[tuple[int, ..
     return [call.clients for method, call in grid.calls_made if method == "train"]
 
 
-@pytest.mark.parametrize("num_sampled", [1, 3, 6])
-def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHost, num_sampled: int) -> None:
-    spec = choices.spec_of(
-        choices.Choice(FedAvg, wants=choices.INDIVIDUAL),
-        num_sampled=num_sampled,
-        num_rounds=8,
-        training=LocalTraining(),
-    )
+def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHost) -> None:
+    spec = choices.spec_of(choices.Choice(FedAvg, wants=choices.INDIVIDUAL), num_sampled=3, num_rounds=8)
     random.seed(1)
     clients = sampled_clients(spec, host)
     random.seed(2)
-    again = sampled_clients(spec, host)
-
-    assert len(clients) >= 1
-    assert all(len(set(members)) == num_sampled for members in clients)
-    assert clients == again
-    if num_sampled == 3:
-        # eight draws of 3 of 7 are all the same with probability 35^-7
-        assert len(clients) == 8
-        assert len(set(clients)) > 1
-        assert clients != sampled_clients(spec.on_seed(4), host)
+    assert sampled_clients(spec, host) == clients
+    assert [len(set(members)) for members in clients] == [3] * 8
+    assert len(set(clients)) > 1  # eight draws of 3 of 7 are all the same with probability 35^-7
+    assert clients != sampled_clients(spec.on_seed(4), host)
 
 
 def test_candidates_of_one_seed_train_the_same_clients(host: ClientHost) -> None:
@@ -446,8 +397,7 @@ def test_asking_for_nodes_often_is_no_waiting(host: ClientHost) -> None:
         return flower(*args)
 
     kinds = (overriding("configure_train", looks), FedAvg)
-    curious, plain = (local_result(choices.spec_of(choices.Choice(kind)), host) for kind in kinds)
-    assert curious.error is None
+    curious, plain = (completed(choices.spec_of(choices.Choice(kind)), host) for kind in kinds)
     np.testing.assert_array_equal(curious.vector, plain.vector)
 
 
