@@ -191,12 +191,12 @@ def test_noise_is_in_units_of_the_standardised_feature() -> None:
 
 def test_scales_one_after_the_other_multiply() -> None:
     result = plan({"kind": "feature_scale", "factor": 0.5}, {"kind": "feature_scale", "factor": 3})
-    rows, labels = np.arange(12, dtype=np.float32).reshape(2, 6), np.array([0, 1])
-    scaled = rows
+    features, labels = rows(2, 2, (6,))
+    scaled = features
     for transform in result.transforms[2]:
         scaled, same = transform(scaled, labels, 3, np.random.default_rng(0))
         assert (same == labels).all()
-    assert (scaled == np.float32(1.5) * rows).all()
+    assert (scaled == np.float32(1.5) * features).all()
     assert scaled.dtype == np.float32
 
 
@@ -254,30 +254,31 @@ def test_latency_by_client_and_by_row() -> None:
     assert by_row == {c: Device(**{k: n * v for k, v in ONE_AND_TEN.items()}) for c, n in ((0, 5), (1, 20))}
 
 
-# On tokens.
+# On rows of other kinds.
 
 
-@pytest.mark.parametrize("kind", ["feature_noise", "corrupted", "feature_scale"])
-def test_what_changes_measurements_on_tokens_is_refused(kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .* {kind} .*tokens"):
-        plan(effect(kind), data_kind="tokens")
-    for measured in ("table", "image"):
-        assert plan(effect(kind), data_kind=measured).affected_clients == (2,)
-
-
-@pytest.mark.parametrize("kind", ["table", "tokens"])
-def test_only_pictures_can_be_compressed(kind: DataKind) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^federation\.scenario\.0\.kind .*jpeg.* {kind}$"):
-        plan(effect("jpeg"), data_kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "fitting"),
+    [
+        *((kind, {"table", "image"}) for kind in ("feature_noise", "corrupted", "feature_scale")),
+        ("jpeg", {"image"}),
+        ("poisoning", {"table", "image", "tokens"}),
+    ],
+)
+def test_what_changes_measurements_or_pictures_is_refused_on_other_rows(kind: str, fitting: set[DataKind]) -> None:
+    for data_kind in ("table", "image", "tokens"):
+        if data_kind in fitting:
+            assert plan(effect(kind), data_kind=data_kind).affected_clients == (2,)
+            continue
+        with refused(ConfigurationError, key="federation.scenario.0.kind"):
+            plan(effect(kind), data_kind=data_kind)
 
 
 @pytest.mark.parametrize("scenario", ["feature_skew", "corrupted_client"])
 def test_published_noise_on_tokens_is_refused(scenario: str) -> None:
     tokens = request(data_kind="tokens")
-    deal = PartitionResult(tokens.partition)
     with refused(ConfigurationError, key="federation.scenario.0.kind"):
-        SCENARIOS[scenario].plan(deal, tokens)
-    assert SCENARIOS["noisy_labels"].plan(deal, tokens).affected_clients == (2,)
+        SCENARIOS[scenario].plan(PartitionResult(tokens.partition), tokens)
 
 
 def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
@@ -288,10 +289,9 @@ def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
             effect("feature_noise"),
             data_kind="tokens",
         )
-    told = {"0.clients": "4, got 4, 7", "1.permutation": "3 classes, got 2", "2.kind": "noise"}
-    for fault, (key, named) in zip(caught.value.faults, told.items(), strict=True):
-        assert fault.startswith(f"federation.scenario.{key} ")
-        assert named in fault
+    assert [fault.key for fault in caught.value.faults] == [
+        f"federation.scenario.{key}" for key in ("0.clients", "1.permutation", "2.kind")
+    ]
 
 
 # Devices that a scenario gives to clients: values, classes and log-normal ones.
@@ -350,7 +350,6 @@ def test_faulty_values_are_refused(changes: dict[str, Any], named: str) -> None:
 
 
 CLIENTS, ROUNDS = 10, 12
-ATTACKERS = [0, 1]
 FEDAVG = {"kind": "fedavg"}
 vectors = arrays(np.float32, 20, elements=st.floats(-100, 100, width=32))
 
@@ -421,14 +420,14 @@ def test_accomplices_send_their_mean_less_deviations_by_hand() -> None:
 
 
 def test_a_federation_holds_attacks_and_untouched_rows() -> None:
-    federation = build(
-        {"kind": "sign_flip", "clients": [1], "factor": 2},
+    effects = [
+        {"kind": "sign_flip", "clients": [1], "factor": 2.0},
         {"kind": "poisoning", "clients": [3]},
-        {"kind": "scaled_update", "clients": [1, 3]},
+        {"kind": "scaled_update", "clients": [1, 3], "factor": 10.0},
         {"kind": "gaussian_update", "clients": [4], "std": 0.25},
-        {"kind": "little_is_enough", "clients": [7, 8], "z": 1},
-        dataset="wine",
-    )
+        {"kind": "little_is_enough", "clients": [7, 8], "z": 1.0},
+    ]
+    federation = build(*effects, dataset="wine")
     assert federation.attacks == {
         1: (ScaledUpdate(-2.0), ScaledUpdate(10.0)),
         3: (ScaledUpdate(10.0),),
@@ -438,13 +437,7 @@ def test_a_federation_holds_attacks_and_untouched_rows() -> None:
     }
     assert federation.affected_clients == (1, 3, 4, 7, 8)
     assert [client for client in range(CLIENTS) if federation.client_data(client).corrupted] == [3]
-    assert federation.facts["effects"] == [
-        {"kind": "sign_flip", "clients": [1], "factor": 2.0},
-        {"kind": "poisoning", "clients": [3]},
-        {"kind": "scaled_update", "clients": [1, 3], "factor": 10.0},
-        {"kind": "gaussian_update", "clients": [4], "std": 0.25},
-        {"kind": "little_is_enough", "clients": [7, 8], "z": 1.0},
-    ]
+    assert federation.facts["effects"] == effects
     assert pickle.loads(pickle.dumps(federation.attacks)) == federation.attacks
 
 
@@ -589,7 +582,7 @@ def test_contract(transform: ClientTransform, shape: tuple[int, ...], num_rows: 
         np.testing.assert_array_equal(new_labels, results[0][1])
 
 
-@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 0.1), (0.0, 0.5), (1.0, 0.1), (-0.1, 0.1), (1.0, 0.0)])
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 0.5), (-0.1, 0.1), (1.0, 0.0)])
 def test_noise_has_the_moments_asked_for(mean: float, deviation: float) -> None:
     features, labels = rows(2000, 2, (50,))
     noisy, same = FeatureNoise(mean, deviation)(features, labels, 2, np.random.default_rng(0))
@@ -684,18 +677,18 @@ def compressed(pixels: np.ndarray, quality: int) -> np.ndarray:
     return np.rint(after * 255)
 
 
-def smooth_pictures(num_rows: int, channels: int = 1, side: int = 8, contrast: float = 80) -> np.ndarray:
-    """Return waves with some grain, as pictures are; pure noise is not what the table is for."""
+def smooth_blocks(num_rows: int) -> np.ndarray:
+    """Return waves with some grain, as pictures are, of which nothing is cut off at black or white."""
     generator = np.random.default_rng(0)
-    y, x = np.mgrid[:side, :side]
-    waves = generator.uniform(0, 0.6, (2, num_rows, channels, 1, 1))
-    grain = generator.normal(0, 8, (num_rows, channels, side, side))
-    return np.clip(np.rint(128 + contrast * np.sin(waves[0] * x + waves[1] * y) + grain), 0, 255)
+    y, x = np.mgrid[:8, :8]
+    waves = generator.uniform(0, 0.6, (2, num_rows, 1, 1, 1))
+    grain = generator.normal(0, 8, (num_rows, 1, 8, 8))
+    return np.rint(128 + 40 * np.sin(waves[0] * x + waves[1] * y) + grain)
 
 
 @pytest.mark.parametrize("quality", [5, 10, 25])
 def test_a_grey_block_is_what_the_standard_makes_of_it(quality: int) -> None:
-    pixels = smooth_pictures(100, contrast=40)  # nothing is cut off at black or white
+    pixels = smooth_blocks(100)
     step, before, after = steps(quality), coefficients(pixels), coefficients(compressed(pixels, quality))
     # Pixels are rounded after all, 64 of them by up to a half: no coefficient is further off than their norm.
     rounding = 4
