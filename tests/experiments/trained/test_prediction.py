@@ -109,11 +109,6 @@ def training(folder: Path) -> Callable[[str], Trained]:
     return trained
 
 
-def rows_of(folder: Path, kind: str) -> Path:
-    """Return what a training of a kind read."""
-    return folder / ("pictures" if kind == "pictures" else "table.csv")
-
-
 def scored(federation: Federation, client: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the rows on which a client was scored."""
     rows = federation.partition.client(client)
@@ -121,23 +116,13 @@ def scored(federation: Federation, client: int, seed: int) -> npt.NDArray[np.int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", "texts", "pictures"])
-def test_predictions_have_the_trials_accuracy(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
-    out, federation, trial = training(kind)
-    found = load(out).predict(rows_of(folder, kind))
-    right = found["prediction"].to_numpy() == np.array(federation.class_names)[federation.labels]
-    assert trial.clients["id"]
-    for client, accuracy in zip(trial.clients["id"], trial.clients["accuracy"], strict=True):
-        assert right[scored(federation, client, trial.seed)].mean() == accuracy
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "texts", "pictures", "quantity"])
-def test_outputs_have_the_bits_of_the_trial(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
+def test_outputs_have_the_bits_and_the_accuracy_of_the_trial(
+    training: Callable[[str], Trained], folder: Path, kind: str
+) -> None:
     """The reference is PyTorch's own call of the module, rows in the same chunks."""
     out, federation, trial = training(kind)
-    found = load(out).predict(rows_of(folder, kind))
-    assert trial.vector is not None
+    found = load(out).predict(folder / ("pictures" if kind == "pictures" else "table.csv"))
     model = new_model(federation.model, seed=0)
     model.load(torch.from_numpy(trial.vector))
     model.module.eval()
@@ -147,13 +132,16 @@ def test_outputs_have_the_bits_of_the_trial(training: Callable[[str], Trained], 
         outputs = model.outputs(rows) if model.stack is None else model.stack.outputs(rows)
     if kind == "quantity":
         scale = federation.target_scale(trial.seed, 0.2, 0.0)
-        assert scale is not None
         expected = outputs[:, 0].double().numpy() * scale.deviation + scale.mean
         np.testing.assert_array_equal(found["prediction"], expected)
         return
     shares = outputs.softmax(dim=1).numpy()
     for place, name in enumerate(federation.class_names):
         np.testing.assert_array_equal(found[PROBABILITY.format(name)].to_numpy(), shares[:, place])
+    right = found["prediction"].to_numpy() == np.array(federation.class_names)[federation.labels]
+    assert trial.clients["id"]
+    for client, accuracy in zip(trial.clients["id"], trial.clients["accuracy"], strict=True):
+        assert right[scored(federation, client, trial.seed)].mean() == accuracy
 
 
 def seeds_of(folder: Path, kind: str) -> list[int]:
@@ -172,8 +160,6 @@ def test_a_quantity_has_its_unit_and_the_trials_error(
     out, federation, trial = training(kind)
     model, targets = load(out), federation.targets
     scale = model.description.scale
-    assert scale is not None
-    assert targets is not None
     assert list(model.predict(folder / "table.csv")) == ["prediction"]
     seed = next(seed for seed in seeds_of(folder, kind) if federation.target_scale(seed, 0.2, 0.0) == scale)
     errors = (model.predict(folder / "table.csv")["prediction"].to_numpy() - targets) / scale.deviation
@@ -197,27 +183,24 @@ def test_what_was_not_seen_is_read_as_in_the_training(training: Callable[[str], 
 @pytest.mark.parametrize(
     ("kind", "rows", "named"),
     [
-        ("classes", {"cost": [1], "age": [1.0], "seen": ["05.01.2024"]}, ["colour"]),
-        ("classes", {"cost": [1], "age": ["old"], "colour": ["red"], "seen": ["05.01.2024"]}, ["age"]),
-        ("classes", {"cost": [1], "age": [1], "colour": ["red"], "seen": ["soon"]}, ["seen"]),
-        ("texts", {"age": [1]}, ["note"]),
+        ("classes", {"cost": [1], "age": [1.0], "seen": ["05.01.2024"]}, "colour"),
+        ("classes", {"cost": [1], "age": ["old"], "colour": ["red"], "seen": ["05.01.2024"]}, "age"),
+        ("classes", {"cost": [1], "age": [1], "colour": ["red"], "seen": ["soon"]}, "seen"),
+        ("texts", {"age": [1]}, "note"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_by_name(
-    training: Callable[[str], Trained], kind: str, rows: dict[str, Any], named: list[str]
+    training: Callable[[str], Trained], kind: str, rows: dict[str, Any], named: str
 ) -> None:
-    model = load(training(kind)[0])
-    with pytest.raises(DataError) as refused:
-        model.predict(pd.DataFrame(rows))
+    with pytest.raises(DataError, match=named) as refused:
+        load(training(kind)[0]).predict(pd.DataFrame(rows))
     assert len(refused.value.faults) == 1
-    assert all(name in str(refused.value) for name in named)
 
 
 @pytest.mark.slow
 def test_each_group_of_clients_has_its_model(training: Callable[[str], Trained], folder: Path) -> None:
     out, _, trial = training("several")
     model = load(out)
-    assert trial.vector is not None
     np.testing.assert_array_equal(model.vectors, trial.vector)
     said = [model.predict(folder / "table.csv", group)[PROBABILITY.format("ill")] for group in range(len(trial.vector))]
     assert len(said) > 1
@@ -274,7 +257,6 @@ def test_a_folder_that_names_code_runs_none(training: Callable[[str], Trained], 
     "damage",
     [
         lambda copy: (copy / "model.json").unlink(),
-        lambda copy: (copy / "model.json").write_text("{"),
         lambda copy: (copy / "model.json").write_text("[" * 100_000),
         lambda copy: (copy / "model.json").write_text("{}"),
         lambda copy: (copy / "model.safetensors").unlink(),
