@@ -30,7 +30,7 @@ from fedscout.experiments.data.table_files import plain_cells, read_csv, read_fr
 from fedscout.experiments.data.tables import encoded_rows
 from fedscout.experiments.description import dependence_notes
 from fedscout.experiments.federation import build_federation
-from tests.experiments.data.awkward_tables import patients, readings, saved, tweets
+from tests.experiments.data.awkward_tables import patients, saved, tweets
 from tests.experiments.data.loading import assert_refused, load_dataset, told
 from tests.kits.refusals import refused
 
@@ -379,14 +379,6 @@ def test_tweets(tmp_path: Path) -> None:
     assert told(dataset, "suspicion") == {"negativereason": "separates class negative from the others nearly exactly"}
     assert told(dataset, "key")["text"] == "federation.text_column=text"
     assert not any(name.startswith(("tweet_id", "name", "text")) for name in dataset.feature_names)
-
-
-def test_readings(tmp_path: Path) -> None:
-    """An index that orders the classes is left out and named; so is the hour, which stays."""
-    dataset = load_own(tmp_path, readings(), "state", "machine")
-    assert told(dataset, "became")["reading"] == "left out: a running number"
-    assert told(dataset, "suspicion")["reading"] == "predicts the label nearly exactly"
-    assert dataset.feature_names == ("timestamp hour", "timestamp minute", "vibration", "load")
 
 
 @pytest.mark.parametrize(

@@ -144,39 +144,35 @@ def test_formats_that_can_carry_code_and_others_are_not_opened(tmp_path: Path, n
 # `federation.group_column` and `federation.split=last`: from an own table to what clients train and are tested on.
 
 
-SUBJECTS = 24
-ROWS_EACH = 5
-
-
-def table() -> pd.DataFrame:
-    generator = np.random.default_rng(0)
-    subject = np.repeat(np.arange(SUBJECTS), ROWS_EACH)
-    return pd.DataFrame(
-        {
-            "time": np.arange(len(subject), dtype=float),
-            "pulse": generator.normal(size=len(subject)),
-            "subject": [f"s{number:02}" for number in subject],
-            "ill": subject % 2,
-            "ward": np.where(subject < 12, "east", "west"),
-        }
-    )
+SUBJECT = np.repeat(np.arange(24), 5)
+VISITS = pd.DataFrame(
+    {
+        "time": np.arange(120.0),
+        "pulse": np.random.default_rng(0).normal(size=120),
+        "subject": [f"s{number:02}" for number in SUBJECT],
+        "grade": np.where(SUBJECT % 2, "well", "ill"),
+        "ward": np.where(SUBJECT < 12, "east", "west"),
+    }
+)
+ROLES = {"label": "grade", "client_column": "ward"}
 
 
 def build(folder: Path, **settings: Any) -> Federation:
-    visits = save(table(), folder / "visits.csv")
-    given = {"dataset": str(visits), "label": "ill", "client_column": "ward", **settings}
-    return build_federation(FederationConfig(**given), ModelConfig())
+    visits = save(VISITS, folder / "visits.csv")
+    return build_federation(
+        FederationConfig.model_validate({"dataset": str(visits), **ROLES, **settings}), ModelConfig()
+    )
 
 
 def test_the_group_column_is_no_feature_and_its_groups_are_not_divided(tmp_path: Path) -> None:
     federation = build(tmp_path, group_column="subject")
     assert federation.feature_names == ("time", "pulse")
-    assert json.loads(json.dumps(federation.facts))["num_groups"] == SUBJECTS
+    assert json.loads(json.dumps(federation.facts))["num_groups"] == 24
     for client in range(2):
         rows = federation.partition.client(client)
         for seed in range(5):
             split = federation.split_rows(client, federation.labels[rows], seed, 0.2, 0.0)
-            assert not set(rows[split.train] // ROWS_EACH) & set(rows[split.test] // ROWS_EACH)
+            assert not set(SUBJECT[rows[split.train]]) & set(SUBJECT[rows[split.test]])
             assert len(split.test) in {10, 15}  # 20 % of 12 subjects is 2.4
     sample = build(tmp_path, group_column="subject", max_rows=60)
     assert (sample.groups % 2 == sample.labels).all()  # as in the table: names ascend with the numbers
@@ -186,11 +182,11 @@ def test_the_group_column_is_no_feature_and_its_groups_are_not_divided(tmp_path:
     ("settings", "key", "names"),
     [
         ({"group_column": "subjct"}, "group_column", "'subjct'"),
-        ({"group_column": "ill"}, "label", "federation.group_column"),
+        ({"group_column": "grade"}, "label", "federation.group_column"),
         ({"group_column": "ward"}, "client_column", "federation.group_column"),
         ({"group_column": "subject", "drop_columns": ("subject",)}, "drop_columns", "group_column"),
         ({"columns": {"pulze": "number"}}, "columns", "'pulze'"),
-        ({"columns": {"ill": "number"}}, "columns", "federation.label"),
+        ({"columns": {"grade": "number"}}, "columns", "federation.label"),
         ({"columns": {"ward": "category"}}, "columns", "federation.client_column"),
     ],
 )
@@ -202,36 +198,23 @@ def test_a_column_of_a_wrong_role_is_refused(tmp_path: Path, settings: dict[str,
 # Rows without a label, a client or a group are left out of every format; messages name the rows of files.
 
 
-NUM_LABELLED = 60
-LABELLED = pd.DataFrame(
-    {
-        "site": [("north", "south", "west")[row % 3] for row in range(NUM_LABELLED)],
-        "age": np.arange(NUM_LABELLED) / 8,
-        "person": [f"p{row // 2}" for row in range(NUM_LABELLED)],
-        "grade": [("well", "ill")[row % 2] for row in range(NUM_LABELLED)],
-        "size": np.arange(NUM_LABELLED) / 4,
-    }
-)
-ROLES = {"client_column": "site", "group_column": "person"}
-
-
 def with_gaps(column: str, rows: list[int], gap: object = None) -> pd.DataFrame:
-    table = LABELLED.astype({column: object})
+    table = VISITS.astype({column: object})
     table.loc[rows, column] = gap
     return table
 
 
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("column", ["grade", "site", "person"])
+@pytest.mark.parametrize("column", ["grade", "ward", "subject"])
 def test_rows_without_a_role_are_left_out(
     tmp_path: Path, name: str, column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(with_gaps(column, [4, 7, 30]), tmp_path / name)
-    roles = {"label": "grade", "drop_columns": ("size",), **ROLES}
-    dataset = load_dataset(str(path), **roles)
-    assert (dataset.num_rows, dataset.facts["num_rows_unlabelled"]) == (NUM_LABELLED - 3, 3)
-    wanted = load_dataset(str(save(LABELLED.drop(index=[4, 7, 30]), tmp_path / "wanted.csv")), **roles)
+    dataset = load_dataset(str(path), group_column="subject", **ROLES)
+    assert (dataset.num_rows, dataset.facts["num_rows_unlabelled"]) == (117, 3)
+    path = save(VISITS.drop(index=[4, 7, 30]), tmp_path / "wanted.csv")
+    wanted = load_dataset(str(path), group_column="subject", **ROLES)
     np.testing.assert_array_equal(dataset.labels, wanted.labels)
     np.testing.assert_allclose(dataset.features, wanted.features, atol=1e-6)
     assert len(caplog.records) == 1
@@ -240,19 +223,19 @@ def test_rows_without_a_role_are_left_out(
 @pytest.mark.parametrize("word", ["NA", "?", "null", "", "  "])
 def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
     path = save(with_gaps("grade", [0, 1], word), tmp_path / "t.csv")
-    assert load_dataset(str(path), label="grade", **ROLES).num_rows == NUM_LABELLED - 2
-    path = save(with_gaps("grade", list(range(0, 60, 2)), "none"), tmp_path / "t.csv")
-    assert load_dataset(str(path), label="grade", **ROLES).class_names == ("ill", "none")
+    assert load_dataset(str(path), **ROLES).num_rows == 118
+    path = save(VISITS.replace({"grade": {"ill": "none"}}), tmp_path / "t.csv")
+    assert load_dataset(str(path), **ROLES).class_names == ("none", "well")
 
 
 def test_clients_without_rows_are_named_and_no_row_at_all_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = save(with_gaps("grade", [0, *range(1, NUM_LABELLED, 3)]), tmp_path / "t.csv")
-    load_dataset(str(path), label="grade", **ROLES)
-    assert "south" in caplog.text
-    path = save(with_gaps("grade", list(range(NUM_LABELLED))), tmp_path / "t.csv")
-    assert_refused(str(path), label="grade", key="data set 't.csv'", **ROLES)
+    path = save(with_gaps("grade", [*range(60), 100]), tmp_path / "t.csv")
+    load_dataset(str(path), **ROLES)
+    assert "east" in caplog.text
+    path = save(with_gaps("grade", list(range(120))), tmp_path / "t.csv")
+    assert_refused(str(path), key="data set 't.csv'", **ROLES)
 
 
 # Files of clients.
