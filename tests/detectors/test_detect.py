@@ -293,7 +293,7 @@ def skew_verdicts(source: Federation, seed: int) -> dict[str, Verdict]:
     ("concentration", "num_classes", "rows", "num_clients"),
     [(0.3, 5, 20, 6), (3.0, 5, 20, 6), (3.0, 10, 30, 10), (1.0, 10, 12, 6), (3.0, 2, 25, 6), (10.0, 2, 12, 8)],
 )
-def test_pure_label_skew_is_feature_skew_at_most_at_the_rate(
+def test_label_skew_is_feature_skew_at_the_rate(
     concentration: float, num_classes: int, rows: int, num_clients: int
 ) -> None:
     sources = [pure_label_skew(seed, concentration, num_classes, rows, num_clients) for seed in range(40)]

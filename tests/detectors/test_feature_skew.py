@@ -77,9 +77,7 @@ def test_centroids_are_those_of_pooled_pca() -> None:
 
 
 @pytest.mark.parametrize(("num_features", "is_iterative"), [(300, False), (1024, False), (1025, True)])
-def test_either_solver_finds_the_leading_axes(
-    num_features: int, is_iterative: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_solvers_find_the_axes(num_features: int, is_iterative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy's; two well separated eigenvalues leave no choice. Each has its component of largest size positive."""
     solved = []
     monkeypatch.setattr("scipy.sparse.linalg.eigsh", lambda *a, **k: solved.append(1) or eigsh(*a, **k))

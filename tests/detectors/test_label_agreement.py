@@ -517,7 +517,7 @@ HALVES = ((0, 2, 4), (1, 3, 5))
 @pytest.mark.parametrize(
     ("draw", "groups"), [(by_rules(6), ()), (by_rules(2), HALVES), (separable((0, 2, 4)), HALVES), (in_languages, ())]
 )
-def test_nobody_is_out_of_a_majority_that_there_is_not_and_who_agree_are_named(
+def test_without_a_majority_nobody_is_out_and_who_agree_are_named(
     draw: Draw, groups: tuple[tuple[int, ...], ...]
 ) -> None:
     for seed in range(5):

@@ -63,7 +63,7 @@ def test_mean_distances_ignore_where_the_models_are() -> None:
         ((0.0, 0.0, 0.0), ()),
     ],
 )
-def test_percentile_is_interpolated_linearly_and_equal_distances_flag_nobody(
+def test_the_percentile_is_linear_and_equal_distances_flag_nobody(
     distances: Sequence[float], flagged: tuple[int, ...]
 ) -> None:
     assert outliers.flag_outliers(compared(*distances), 90) == flagged
@@ -161,7 +161,7 @@ def test_a_round_that_nobody_answers_voids_the_repetition(grid: RecordingGrid) -
     assert {config["server-round"] for _, _, config in grid.sent} == {1}  # without a model nobody is asked again
 
 
-def test_comparisons_do_not_depend_on_how_many_repetitions_are_held_at_a_time(
+def test_the_number_of_repetitions_held_at_a_time_changes_nothing(
     grid: RecordingGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together, exchanges = {}, {}
@@ -351,7 +351,7 @@ def test_tests_share_the_rate() -> None:
 @pytest.mark.parametrize(
     ("clients", "source", "measured"), [(5, "labels", False), (6, "labels", True), (5, "models", True)]
 )
-def test_two_whose_labels_are_contradicted_are_outliers_of_six_and_leave_no_majority_of_five(
+def test_two_outliers_leave_a_majority_of_six_and_none_of_five(
     clients: int, source: Literal["labels", "models"], measured: bool
 ) -> None:
     p_values, effects = dict.fromkeys(range(clients), 1.0), dict.fromkeys(range(clients), 0.0)

@@ -72,9 +72,7 @@ def test_there_is_one_verdict_a_property_and_the_test_decides(judged: Heterogene
 
 @pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
 @pytest.mark.parametrize("detected", [False, True])
-def test_where_the_rules_disagree_it_is_said_why(
-    judged: HeterogeneityReport, name: DetectorName, detected: bool
-) -> None:
+def test_why_the_rules_disagree_is_said(judged: HeterogeneityReport, name: DetectorName, detected: bool) -> None:
     found = {"detected": detected, "flagged_clients": (2,) * detected, "sentence": "Title, calibrated: what was found."}
     calibrated = judged.calibrated_finding(name).model_copy(update=found)
     parted, agreeing = (changed(judged, name, published, calibrated) for published in (not detected, detected))
@@ -84,9 +82,7 @@ def test_where_the_rules_disagree_it_is_said_why(
 
 
 @pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
-def test_the_published_rule_decides_only_where_no_test_was_asked_for(
-    judged: HeterogeneityReport, name: DetectorName
-) -> None:
+def test_the_published_rule_decides_without_a_test_alone(judged: HeterogeneityReport, name: DetectorName) -> None:
     """A test that could not be made says nothing, whatever that rule finds; a value of 0 was measured."""
     unmeasured = CalibratedFinding.unmeasured(name, 0.0167, "there are two clients")
     verdict = changed(judged, name, True, unmeasured)
@@ -125,9 +121,7 @@ def trained_rows(grid: RecordingGrid, *seeds: int) -> Conversation[list[int]]:
     return [int(own.num_examples.sum()) for own in answers]
 
 
-def test_each_conversation_hears_its_own_answers_and_the_longest_sets_the_number_of_exchanges(
-    grid: RecordingGrid,
-) -> None:
+def test_each_conversation_hears_its_own_answers_in_as_few_exchanges_as_it_takes(grid: RecordingGrid) -> None:
     talks = {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1), "none": rows_of()}
     results = run_lockstep(grid, talks)
     assert results == {"up": [10, 20, 30], "models": [48, 48], "down": [30, 20], "none": []}  # 80 % train

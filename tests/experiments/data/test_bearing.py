@@ -277,9 +277,7 @@ def test_a_tone_s_energy_lands_in_its_band(hertz: float) -> None:
     ],
     ids=["outer race", "inner race", "roller"],
 )
-def test_a_defect_raises_the_envelope_at_its_own_frequency(
-    hertz: float, raised: str, others: tuple[str, ...], factor: float
-) -> None:
+def test_a_defect_raises_its_own_frequency(hertz: float, raised: str, others: tuple[str, ...], factor: float) -> None:
     healthy, damaged = features(noise()), features(knocks(hertz))
     assert damaged[raised] > healthy[raised] + np.log(factor)
     assert damaged[raised] > np.log(0.5) or not others  # most of the envelope below 1 kHz

@@ -52,9 +52,7 @@ def encoded(*columns: Column, clients: int = 1, min_release: int = 1) -> tables.
     st.sampled_from([1e-9, 1.0, 1e9]),
     st.sampled_from([0.0, 1e5, -1e5]),
 )
-def test_columns_have_mean_0_and_variance_1_in_any_unit(
-    values: list[int], clients: int, unit: float, offset: float
-) -> None:
+def test_columns_have_mean_0_and_variance_1(values: list[int], clients: int, unit: float, offset: float) -> None:
     """From the statistics of clients, and from the whole column in units in which squares overflow."""
     found = encoded(number(*[(value + offset) * unit for value in values]), clients=clients)
     assert found.names == ("x",)

@@ -207,7 +207,7 @@ def with_gaps(column: str, rows: list[int], gap: object = None) -> pd.DataFrame:
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("column", ["grade", "ward", "subject"])
-def test_rows_without_a_role_are_left_out(
+def test_rows_without_role_are_left_out(
     tmp_path: Path, name: str, column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(with_gaps(column, [4, 7, 30]), tmp_path / name)
@@ -228,7 +228,7 @@ def test_words_for_nothing_name_no_class(tmp_path: Path, word: str) -> None:
     assert load_dataset(str(path), **ROLES).class_names == ("none", "well")
 
 
-def test_clients_without_rows_are_named_and_no_row_at_all_is_refused(
+def test_clients_without_rows_are_named_and_no_rows_are_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(with_gaps("grade", [*range(60), 100]), tmp_path / "t.csv")

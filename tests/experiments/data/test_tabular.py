@@ -73,9 +73,7 @@ def test_environment_names_the_folder_and_the_argument_wins(tmp_path: Path, monk
     assert_refused("wine_quality", key="federation.folder")
 
 
-def test_color_may_name_clients_or_be_the_label_which_makes_quality_a_feature_unless_it_names_clients(
-    tmp_path: Path,
-) -> None:
+def test_color_may_be_client_or_label_and_quality_then_a_feature(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     write(tmp_path, GOOD.replace(";6\n", ";7\n"), "white")
     dataset = load_dataset("wine_quality", client_column="color", folder=tmp_path)

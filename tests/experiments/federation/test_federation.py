@@ -112,9 +112,7 @@ PUBLISHED = [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alph
         *((given, "label_skew", "with scenario=label_skew") for given in PUBLISHED),
     ],
 )
-def test_settings_of_a_partition_that_do_not_fit_are_refused(
-    partition: dict[str, Any], scenario: str | None, named: str
-) -> None:
+def test_settings_of_another_partition_are_refused(partition: dict[str, Any], scenario: str | None, named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         FederationConfig.model_validate({"partition": partition, "scenario": scenario})
 

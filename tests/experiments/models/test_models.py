@@ -265,7 +265,8 @@ RESNET_18 = STEM + WIDTH_64 + WIDTH_128 + WIDTH_256 + WIDTH_512 + 513 * 10
 
 
 # Kind and kind of data, shape and classes, settings; numbers in parameters, and means and variances that are kept.
-COUNTS: list[tuple[str, DataKind, tuple[int, ...], int, dict[str, object], int, int]] = [
+Count = tuple[str, DataKind, tuple[int, ...], int, dict[str, object], int, int]
+COUNTS: list[Count] = [
     ("linear", "table", (254,), 2, {}, 254 * 2 + 2, 0),
     ("dense", "table", (254,), 2, {}, (254 * 64 + 64) + (64 * 32 + 32) + (32 * 2 + 2), 0),
     ("dense", "table", (254,), 2, {"hidden": (3,), "norm": "batch"}, (254 * 3 + 3) + 2 * 3 + (3 * 2 + 2), 2 * 3),
@@ -286,16 +287,9 @@ COUNTS: list[tuple[str, DataKind, tuple[int, ...], int, dict[str, object], int, 
 ]
 
 
-@pytest.mark.parametrize(("kind", "data_kind", "shape", "num_classes", "chosen", "parameters", "statistics"), COUNTS)
-def test_numbers_that_a_model_holds(
-    kind: str,
-    data_kind: DataKind,
-    shape: tuple[int, ...],
-    num_classes: int,
-    chosen: dict[str, object],
-    parameters: int,
-    statistics: int,
-) -> None:
+@pytest.mark.parametrize("row", COUNTS)
+def test_numbers_that_a_model_holds(row: Count) -> None:
+    kind, data_kind, shape, num_classes, chosen, parameters, statistics = row
     vocabulary_size = {"table": 0, "image": 0, "tokens": 66 if kind == "char_lstm" else 10_000}[data_kind]
     settings = ModelSettings.model_validate({"kind": kind, **chosen})
     with torch.device("meta"):  # without memory for them

@@ -297,9 +297,7 @@ def test_counts_are_as_given(counts: np.ndarray) -> None:
         (((1, 1, 1),), 10, 10),
     ],
 )
-def test_counts_that_do_not_fit(
-    counts: tuple[tuple[int, ...], ...] | None, num_clients: int | None, given: object
-) -> None:
+def test_counts_that_misfit(counts: tuple[tuple[int, ...], ...] | None, num_clients: int | None, given: object) -> None:
     key = "federation.partition.counts" if num_clients is None else "federation.num_clients"
     with refused(ConfigurationError if counts is None else DataError, key=key, given=given):
         deal("counts", COUNTED, num_clients, counts=counts)

@@ -151,7 +151,7 @@ def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.Mon
 @given(
     st.lists(st.integers(20, 200), min_size=2, max_size=8), st.floats(0.05, 1), st.integers(1, 20), st.integers(0, 999)
 )
-def test_every_client_has_its_share_of_the_classes(
+def test_every_client_has_its_share_of_classes(
     rows_of_class: list[int], share: float, num_clients: int, seed: int
 ) -> None:
     """Every class has a row for each client, and all of it is dealt as soon as clients have places for all classes."""

@@ -76,9 +76,7 @@ def test_feature_skew_gives_each_client_its_noise_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("counts", "size"), [((1100, 900), 500), ((2200, 100), 55), ((452, 530), 240)])
-def test_label_skew_has_the_published_shares_and_is_as_large_as_the_classes_allow(
-    counts: tuple[int, int], size: int
-) -> None:
+def test_label_skew_has_the_published_shares_of_as_many_rows_as_fit(counts: tuple[int, int], size: int) -> None:
     """Shares .9 + .7 + .5 + .1 = 2.2 of the more frequent class and 1.8 of the other.
 
     Sizes are floor(min(frequent/2.2, rare/1.8)): 100/1.8 = 55.6; 530/2.2 = 240.9 and 452/1.8 = 251.1.
