@@ -184,11 +184,3 @@ def test_a_category_that_one_client_names_is_known_to_all() -> None:
     found = merged([category(*["b", "b", "b", "z", "a", "a", "a", "b", "z"])], [0] * 4 + [1] * 5, min_release=3)
     assert found.columns["c"].counts == {"a": 3, "b": 3}
     assert found.columns["c"].num_other(found.num_rows) == 3  # "z" twice and the untold "b"
-
-
-def test_silent_clients_have_no_part_in_the_figures() -> None:
-    values = [1.0, 2.0, 3.0, 1000.0]
-    found = merged([number(*values)], [0, 0, 0, 1], min_release=2)
-    assert found.num_rows == 3
-    assert found.columns["x"].mean == 2.0
-    assert found.columns["x"].count == 3

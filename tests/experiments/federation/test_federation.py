@@ -215,11 +215,6 @@ def test_the_seed_draws_and_fewer_rows_are_part_of_more() -> None:
     assert rows[20] != set(cut(20, seed=1)[1].features[:, 0])
 
 
-def test_clients_keep_a_row_of_each_class() -> None:
-    with refused(DataError, key="federation.server_rows", given=97):
-        cut(97)
-
-
 def grouped(sizes: tuple[int, ...] = (9, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 1), num_classes: int = 2) -> Dataset:
     """The same for rows of groups, those of a group of one class, classes by turns; in random order."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
@@ -251,9 +246,10 @@ def test_a_group_that_is_too_large_is_taken_if_none_is_smaller() -> None:
     assert server.num_rows == 20
 
 
-def test_groups_that_each_hold_a_class_alone_can_not_be_given_away() -> None:
-    with refused(DataError, key="federation.server_rows", names="3 groups (federation.group_column)"):
-        cut(3, dataset=grouped((4, 5, 6), num_classes=3))
+def test_clients_keep_a_row_or_a_group_of_each_class() -> None:
+    for asked, dataset in ((97, numbered()), (3, grouped((4, 5, 6), num_classes=3))):
+        with refused(DataError, key="federation.server_rows"):
+            cut(asked, dataset=dataset)
 
 
 # The keys of the configuration.
@@ -287,12 +283,9 @@ def test_corruption_of_clients_does_not_reach_the_server() -> None:
     ],
 )
 def test_other_values_are_refused(argument: str) -> None:
-    """What is neither a count nor a share, labels of no rows, and what is no other data set."""
+    """What is neither a count nor a share, labels of no rows, and what is no other data set; players have no rows."""
     with refused(ConfigurationError, key=f"federation.server_{argument.partition('=')[0]}"):
         load_config([f"federation.server_{argument}"])
-
-
-def test_players_have_no_rows_to_give() -> None:
     with refused(ConfigurationError, key="federation.dataset", names="federation.server_rows"):
         built(dataset="cartpole", server_rows=5)
 

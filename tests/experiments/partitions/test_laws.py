@@ -109,12 +109,6 @@ def test_minimum_size_is_reached_or_refused(kind: str) -> None:
     assert is_refused
 
 
-@pytest.mark.parametrize("kind", sorted(FEATURES))
-def test_features_must_be_quantities(kind: str) -> None:
-    with refused(DataError, key="federation.partition.kind", given="no features"):
-        deal(kind, np.arange(20) % 2, 2)
-
-
 @pytest.mark.parametrize("kind", sorted(RANDOM - {"natural", "lds"}))
 def test_rows_of_a_client_are_in_no_order(kind: str) -> None:
     # Of rows that are neither sorted by label nor by number about half are followed by a larger number.

@@ -383,11 +383,13 @@ def test_sfdl_on_rows_that_are_all_alike(num_rows: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fds_vop", "fds_wgc", "sfdl", "sldf"])
-def test_images_are_columns_and_tokens_are_refused(kind: str) -> None:
+def test_images_are_columns_and_tokens_or_no_features_are_refused(kind: str) -> None:
     labels = np.arange(60) % 2
     images = noise(60, 16).reshape(60, 1, 4, 4)
     flat = deal(kind, labels, 2, features=images.reshape(60, 16)).partition
     np.testing.assert_array_equal(deal(kind, labels, 2, features=images).partition.rows, flat.rows)
+    with refused(DataError, key="federation.partition.kind", given="no features"):
+        deal(kind, labels, 2)
     with refused(DataError, key="federation.partition.kind", given="tokens"):
         PARTITIONS[kind].deal(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))
 

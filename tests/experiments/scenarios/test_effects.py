@@ -34,7 +34,6 @@ from fedscout.engine.trials.trial import run_trial
 from fedscout.experiments.data.dataset import DataKind
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.partitions.labels import PartitionResult
 from fedscout.experiments.scenarios.effects import (
     EffectRequest,
     FeatureDrop,
@@ -46,7 +45,7 @@ from fedscout.experiments.scenarios.effects import (
     ScenarioPlan,
 )
 from fedscout.experiments.scenarios.labels import RandomLabelFlip, RenameLabels, ShiftLabels
-from fedscout.experiments.scenarios.table import EFFECTS, SCENARIOS, parse_effects, stack_effects
+from fedscout.experiments.scenarios.table import EFFECTS, parse_effects, stack_effects
 from fedscout.strategies import parse_strategy
 from tests.engine.choices import rounds_of
 from tests.kits.refusals import refused
@@ -243,13 +242,6 @@ def test_what_changes_measurements_or_pictures_is_refused_on_other_rows(kind: st
             continue
         with refused(ConfigurationError, key="federation.scenario.0.kind"):
             plan(effect(kind), data_kind=data_kind)
-
-
-@pytest.mark.parametrize("scenario", ["feature_skew", "corrupted_client"])
-def test_published_noise_on_tokens_is_refused(scenario: str) -> None:
-    tokens = request(data_kind="tokens")
-    with refused(ConfigurationError, key="federation.scenario.0.kind"):
-        SCENARIOS[scenario].plan(PartitionResult(tokens.partition), tokens)
 
 
 def test_all_that_does_not_fit_the_federation_is_told_at_once() -> None:
