@@ -142,9 +142,7 @@ def largest_step(count: Callable[[float], int]) -> float:
 
 
 @pytest.mark.parametrize("ask", [above, agreeing])
-def test_thresholds_close_in_on_means_of_groups_and_not_on_values(
-    ask: Callable[[LocalGrid, int, float], int | None],
-) -> None:
+def test_thresholds_close_in_on_means_of_groups_only(ask: Callable[[LocalGrid, int, float], int | None]) -> None:
     open_grid, guarded = (LocalGrid(clients(release), CLIENT_QUERIES) for release in (OPEN, GUARDED))
     source = clients(OPEN)
     for client in (FIVE, MANY):

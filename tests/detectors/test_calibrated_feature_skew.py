@@ -10,16 +10,7 @@ import pytest
 from scipy.stats import chi2
 from scipy.stats import t as student
 
-from fedscout.detectors.calibrated_feature_skew import (
-    Shifts,
-    classes_as_one,
-    decide_feature_skew_calibrated,
-    decide_shifts,
-    describe_shift,
-    label_adjusted_shifts,
-    varying,
-    within_covariance,
-)
+from fedscout.detectors import calibrated_feature_skew as calibrated
 from fedscout.detectors.feature_skew import ClassMoments, ClientTotals, PooledMoments, excess_variance, row_norms
 from fedscout.detectors.report import CalibratedFinding
 from fedscout.detectors.statistics import holm, moment_matched_tail
@@ -48,14 +39,14 @@ def measure(clients: Sequence[Client], num_classes: int = 3) -> tuple[PooledMome
     return pool([x for x, _ in clients]), moments_of(list(clients), num_classes)
 
 
-def shifts_of(clients: Sequence[Client], num_classes: int = 3) -> Shifts | str:
+def shifts_of(clients: Sequence[Client], num_classes: int = 3) -> calibrated.Shifts | str:
     """Return shifts, or why there are none."""
     pooled, classes = measure(clients, num_classes)
-    return label_adjusted_shifts(classes, within_covariance(pooled, classes))
+    return calibrated.label_adjusted_shifts(classes, calibrated.within_covariance(pooled, classes))
 
 
 def decide(clients: Sequence[Client], min_effect: float = 0.25) -> CalibratedFinding:
-    return decide_feature_skew_calibrated(shifts_of(clients), RATE, min_effect)
+    return calibrated.decide_feature_skew_calibrated(shifts_of(clients), RATE, min_effect)
 
 
 def unlike_labels(generator: np.random.Generator, clients: int, rows: int) -> np.ndarray:
@@ -70,7 +61,7 @@ def test_the_covariance_within_classes_is_that_of_the_residuals() -> None:
     rows, labels = (np.concatenate(parts) for parts in zip(*clients, strict=True))
     residuals = rows.astype(np.float64) - np.stack([rows[labels == c].mean(axis=0) for c in range(3)])[labels]
     expected = residuals.T @ residuals / (len(rows) - 3)
-    np.testing.assert_allclose(within_covariance(pooled, classes), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(calibrated.within_covariance(pooled, classes), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_shift_in_closed_form() -> None:
@@ -99,7 +90,7 @@ def test_one_feature_adds_no_more_than_its_cap() -> None:
     np.testing.assert_allclose(two_clients(apart=9.0).statistics, chi2.isf(5e-5, 1))
 
 
-def two_clients(apart: float) -> Shifts:
+def two_clients(apart: float) -> calibrated.Shifts:
     low = np.tile([0.0, 2.0], 50)[:, None]
     labels = np.zeros(100, np.int64)
     return shifts_of([(low, labels), (low + apart, labels)], num_classes=1)
@@ -116,7 +107,7 @@ def test_false_alarms_keep_to_the_rate(clients: int, rows: int, federations: int
     for _ in range(federations):
         counts = unlike_labels(generator, clients, rows) if skewed else [[rows // 3] * 3] * clients
         shifts = shifts_of([draw(generator, own) for own in counts])  # none if no class is shared
-        alarms += decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
+        alarms += calibrated.decide_feature_skew_calibrated(shifts, RATE, 0.0).detected
     assert fewest_alarms(federations, 0.5 * RATE) <= alarms <= most_alarms(federations, RATE)
 
 
@@ -126,19 +117,21 @@ def test_who_is_at_both_limits_is_flagged_and_its_largest_five_shifts_are_named(
     effect, clients = float(np.sqrt((own**2).mean())), (2, 4, 9)
     offsets = np.stack([np.zeros(8), own, np.zeros(8)])
     measured = (clients, np.array([1.0, RATE / 3, 1.0]), offsets, np.zeros(3), np.arange(10, 18))
-    found = decide_shifts(*measured, RATE, effect, "a test", "of any class").clients[4]  # p-value by Holm: three times
+    found = calibrated.decide_shifts(*measured, RATE, effect, "a test", "of any class").clients[
+        4
+    ]  # p-value by Holm: three times
     assert found.flagged
     shifts = {14: 0.9, 16: 0.8, 13: -0.7, 12: 0.5, 15: 0.4}
     assert [(each.feature, each.shift) for each in found.features] == list(shifts.items())
     for rate, min_effect in ((RATE * 0.99, effect), (RATE, effect + 0.01)):
-        spared = decide_shifts(*measured, rate, min_effect, "a test", "of any class").clients[4]
+        spared = calibrated.decide_shifts(*measured, rate, min_effect, "a test", "of any class").clients[4]
         assert not spared.flagged
         assert spared.features == ()
     names = Names(clients=tuple("abcde"), features=tuple(f"column {number}" for number in range(18)))
-    told = describe_shift(4, found, names, "of any class")
+    told = calibrated.describe_shift(4, found, names, "of any class")
     assert "client e" in told
     assert [int(number) for number in re.findall(r"column (\d+)", told)] == list(shifts)
-    assert "column" not in describe_shift(4, spared, names, "of any class")
+    assert "column" not in calibrated.describe_shift(4, spared, names, "of any class")
 
 
 def normal_members(seed: int, rows: int, num_features: int, shift: float, shifted: int) -> list[Client]:
@@ -166,7 +159,7 @@ def test_the_p_value_of_one_feature_in_closed_form() -> None:
 def test_a_shift_of_one_feature_of_many_is_found(rows: int, num_features: int) -> None:
     """By two standard deviations; the root mean square is 0.28 of 50 features, 0.21 of 90. One of 0.4 is not told."""
     shifts = shifts_of(normal_members(0, rows, num_features, shift=2.0, shifted=1))
-    finding = decide_feature_skew_calibrated(shifts, 0.05 / 3, 0.25)
+    finding = calibrated.decide_feature_skew_calibrated(shifts, 0.05 / 3, 0.25)
     assert finding.flagged_clients == (1,)
     found = finding.clients[1]
     assert found.p_value == pytest.approx(min(1.0, holm(shifts.one_feature_p_values())[1] / 0.1))
@@ -175,7 +168,7 @@ def test_a_shift_of_one_feature_of_many_is_found(rows: int, num_features: int) -
     assert found.effect == pytest.approx(2.0, abs=0.6)
     small = shifts_of(normal_members(0, 1000, 50, shift=0.4, shifted=1))
     assert small.one_feature_p_values()[1] < 1e-6
-    assert not decide_feature_skew_calibrated(small, 0.05 / 3, 0.25).detected
+    assert not calibrated.decide_feature_skew_calibrated(small, 0.05 / 3, 0.25).detected
 
 
 @pytest.mark.stress
@@ -201,9 +194,9 @@ def test_the_second_test_keeps_to_its_part_of_the_rate(kind: str, clients: int, 
 def test_nothing_told_is_nothing_released_and_constant_features_do_not_vary() -> None:
     pooled = pool([draw(np.random.default_rng(0), [10, 10, 10])[0]])
     nobody = ClassMoments.empty_moments(0, NUM_FEATURES)
-    np.testing.assert_allclose(within_covariance(pooled, nobody), pooled.covariance, rtol=1e-9)
-    assert varying(np.zeros((0, 0))).tolist() == varying(np.zeros((3, 3))).tolist() == []
-    assert varying(np.diag([1.0, 1e-13, 4.0])).tolist() == [0, 2]
+    np.testing.assert_allclose(calibrated.within_covariance(pooled, nobody), pooled.covariance, rtol=1e-9)
+    assert calibrated.varying(np.zeros((0, 0))).tolist() == calibrated.varying(np.zeros((3, 3))).tolist() == []
+    assert calibrated.varying(np.diag([1.0, 1e-13, 4.0])).tolist() == [0, 2]
     assert excess_variance([]) == 0
 
 
@@ -213,8 +206,8 @@ def test_a_class_of_one_client_alone_says_nothing() -> None:
     shifts = shifts_of([draw(generator, counts) for counts in ([30, 20, 0], [40, 0, 0], [0, 0, 80], [25, 0, 0])])
     assert (shifts.clients, shifts.rows.tolist()) == ((0, 1, 3), [30, 40, 25])
     why = shifts_of([draw(generator, counts) for counts in ([50, 0, 0], [0, 50, 0])])
-    assert why in decide_feature_skew_calibrated(why, RATE, 0.25).sentence
-    assert not decide_feature_skew_calibrated(why, RATE, 0.25).measured
+    assert why in calibrated.decide_feature_skew_calibrated(why, RATE, 0.25).sentence
+    assert not calibrated.decide_feature_skew_calibrated(why, RATE, 0.25).measured
 
 
 def test_classes_as_one_is_the_comparison_without_labels() -> None:
@@ -225,7 +218,7 @@ def test_classes_as_one_is_the_comparison_without_labels() -> None:
     pooled = pool([x for x, _ in members])
     rows = [x.astype(np.float64) for x, _ in members]
     totals = {k: ClientTotals(len(x), x.sum(axis=0), len(x) * x.var(axis=0)) for k, x in enumerate(rows)}
-    merged = label_adjusted_shifts(classes_as_one(totals, pooled), pooled.covariance)
+    merged = calibrated.label_adjusted_shifts(calibrated.classes_as_one(totals, pooled), pooled.covariance)
     expected = shifts_of(unlabelled)
     np.testing.assert_allclose(merged.statistics, expected.statistics, rtol=1e-6)
     np.testing.assert_allclose(merged.offsets, expected.offsets, rtol=1e-6, atol=1e-9)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.stats import hypergeom
 from scipy.stats import t as student
@@ -71,11 +73,14 @@ def test_many_disagreements_are_normal() -> None:
 
 
 def test_nothing_to_compare_is_no_evidence() -> None:
-    """No disagreement at the client, or nobody else of the class, or nobody who agrees."""
-    assert disagreement_tail(np.array([9]), np.array([9]), np.array([30]), np.array([30])) == 1
-    assert disagreement_tail(np.array([9]), np.array([0]), np.array([30]), np.array([5])) == 1
-    assert disagreement_tail(np.array([9]), np.array([9]), np.array([9]), np.array([9])) == 1
-    assert disagreement_tail(np.array([9, 5]), np.array([9, 0]), np.array([9, 40]), np.array([9, 3])) == 1
+    """Nobody who agrees, or no disagreement at the client, or nobody else of the class."""
+    for numbers in (
+        [[9], [9], [30], [30]],
+        [[9], [0], [30], [5]],
+        [[9], [9], [9], [9]],
+        [[9, 5], [9, 0], [9, 40], [9, 3]],
+    ):
+        assert disagreement_tail(*map(np.array, numbers)) == 1
 
 
 def test_what_one_client_lacks_the_others_do_not() -> None:
@@ -88,15 +93,11 @@ def test_what_one_client_lacks_the_others_do_not() -> None:
 
 
 def test_few_rows_have_no_score_and_none_no_test() -> None:
-    known = Discriminant(np.eye(1), np.array([[-40.0], [44.0]]), np.array([40, 44]))
+    known = of_one_axis([-40.0, 44.0], [40, 44])
     rows, right = np.tile([10, 11], (4, 1)), np.full((4, 2), 9)
     assert score_test(agreements(rows, right), known) is None
-    for answers, num_tests in (
-        (agreements(rows, right), 1),
-        (agreements(rows[:2], right), 0),
-        (agreements(0 * rows, 0 * right), 0),
-    ):
-        assert len(label_tests(answers, known)) == num_tests
+    several = (agreements(rows, right), agreements(rows[:2], right), agreements(0 * rows, 0 * right))
+    assert [len(label_tests(answers, known)) for answers in several] == [1, 0, 0]
 
 
 def test_a_class_of_one_client_alone_says_nothing() -> None:
@@ -114,7 +115,7 @@ def test_agreement_that_is_missing_counts_no_more_than_information() -> None:
     Four clients hold 200 of 800 rows of each class, and |g_c|² = 1, so that J = 400 · 3/4. T = −120 is 0.4 of J; as the
     client's own quarter of all rows draws the means after them, 0.4 / (1 + 0.4 / 4) of the information is missing.
     """
-    known = Discriminant(np.eye(1), np.array([[-800.0], [800.0]]), np.array([800, 800]))
+    known = of_one_axis([-800.0, 800.0], [800, 800])
     rows, right = np.full((4, 2), 200), np.array([[190, 190], [120, 120], [190, 190], [190, 190]])
     honest = {c: Agreement(rows[c], rows[c], right[c], np.zeros(2), 1.0) for c in range(4)}
     counts, scores = label_tests(honest, known)
@@ -131,14 +132,9 @@ def test_clients_that_are_left_out_are_compared_and_not_compared_with() -> None:
 
     It is the only one with disagreements, so that the others have the p-value 1 and it has the hypergeometric one.
     """
-    known = Discriminant(
-        np.eye(1), np.array([[-600.0], [600.0]]), np.array([600, 600]), shifted=frozenset([1]), left_out=frozenset([1])
-    )
-    rows = np.full((4, 2), 200)
-    answers = {
-        c: Agreement(rows[c], rows[c], rows[c] - 5 * (c == 1), np.array([-10.0, -10.0]) * (c == 1), 1.0)
-        for c in range(4)
-    }
+    known = replace(of_one_axis([-600.0, 600.0], [600, 600]), shifted=frozenset([1]), left_out=frozenset([1]))
+    rows = np.full(2, 200)
+    answers = {c: Agreement(rows, rows, rows - 5 * (c == 1), np.full(2, -10.0) * (c == 1), 1.0) for c in range(4)}
     counts, scores = label_tests(answers, known)
     assert [counts.p_values[client] for client in (0, 2, 3)] == [1, 1, 1]
     assert counts.p_values[1] == pytest.approx(4 * hypergeom.pmf(5, 800, 5, 200) ** 2)
@@ -159,8 +155,8 @@ OTHERS = of_one_axis([0.0, 400.0], [100, 100])
 
 
 def answer(
-    features: list[float],
-    labels: list[int] | np.ndarray,
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
     known: Discriminant = OTHERS,
     shifted: bool = False,
     min_release: int = 5,
@@ -170,11 +166,9 @@ def answer(
     return Agreement.read(let_out(label_agreement(asked), min_release))
 
 
-def count(
-    features: list[float], labels: list[int], min_release: int = 5, shifted: bool = False
-) -> tuple[list[int], list[int]]:
+def count(features: list[float], labels: list[int], **asked: Any) -> tuple[list[int], list[int]]:
     """Return groups, and those that agree."""
-    own = answer(features, labels, min_release=min_release, shifted=shifted)
+    own = answer(features, labels, **asked)
     return own.groups.tolist(), own.agreeing.tolist()
 
 
@@ -198,16 +192,13 @@ def test_groups_of_rows_agree_on_their_side_of_the_middle() -> None:
     ],
 )
 def test_what_is_told_of_classes(sizes: list[int], counts: list[int], rows: list[int]) -> None:
-    known = of_one_axis([0.0, 400.0, 800.0], counts)
-    own = answer(
-        [4.0 * label for label, size in enumerate(sizes) for _ in range(size)], np.repeat([0, 1, 2], sizes), known
-    )
+    labels = np.repeat([0, 1, 2], sizes)
+    own = answer(4.0 * labels, labels, of_one_axis([0.0, 400.0, 800.0], counts))
     assert own.rows.tolist() == rows
-    assert (own.groups[own.rows == 0] == 0).all()
-    assert (own.scores[own.rows == 0] == 0).all()
+    assert not own.groups[own.rows == 0].any()
+    assert not own.scores[own.rows == 0].any()
     assert own.agreeing.tolist() == own.groups.tolist()
-    assert own.spread == 0
-    assert own.freedom_of(1) == sum(rows) - np.count_nonzero(rows)
+    assert (own.spread, own.freedom_of(1)) == (0, sum(rows) - np.count_nonzero(rows))
 
 
 def test_a_shift_of_skewed_features_is_no_disagreement() -> None:
@@ -220,8 +211,8 @@ def test_a_shift_of_skewed_features_is_no_disagreement() -> None:
 def test_ties_count_for_nobody() -> None:
     """All rows lie in the middle between two means, or the two means are one."""
     assert count([2.0] * 5 + [4.0] * 5, [0] * 5 + [1] * 5) == ([0, 1], [0, 1])
-    own = answer([0.0] * 5 + [4.0] * 5, [0] * 5 + [1] * 5, of_one_axis([400.0, 400.0, 0.0], [100, 100, 100]))
-    assert (own.groups.tolist(), own.agreeing.tolist()) == ([1, 0, 0], [0, 0, 0])
+    alike = of_one_axis([400.0, 400.0, 0.0], [100, 100, 100])
+    assert count([0.0] * 5 + [4.0] * 5, [0] * 5 + [1] * 5, known=alike) == ([1, 0, 0], [0, 0, 0])
 
 
 def test_other_shares_of_the_classes_are_no_shift() -> None:
@@ -520,18 +511,19 @@ def in_languages(generator: np.random.Generator, client: int) -> Rows:
     return features + labels[:, None] * generator.normal(size=12), labels
 
 
-@pytest.mark.parametrize("draw", [by_rules(6), by_rules(2), separable((0, 2, 4)), in_languages])
-def test_nobody_is_out_of_a_majority_that_there_is_not(draw: Draw) -> None:
+HALVES = ((0, 2, 4), (1, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("draw", "groups"), [(by_rules(6), ()), (by_rules(2), HALVES), (separable((0, 2, 4)), HALVES), (in_languages, ())]
+)
+def test_without_a_majority_nobody_is_out_and_who_agree_are_named(
+    draw: Draw, groups: tuple[tuple[int, ...], ...]
+) -> None:
     for seed in range(5):
         found = decided(draw, 6, seed)
-        assert not found.measured
-        assert found.flagged_clients == ()
-
-
-def test_clients_that_agree_among_themselves_are_named() -> None:
-    for in_halves in (by_rules(2), separable((1, 3, 5))):
-        assert decided(in_halves, 6, 0).groups == ((0, 2, 4), (1, 3, 5))
-    assert decided(by_rules(6), 6, 0).groups == ()
+        assert (found.measured, found.flagged_clients) == (False, ())
+        assert found.groups == groups
 
 
 @pytest.mark.parametrize("wrong", [(0,), (0, 1)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -27,21 +26,13 @@ def report() -> HeterogeneityReport:
 
 
 def test_json_round_trip_and_timings_apart(report: HeterogeneityReport) -> None:
-    text = report.model_dump_json()
-    assert HeterogeneityReport.model_validate_json(text) == report
-    assert HeterogeneityReport.model_validate(json.loads(text)) == report
+    assert HeterogeneityReport.model_validate_json(report.model_dump_json()) == report
     steps = {"clients", "label_skew", "feature_skew", "outliers", "input curvature", "near copies", "metrics"}
     assert set(report.timings) == steps
-    assert all(seconds >= 0 for seconds in report.timings.values())
-    without = report.without_timings()
-    assert without.timings == {}
-    assert without.model_dump(exclude={"timings"}) == report.model_dump(exclude={"timings"})
+    assert report.without_timings() == report.model_copy(update={"timings": {}})
 
 
-def test_what_is_no_finding_is_refused() -> None:
-    for value in (float("nan"), float("inf")):
-        with pytest.raises(ValidationError, match="finite"):
-            Finding(name="outliers", value=value, threshold=1, detected=False, sentence="")
+def test_more_flags_than_repetitions_are_refused() -> None:
     with pytest.raises(ValidationError, match="outlier_min_flags"):
         DetectionConfig(outlier_repetitions=3)
 
@@ -75,17 +66,12 @@ def changed(
 def test_there_is_one_verdict_a_property_and_the_test_decides(judged: HeterogeneityReport) -> None:
     found = {verdict.name: verdict for verdict in verdicts(judged)}
     assert list(found) == ["label_skew", "feature_skew", "outliers"]
-    assert found["outliers"].detected
     assert found["outliers"].decided_by.flagged_clients == (2,)
-    assert all("calibrated" not in verdict.sentence for verdict in found.values())
-    assert all(verdict.beside.startswith("Published rule: ") for verdict in found.values())
 
 
 @pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
 @pytest.mark.parametrize("detected", [False, True])
-def test_where_the_rules_disagree_it_is_said_why(
-    judged: HeterogeneityReport, name: DetectorName, detected: bool
-) -> None:
+def test_why_the_rules_disagree_is_said(judged: HeterogeneityReport, name: DetectorName, detected: bool) -> None:
     found = {"detected": detected, "flagged_clients": (2,) * detected, "sentence": "Title, calibrated: what was found."}
     calibrated = judged.calibrated_finding(name).model_copy(update=found)
     parted, agreeing = (changed(judged, name, published, calibrated) for published in (not detected, detected))
@@ -95,20 +81,16 @@ def test_where_the_rules_disagree_it_is_said_why(
 
 
 @pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
-def test_the_published_rule_decides_only_where_no_test_was_asked_for(
-    judged: HeterogeneityReport, name: DetectorName
-) -> None:
-    """A test that could not be made says nothing, whatever that rule finds."""
+def test_the_published_rule_decides_without_a_test_alone(judged: HeterogeneityReport, name: DetectorName) -> None:
+    """A test that could not be made says nothing, whatever that rule finds; a value of 0 was measured."""
     unmeasured = CalibratedFinding.unmeasured(name, 0.0167, "there are two clients")
-    assert "there are two clients" in unmeasured.sentence
     verdict = changed(judged, name, True, unmeasured)
     assert (verdict.detected, verdict.measured, verdict.decided_by) == (False, False, unmeasured)
     assert verdict.beside
     alone = changed(judged, name, True, None)
     assert (alone.detected, alone.measured, alone.beside) == (True, True, "")
     nothing = Finding.unmeasured(name, 2.5, "there are two clients")
-    assert (nothing.measured, nothing.detected, nothing.threshold) == (False, False, 2.5)
-    assert nothing.model_copy(update={"value": 0.0}).measured  # a value of 0 was measured
+    assert (nothing.measured, nothing.model_copy(update={"value": 0.0}).measured) == (False, True)
 
 
 # -- Conversations held together: each hears its own answers, and what all of them send travels together ---------------
@@ -138,9 +120,7 @@ def trained_rows(grid: RecordingGrid, *seeds: int) -> Conversation[list[int]]:
     return [int(own.num_examples.sum()) for own in answers]
 
 
-def test_each_conversation_hears_its_own_answers_and_the_longest_sets_the_number_of_exchanges(
-    grid: RecordingGrid,
-) -> None:
+def test_each_conversation_hears_its_own_answers_in_as_few_exchanges_as_it_takes(grid: RecordingGrid) -> None:
     talks = {"up": rows_of(0, 1, 2), "models": trained_rows(grid, 1, 2), "down": rows_of(2, 1), "none": rows_of()}
     results = run_lockstep(grid, talks)
     assert results == {"up": [10, 20, 30], "models": [48, 48], "down": [30, 20], "none": []}  # 80 % train

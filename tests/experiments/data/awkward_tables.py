@@ -1,4 +1,4 @@
-"""Three tables as people have them, which nobody prepared: tweets, patients, a series of readings."""
+"""Two tables as people have them, which nobody prepared: tweets and patients."""
 
 from __future__ import annotations
 
@@ -57,25 +57,6 @@ def patients() -> pd.DataFrame:
             "discharge_code": np.where(died, "X9", draw.choice(["A1", "A2"], num_rows)),
             "ward": ["general"] * num_rows,
             "outcome": np.where(died, "died", "well"),
-        }
-    )
-
-
-def readings() -> pd.DataFrame:
-    """Return readings of machines: a running index and moments that order the classes, a unit that all share."""
-    draw = np.random.default_rng(3)
-    num_rows = 240
-    faulty = np.arange(num_rows) >= 150
-    start = datetime(2024, 3, 1)
-    return pd.DataFrame(
-        {
-            "reading": np.arange(num_rows) + 5,
-            "timestamp": [(start + timedelta(seconds=37 * row)).isoformat() for row in range(num_rows)],
-            "machine": [f"m{row % 3}" for row in range(num_rows)],
-            "vibration": np.round(draw.normal(faulty, 1), 3),
-            "load": np.round(draw.normal(20, 2, num_rows), 2),
-            "unit": ["mm/s"] * num_rows,
-            "state": np.where(faulty, "faulty", "sound"),
         }
     )
 

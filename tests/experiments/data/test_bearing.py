@@ -27,7 +27,7 @@ from fedscout.experiments.data.loaders.bearing import (
     vibration_features,
 )
 from tests.experiments.data import image_files
-from tests.experiments.data.loading import load_dataset
+from tests.experiments.data.loading import assert_refused, load_dataset
 from tests.kits.refusals import refused
 
 FILE, MEAN = "test2_features_from_raw.csv.gz", "column 'B1_mean' of data set 'bearing'"
@@ -56,40 +56,30 @@ def test_last_two_rows_go_and_row_530_is_the_first_degraded(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("lines", "key", "names"),
+    ("lines", "key"),
     [
-        (snapshots(983), FILE, "got 983 rows"),
-        (snapshots(985), FILE, "got 985 rows"),
-        (
-            [*snapshots()[:10], snapshots()[11], snapshots()[10], *snapshots()[12:]],
-            f"column 'file' of {FILE}",
-            "row 11",
-        ),
-        ([line.replace("file", "time") for line in snapshots()], FILE, "columns file,"),
-        ([line.replace(",3", ",x") for line in snapshots()], MEAN, "'x' in 111 of 982 cells"),
-        ([line.split(",")[0] + ",,1" if "0005" in line else line for line in snapshots()], MEAN, "'nothing' in 1 of"),
+        (snapshots(983), FILE),
+        (snapshots(985), FILE),
+        ([*snapshots()[:10], snapshots()[11], snapshots()[10], *snapshots()[12:]], f"column 'file' of {FILE}"),
+        ([line.replace("file", "time") for line in snapshots()], FILE),
+        ([line.split(",")[0] + ",,1" if "0005" in line else line for line in snapshots()], MEAN),
     ],
-    ids=["a row short", "a row more", "order", "no time", "text", "gap"],
+    ids=["a row short", "a row more", "order", "no time", "gap"],
 )
-def test_malformed(tmp_path: Path, lines: list[str], key: str, names: str) -> None:
+def test_malformed(tmp_path: Path, lines: list[str], key: str) -> None:
     write(tmp_path, lines)
-    with refused(DataError, key=key, names=names):
-        load_dataset("bearing", folder=tmp_path)
-
-
-def write_faults(folder: Path) -> None:
-    columns = (*KEPT, *DROPPED, "Fault")
-    for number, name in enumerate(FAULT_FILES):
-        fault = ("Normal", "Outer", "Outer", "Inner", "Roller")[number]
-        rows = [",".join([*(str(number * 10 + row + column) for column in range(9)), fault]) for row in range(3)]
-        image_files.write(folder / name, "\n".join([",".join(columns), *rows]))
+    assert_refused("bearing", folder=tmp_path, key=key)
 
 
 @pytest.mark.parametrize(
     ("name", "columns", "dropped"), [("bearing_faults", KEPT, DROPPED), ("bearing_faults_all", (*KEPT, *DROPPED), ())]
 )
 def test_faults_of_all_files(tmp_path: Path, name: str, columns: tuple[str, ...], dropped: tuple[str, ...]) -> None:
-    write_faults(tmp_path)
+    for number, (file, fault) in enumerate(
+        zip(FAULT_FILES, ("Normal", "Outer", "Outer", "Inner", "Roller"), strict=True)
+    ):
+        rows = [",".join([*(str(number * 10 + row + column) for column in range(9)), fault]) for row in range(3)]
+        image_files.write(tmp_path / file, "\n".join([",".join((*KEPT, *DROPPED, "Fault")), *rows]))
     dataset = load_dataset(name, folder=tmp_path)
     assert dataset.class_names == ("Inner", "Normal", "Outer", "Roller")
     assert np.bincount(dataset.labels).tolist() == [3, 3, 6, 3]
@@ -144,8 +134,7 @@ def test_a_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "text"),
-    [(2, "0.1\t0.2\t0.3"), (2, "0.1 0.2 0.3 0.4"), (2, ""), (2, "0.1\t0.2\t\t0.4"), (20_479, "inf\t0.2\t0.3\t0.4")],
+    ("line", "text"), [(2, "0.1\t0.2\t0.3"), (2, ""), (2, "0.1\t0.2\t\t0.4"), (20_479, "inf\t0.2\t0.3\t0.4")]
 )
 def test_malformed_line(tmp_path: Path, line: int, text: str) -> None:
     lines = lines_of(vibration(0))
@@ -190,8 +179,7 @@ def test_raw_snapshots_are_labelled_as_their_table_is(tmp_path: Path, monkeypatc
     assert dataset.labels.tolist() == [0] * 530 + [1] * 452
     assert (dataset.class_names, dataset.facts["num_dropped_rows"]) == (("healthy", "degraded"), 2)
     (folder / times(1)[0]).unlink()
-    with refused(DataError, key="2nd_test", given="983 snapshots"):
-        load_dataset("bearing_raw", folder=tmp_path)
+    assert_refused("bearing_raw", folder=tmp_path, key="2nd_test", given="983 snapshots")
 
 
 # Features of vibration: frequencies from the geometry, statistics against scipy, what a tone and a defect raise.
@@ -289,9 +277,7 @@ def test_a_tone_s_energy_lands_in_its_band(hertz: float) -> None:
     ],
     ids=["outer race", "inner race", "roller"],
 )
-def test_a_defect_raises_the_envelope_at_its_own_frequency(
-    hertz: float, raised: str, others: tuple[str, ...], factor: float
-) -> None:
+def test_a_defect_raises_its_own_frequency(hertz: float, raised: str, others: tuple[str, ...], factor: float) -> None:
     healthy, damaged = features(noise()), features(knocks(hertz))
     assert damaged[raised] > healthy[raised] + np.log(factor)
     assert damaged[raised] > np.log(0.5) or not others  # most of the envelope below 1 kHz

@@ -17,13 +17,12 @@ from fedscout.experiments.data.loaders.table import DATASETS
 from fedscout.experiments.data.loaders.tabular import HOSPITALS, MEASUREMENTS
 from tests.experiments.data import image_files
 from tests.experiments.data.loading import assert_refused, clients_of, load_dataset
-from tests.kits.refusals import refused
 
 HEADER = ";".join(f'"{name}"' for name in (*MEASUREMENTS, "quality"))
 
 
-def row(quality: object = 5, alcohol: object = 9.4, delimiter: str = ";") -> str:
-    return delimiter.join([*(f"{index}.5" for index in range(10)), str(alcohol), str(quality)])
+def row(quality: object, alcohol: object = 9.4) -> str:
+    return ";".join([*(f"{index}.5" for index in range(10)), str(alcohol), str(quality)])
 
 
 GOOD = "\n".join([HEADER, row(5, 9.0), row(5, 10), row(6, 11), row(6, 12), ""])
@@ -48,30 +47,21 @@ def test_well_formed_file(tmp_path: Path) -> None:
 
 
 FILE = "winequality-red.csv"
-NAMES = f"the column names of {FILE}"
-ALCOHOL, QUALITY, ACIDITY = (
-    f"column '{name}' of data set 'wine_quality_red'" for name in ("alcohol", "quality", "fixed acidity")
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "names"),
+    [
+        (GOOD.replace("alcohol", "ethanol"), FILE, "columns alcohol,"),
+        (GOOD.replace("\n", ";\n"), f"the column names of {FILE}", "''"),
+        (GOOD.replace(";11;", ";;"), "column 'alcohol' of data set 'wine_quality_red'", "'nothing' in 1 of 4 cells"),
+        (GOOD + row("nan"), "column 'quality' of data set 'wine_quality_red'", "'nan' in 1 of 5 cells"),
+    ],
+    ids=["a feature missing", "delimiters at line ends", "an absent number", "an absent label"],
 )
-MALFORMED: dict[str, tuple[str | bytes, str, str]] = {
-    "no header": ("\n".join([row(5, 1), row(5, 2), row(6, 3), row(6, 4)]), FILE, "fixed acidity"),
-    "feature missing": (GOOD.replace("alcohol", "ethanol"), FILE, "columns alcohol,"),
-    "delimiter at line ends": (GOOD.replace("\n", ";\n"), NAMES, "''"),
-    "absent number": (GOOD.replace(";11;", ";;"), ALCOHOL, "'nothing' in 1 of 4 cells"),
-    "repeated header": (GOOD + HEADER + "\n", ACIDITY, "'fixed acidity' in 1 of 5 cells"),
-    "nan label": (GOOD + row("nan"), QUALITY, "'nan' in 1 of 5 cells"),
-}
-
-
-@pytest.mark.parametrize(("content", "key", "names"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_file_is_one_clear_error(tmp_path: Path, content: str | bytes, key: str, names: str) -> None:
+def test_malformed_file_is_one_clear_error(tmp_path: Path, content: str, key: str, names: str) -> None:
     write(tmp_path, content)
-    with refused(DataError, key=key, names=names):
-        load_dataset("wine_quality_red", folder=tmp_path)
-
-
-def test_no_folder_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, "")
-    assert_refused("wine_quality", key="federation.folder")
+    assert_refused("wine_quality_red", folder=tmp_path, key=key, names=names)
 
 
 def test_environment_names_the_folder_and_the_argument_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,23 +69,17 @@ def test_environment_names_the_folder_and_the_argument_wins(tmp_path: Path, monk
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert load_dataset("wine_quality_red").num_rows == 4
     assert_refused("wine_quality_red", folder=tmp_path / "elsewhere", key="elsewhere")
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    assert_refused("wine_quality", key="federation.folder")
 
 
-def both_colors(folder: Path) -> None:
-    write(folder, GOOD)
-    write(folder, GOOD.replace(";6\n", ";7\n"), "white")
-
-
-def test_color_as_natural_client(tmp_path: Path) -> None:
-    both_colors(tmp_path)
+def test_color_may_be_client_or_label_and_quality_then_a_feature(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    write(tmp_path, GOOD.replace(";6\n", ";7\n"), "white")
     dataset = load_dataset("wine_quality", client_column="color", folder=tmp_path)
     assert clients_of(dataset) == ["red"] * 4 + ["white"] * 4
     assert dataset.class_names == ("5", "6", "7")
     assert "color" not in dataset.feature_names
-
-
-def test_color_as_label_makes_quality_a_feature_unless_it_names_clients(tmp_path: Path) -> None:
-    both_colors(tmp_path)
     dataset = load_dataset("wine_quality", label="color", folder=tmp_path)
     assert dataset.class_names == ("red", "white")
     assert dataset.feature_names == (*MEASUREMENTS, "quality")
@@ -177,11 +161,8 @@ HEART_FILE = "processed.cleveland.data"
     ("rows", "key", "names"),
     [
         (["1,2,3"], None, (HEART_FILE, "got 3 columns")),
-        ([patient(0), "1,2,3"], f"every row of {HEART_FILE}", "got 3"),
         ([patient(0), patient(5)], f"column 'num', the last of {HEART_FILE},", "'5' in row 2"),
-        ([patient("?")], f"column 'num', the last of {HEART_FILE},", "'?' in row 1"),
         ([patient("")], f"column 'num', the last of {HEART_FILE},", "'nothing' in row 1"),
-        ([patient(0, age="old")] * 5, None, ("column 'age' of data set 'heart'", "'old' in 5 of")),
     ],
 )
 def test_malformed(tmp_path: Path, rows: list[str], key: str | None, names: str | tuple[str, ...]) -> None:
@@ -192,14 +173,9 @@ def test_malformed(tmp_path: Path, rows: list[str], key: str | None, names: str 
 def test_published_files_of_heart(data_folder: Path) -> None:
     dataset = load_dataset("heart", folder=data_folder)
     # heart-disease.names gives these numbers of patients, and of those without disease.
-    for hospital, (patients, healthy) in {
-        "cleveland": (303, 164),
-        "hungarian": (294, 188),
-        "switzerland": (123, 8),
-        "va": (200, 51),
-    }.items():
-        labels = dataset.labels[dataset.client_ids == hospital]
-        assert (len(labels), int((labels == 0).sum())) == (patients, healthy)
+    published = {"cleveland": (303, 164), "hungarian": (294, 188), "switzerland": (123, 8), "va": (200, 51)}
+    labels = {hospital: dataset.labels[dataset.client_ids == hospital] for hospital in published}
+    assert {hospital: (len(own), int((own == 0).sum())) for hospital, own in labels.items()} == published
     age = dataset.features[:, dataset.feature_names.index("age")].astype(np.float64)
     assert age.mean() == pytest.approx(0, abs=1e-6)
     assert age.var() == pytest.approx(1, abs=1e-6)
@@ -237,11 +213,6 @@ def write_unsw(folder: Path, content: str, form: str = "csv") -> Path:
     return folder
 
 
-def write_flows(folder: Path, content: str) -> Path:
-    image_files.write(folder / "nf_unsw_nb15" / "NF-UNSW-NB15.csv", content)
-    return folder
-
-
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "zip"])
 def test_unsw_in_every_form(tmp_path: Path, form: str) -> None:
     dataset = load_dataset("unsw_nb15", folder=write_unsw(tmp_path, "\ufeff" + UNSW, form))
@@ -252,14 +223,14 @@ def test_unsw_in_every_form(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "key", "names"),
+    ("content", "key"),
     [
-        (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv", "columns proto,"),
-        (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'", "got 1: 1"),
+        (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv"),
+        (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'"),
     ],
 )
-def test_unsw_malformed(tmp_path: Path, content: str, key: str, names: str) -> None:
-    assert_refused("unsw_nb15", folder=write_unsw(tmp_path, content), key=key, names=names)
+def test_unsw_malformed(tmp_path: Path, content: str, key: str) -> None:
+    assert_refused("unsw_nb15", folder=write_unsw(tmp_path, content), key=key)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +238,8 @@ def test_unsw_malformed(tmp_path: Path, content: str, key: str, names: str) -> N
     [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))],
 )
 def test_addresses_and_ports_are_never_features(tmp_path: Path, label: str | None, names: tuple[str, ...]) -> None:
-    dataset = load_dataset("nf_unsw_nb15", label=label, folder=write_flows(tmp_path, FLOWS))
+    image_files.write(tmp_path / "nf_unsw_nb15" / "NF-UNSW-NB15.csv", FLOWS)
+    dataset = load_dataset("nf_unsw_nb15", label=label, folder=tmp_path)
     assert dataset.class_names == names
     assert dataset.feature_names == (
         *("PROTOCOL=17", "PROTOCOL=6", "L7_PROTO=5.126", "L7_PROTO=7.0"),
@@ -307,9 +279,7 @@ def test_counts_are_the_published_ones(name: str, published: tuple[int, list[int
 
     assert dataset.features.shape == (sum(class_counts), num_features)
     assert np.bincount(dataset.labels).tolist() == class_counts
-    assert len(dataset.feature_names) == num_features
-    assert len(dataset.class_names) == len(class_counts)
-    assert "UCI" in dataset.source
+    assert (len(dataset.feature_names), len(dataset.class_names)) == (num_features, len(class_counts))
 
 
 def test_digits_are_those_that_scikit_learn_itself_loads() -> None:
@@ -333,13 +303,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "datasets.md"
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name not in BUNDLED])
 def test_missing_files_are_named_with_place_and_publisher(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError) as caught:
-        load_dataset(name, folder=tmp_path)
-    assert len(caught.value.faults) == 1
-    for fault in caught.value.faults:
-        assert f"${FOLDER_VARIABLE}/" in fault
-        assert str(tmp_path) in fault
-        assert "://" in fault
+    assert_refused(name, folder=tmp_path, names=(f"${FOLDER_VARIABLE}/", str(tmp_path), "://"))
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name not in OF_COLUMNS])
@@ -368,6 +332,5 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 def test_the_documents_table_of_data_sets_is_complete() -> None:
     rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
-    assert {line.count("|") for line in rows} == {8}
     named = [name for line in rows for name in re.findall(r"`([a-z0-9_]+)`", line.split("|")[1])]
     assert set(named) == set(DATASETS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedscout.detectors import CLIENT_QUERIES, DetectionConfig, HeterogeneityReport
-from fedscout.detectors.detect import detect
-from fedscout.engine.arrays import FloatArray, IntArray
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.detectors import DetectionConfig
 from fedscout.engine.data.client import Partition, Release
 from fedscout.engine.data.federation import Device, Federation
-from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.experiments.charts import MAX_ROWS, MOST_DIFFERENT, federation_map, shades, strip_of
 from fedscout.experiments.description import (
     ClientChange,
@@ -35,17 +30,14 @@ from fedscout.experiments.description import (
 )
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.reports.console import PlainConsole, paragraph
-from fedscout.experiments.reports.description_console import BLOCKS, show_description, write_description
+from fedscout.experiments.reports.console import PlainConsole
+from fedscout.experiments.reports.description_console import show_description, write_description
 from fedscout.experiments.scenarios.effects import FeatureNoise, GaussianUpdate, ScaledUpdate
 from fedscout.experiments.scenarios.labels import ShiftLabels
 from tests.commands import REPOSITORY, loaded_by
-from tests.detectors.federations import federation, gaussian_clients
+from tests.detectors.federations import federation, gaussian_clients, report_of
 from tests.experiments.cli.conftest import Cli, cli
 from tests.experiments.description.federations import NoModel, by_counts, federation_of
-
-# Labels
-
 
 # Sizes and rows
 
@@ -69,9 +61,7 @@ def test_clients_too_small_to_answer_are_left_out_and_said_to_be() -> None:
     for name in ("quantity_ratio", "quantity_gini", "label_hellinger", "label_skew", "heterogeneity_index"):
         assert getattr(found, name) == getattr(alone, name)
     assert found.client_rows.smallest == 0
-    (note,) = found.notes
-    assert "2 of 4 clients" in note
-    assert "5 rows" in note
+    assert len(found.notes) == 1
     assert realised(by_counts([*large, [0, 4]], release=Release(4))).num_measured_clients == 3
 
 
@@ -79,9 +69,7 @@ def test_clients_too_small_to_answer_are_left_out_and_said_to_be() -> None:
 def test_distances_take_two_clients(counts: list[list[int]]) -> None:
     found = realised(by_counts(counts))
     assert found.num_measured_clients < 2
-    assert found.label_hellinger is None
-    assert found.label_skew is None
-    assert found.feature_hellinger is None
+    assert (found.label_hellinger, found.label_skew, found.feature_hellinger) == (None, None, None)
     assert found.num_features_compared == 0
     json.dumps(found.model_dump(mode="json"), allow_nan=False)
 
@@ -91,13 +79,10 @@ def test_of_many_clients_pairs_are_drawn_by_seed_and_the_rest_is_over_all() -> N
     source = by_counts(generator.integers(5, 50, (30, 3)))
     settings = DetectionConfig(max_pairwise_clients=6)
     found, everyone = realised(source, settings), realised(source)
-    assert found.num_paired_clients == 6
-    assert any("6 of 30 clients" in note for note in found.notes)
-    assert found.label_skew == everyone.label_skew
-    assert found.quantity_gini == everyone.quantity_gini
+    assert (found.num_paired_clients, len(found.notes), everyone.notes) == (6, 1, ())
+    assert (found.label_skew, found.quantity_gini) == (everyone.label_skew, everyone.quantity_gini)
     assert found == realised(source, settings)
-    drawn = {realised(source, settings, seed).label_hellinger for seed in range(4)}
-    assert len(drawn) == 4
+    assert len({realised(source, settings, seed).label_hellinger for seed in range(4)}) == 4
 
 
 # Laws
@@ -137,8 +122,7 @@ def test_features_of_many_are_drawn_by_seed() -> None:
     features = np.random.default_rng(1).normal(size=(100, 4, 5))
     source = federation_of(np.arange(100) % 2, [range(50), range(50, 100)], 2, features)
     found, all_of_them = realised(source, max_features=6), realised(source, max_features=20)
-    assert (found.num_features, found.num_features_compared) == (20, 6)
-    assert "6 of 20 " in found.notes[0]
+    assert (found.num_features, found.num_features_compared, len(found.notes)) == (20, 6, 1)
     assert (all_of_them.num_features_compared, all_of_them.notes) == (20, ())
     assert found == realised(source, max_features=6)
     assert len({realised(source, seed=seed, max_features=6).feature_hellinger for seed in range(4)}) == 4
@@ -160,20 +144,17 @@ def test_what_a_corrupted_client_has_is_what_counts() -> None:
 
 def test_texts_are_compared_by_their_labels_alone() -> None:
     tokens = np.array([[1, 2, 0]] * 10 + [[3, 4, 0]] * 10, float)
-    found = realised(
-        federation_of(np.arange(20) % 2, [range(10), range(10, 20)], 2, tokens, facts={"data_kind": "tokens"})
-    )
-    assert (found.feature_hellinger, found.feature_wasserstein) == (None, None)
+    halves = [range(10), range(10, 20)]
+    found = realised(federation_of(np.arange(20) % 2, halves, 2, tokens, facts={"data_kind": "tokens"}))
+    assert (found.feature_hellinger, found.feature_wasserstein, len(found.notes)) == (None, None, 1)
     assert found.label_hellinger == pytest.approx(0, abs=1e-7)
-    assert any("texts" in note for note in found.notes)
 
 
 def test_clients_that_play_have_nothing_to_compare() -> None:
     found = realised(by_counts([[10, 0], [0, 10], [1, 0]], task=object()))
     assert found.num_clients == 3
     assert (found.quantity_ratio, found.label_skew, found.label_hellinger, found.feature_hellinger) == (None,) * 4
-    (note,) = found.notes
-    assert "episodes" in note
+    assert len(found.notes) == 1
 
 
 # A description and a detection of the same clients that tell all report the same figures under the same names.
@@ -188,11 +169,6 @@ SHARED = (
 )
 
 
-def report_of(source: Federation, settings: DetectionConfig, seed: int) -> HeterogeneityReport:
-    grid = LocalGrid(source, CLIENT_QUERIES)
-    return detect(grid, grid.initial_vectors, LocalTraining(), settings, seed)
-
-
 def skewed(sizes: list[int], **others: Any) -> Federation:
     """Return clients whose sizes, labels and features differ."""
     clients = gaussian_clients(sizes)
@@ -204,7 +180,6 @@ def skewed(sizes: list[int], **others: Any) -> Federation:
 
 
 CASES: Mapping[str, tuple[Federation, dict[str, Any]]] = {
-    "few clients": (skewed([30, 45, 60, 20]), {}),
     "many clients": (skewed([20 + client for client in range(24)]), {}),
     "small and corrupted ones": (
         skewed([30, 3, 60, 20, 0, 41], transforms={2: (ShiftLabels(),), 5: (FeatureNoise(2.0, 0.5), ShiftLabels())}),
@@ -218,16 +193,13 @@ CASES: Mapping[str, tuple[Federation, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_figures_of_detection_and_description_are_equal(case: str) -> None:
     source, given = CASES[case]
-    settings = DetectionConfig(outlier_repetitions=1, outlier_min_flags=1, outlier_rounds=1, **given)
-    report, description = report_of(source, settings, seed=3), describe_federation(source, settings, seed=3)
+    quick = {"outlier_repetitions": 1, "outlier_min_flags": 1, "outlier_rounds": 1, **given}
+    report = report_of(source, seed=3, **quick)
+    description = describe_federation(source, DetectionConfig(**quick), seed=3)
     for name in SHARED:
         expected = getattr(report.metrics, name)
         assert getattr(description.realised, name) == (expected and pytest.approx(expected, rel=ROUNDING)), name
     assert description.realised.label_skew == report.label_skew.value
-    _assert_same_clients(description, report)
-
-
-def _assert_same_clients(description: Description, report: HeterogeneityReport) -> None:
     measured = [client for client in description.clients if client.heterogeneity_index is not None]
     assert [client.client for client in measured] == [facts.client for facts in report.clients]
     for client, facts in zip(measured, report.clients, strict=True):
@@ -260,9 +232,7 @@ def test_clients_that_play_are_described_by_their_physics(cli: Cli, tmp_path: Pa
     physics = "federation.physics=[{clients: [1], gravity: 20, pole_length: 0.1}]"
     clients = ("federation.dataset=cartpole", "federation.num_clients=3", physics)
     told = cli("describe", *clients, "--out", "out").silent.out
-    assert "gravity=9.8, pole_length=1.0, force=10.0): clients 0, 2" in told
     assert "gravity=20.0, pole_length=0.1, force=10.0): client 1" in told
-    assert "episodes" in told
     assert "classes" not in told
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["description.json"]
 
@@ -294,10 +264,7 @@ def visits(spread: float, num_clients: int = 4) -> Federation:
 def test_near_copies_across_the_split_are_told_and_gone_with_groups() -> None:
     plain = visits(0.05)
     (note,) = dependence_notes(plain, 0, 0.2)
-    assert "near copies among the training rows" in note
-    on_screen = " ".join(line.plain.strip() for line in paragraph(note, 80))
-    assert "federation.group_column keeps" in on_screen
-    assert "federation.split=last splits" in on_screen
+    assert "federation.group_column" in note
     assert dependence_notes(replace(plain, groups=np.arange(500) // 5), 0, 0.2) == ()
 
 
@@ -320,9 +287,7 @@ def test_a_series_that_is_drawn_from_is_told() -> None:
     (note,) = dependence_notes(series, 0, 0.2)
     assert "snapshots of a run to failure" in note
     assert "federation.split=last" in note
-    assert "FedAvg" not in note
-    (cut,) = dependence_notes(replace(series, split="last"), 0, 0.2)
-    assert "same test rows" in cut
+    assert len(dependence_notes(replace(series, split="last"), 0, 0.2)) == 1
 
 
 def test_many_clients_are_drawn_from() -> None:
@@ -384,7 +349,6 @@ def test_the_strip_can_be_read_without_colour() -> None:
     assert cells["0"][1:3] == ["40", "██····"]
     assert cells["1"][1:3] == ["40", "▒▒▒▒··"]
     assert cells["2"][1:4] == ["*", "40", "··░░▓▓"]
-    assert f"{BLOCKS[0]} none, {BLOCKS[1]} up to 0.25, {BLOCKS[2]} up to 0.5" in text
     assert "* affected" in text
 
 
@@ -392,15 +356,9 @@ def test_the_strip_can_be_read_without_colour() -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     counts = np.random.default_rng(0).integers(1, 30, (60, 150))
-    for description in (described(counts), described(counts[:3], facts={"client_names": ("a" * 90, "b", "c")})):
+    named = described(counts[:3], facts={"client_names": ("a" * 90, "b", "c")})
+    for description in (described(counts), named, described([[0, 0], [0, 0]]), described([[1, 0]])):
         assert max(len(line) for line in shown(description, width).splitlines()) <= width
-
-
-@pytest.mark.parametrize("counts", [[[0, 0], [0, 0]], [[1, 0]], [[30, 10]]])
-def test_federations_with_next_to_nothing_are_shown(counts: list[list[int]]) -> None:
-    text = shown(described(counts))
-    assert text.startswith("test\n")
-    assert re.search(rf"^clients +{len(counts)}\b", text, re.MULTILINE)
 
 
 def test_texts_of_the_users_data_are_no_markup() -> None:
@@ -412,28 +370,15 @@ def test_texts_of_the_users_data_are_no_markup() -> None:
 # The picture: what is drawn, and files that are the same for the same federation.
 
 
-def drawn(description: Description) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the tiles and the bars as Vega-Lite, each with its own data."""
-    whole = federation_map(description).to_dict()
-    tiles, bars = ({**part, "data": whole["datasets"][part["data"]["name"]]} for part in whole["hconcat"])
-    return tiles, bars
-
-
-def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = chart["data"]
-    return found
-
-
 def test_a_cell_is_the_share_of_the_clients_rows() -> None:
     description = described([[30, 10], [5, 15], [0, 0]], class_names=("a", "b"), affected_clients=(1,))
-    tiles, bars = drawn(description)
-    shares = {(cell["client"], cell["class"]): cell["share"] for cell in values_of(tiles)}
+    whole = federation_map(description).to_dict()
+    tiles, bars = ({**part, "data": whole["datasets"][part["data"]["name"]]} for part in whole["hconcat"])
+    shares = {(cell["client"], cell["class"]): cell["share"] for cell in tiles["data"]}
     assert shares == {("0", "a"): 0.75, ("0", "b"): 0.25, ("1 *", "a"): 0.25, ("1 *", "b"): 0.75}
-    assert tiles["encoding"]["x"]["scale"]["domain"] == ["a", "b"]
-    assert tiles["encoding"]["y"]["scale"]["domain"] == ["0", "1 *", "2"]
-    assert (tiles["encoding"]["opacity"]["field"], tiles["encoding"]["opacity"]["scale"]["domain"]) == ("share", [0, 1])
-    assert [bar["rows"] for bar in values_of(bars)] == [40, 20, 0]
-    assert [bar["affected"] for bar in values_of(bars)] == [False, True, False]
+    domains = {axis: tiles["encoding"][axis]["scale"]["domain"] for axis in ("x", "y", "opacity")}
+    assert domains == {"x": ["a", "b"], "y": ["0", "1 *", "2"], "opacity": [0, 1]}
+    assert [(bar["rows"], bar["affected"]) for bar in bars["data"]] == [(40, False), (20, True), (0, False)]
 
 
 @pytest.mark.slow
@@ -452,12 +397,8 @@ def test_files_are_json_png_and_svg(tmp_path: Path) -> None:
 class FirstColumnToZero:
     """A transform that is no dataclass."""
 
-    def __call__(
-        self, features: FloatArray, labels: IntArray, num_classes: int, generator: np.random.Generator
-    ) -> tuple[FloatArray, IntArray]:
-        changed = features.copy()
-        changed[:, 0] = 0
-        return changed, labels
+    def __call__(self, features: np.ndarray, labels: np.ndarray, *_: Any) -> tuple[np.ndarray, np.ndarray]:
+        return features * (np.arange(4, dtype=np.float32) > 0), labels
 
 
 def changes_of(source: Federation) -> tuple[ClientChange, ...]:
@@ -468,9 +409,8 @@ def test_changes_are_told_client_by_client() -> None:
     transforms = {2: (FeatureNoise(2.0, 0.5), ShiftLabels()), 1: (ShiftLabels(),), 0: ()}
     source = by_counts([[10, 10], [20, 5], [500, 500]], transforms=transforms, facts={"feature_unit": 2.0})
     second, third = changes_of(source)
-    assert (second.client, second.num_rows, second.num_labels_changed) == (1, 25, 25)
+    assert (second.client, second.num_rows, second.num_labels_changed, second.steps) == (1, 25, 25, ("ShiftLabels()",))
     assert (second.share_numbers_changed, second.feature_shift, second.feature_deviation) == (0, 0, 0)
-    assert second.steps == ("ShiftLabels()",)
     assert (third.client, third.num_labels_changed, third.share_numbers_changed) == (2, 1000, 1)
     assert third.steps == ("FeatureNoise(mean=2.0, deviation=0.5)", "ShiftLabels()")
     # 3,000 numbers: the mean of the noise is 2/2 up to 0.25/sqrt(3000), its deviation 0.5/2 up to 0.25/sqrt(6000)
@@ -479,25 +419,17 @@ def test_changes_are_told_client_by_client() -> None:
 
 
 def test_only_numbers_that_differ_count_as_changed() -> None:
-    features = np.ones((20, 4))
-    (change,) = changes_of(
-        federation_of(np.arange(20) % 2, [range(10), range(10, 20)], 2, features, {1: (FirstColumnToZero(),)})
-    )
-    assert change.share_numbers_changed == 0.25
-    assert change.feature_shift == -0.25
+    clients, transforms = [range(10), range(10, 20)], {1: (FirstColumnToZero(),)}
+    (change,) = changes_of(federation_of(np.arange(20) % 2, clients, 2, np.ones((20, 4)), transforms))
+    assert (change.share_numbers_changed, change.feature_shift) == (0.25, -0.25)
     assert change.steps == ("FirstColumnToZero",)
 
 
-def test_clients_that_miss_rounds_or_take_long_are_named() -> None:
-    first, second = changes_of(
-        by_counts([[10, 10], [20, 5]], dropout={1: 0.3}, devices={0: Device(shift_seconds=1.0, mean_seconds=2.5)})
-    )
+def test_clients_that_miss_rounds_take_long_or_attack_are_named() -> None:
+    devices = {0: Device(shift_seconds=1.0, mean_seconds=2.5)}
+    attacks = {1: (ScaledUpdate(-1.0), GaussianUpdate(0.5))}
+    first, second = changes_of(by_counts([[10, 10], [20, 5]], dropout={1: 0.3}, devices=devices, attacks=attacks))
     assert (first.client, first.latency_shift, first.latency_mean, first.dropout) == (0, 1.0, 2.5, 0.0)
     assert (second.client, second.latency_shift, second.latency_mean, second.dropout) == (1, None, None, 0.3)
-
-
-def test_attackers_are_named_with_what_they_send() -> None:
-    attacks = {1: (ScaledUpdate(-1.0), GaussianUpdate(0.5))}
-    (change,) = changes_of(by_counts([[10, 10], [20, 5]], attacks=attacks))
-    assert (change.client, change.steps, change.num_labels_changed) == (1, (), 0)
-    assert change.attacks == ("ScaledUpdate(factor=-1.0)", "GaussianUpdate(deviation=0.5)")
+    assert (second.steps, second.num_labels_changed) == ((), 0)
+    assert second.attacks == ("ScaledUpdate(factor=-1.0)", "GaussianUpdate(deviation=0.5)")

@@ -22,7 +22,6 @@ from fedscout.engine.errors import ConfigurationError, DataError
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import load_config
 from fedscout.experiments.data.dataset import Dataset, duplicate_rows
-from fedscout.experiments.data.loaders.table import DATASETS
 from fedscout.experiments.federation import (
     build_federation,
     data_digest,
@@ -32,7 +31,6 @@ from fedscout.experiments.federation import (
     without_small_clients,
 )
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
-from fedscout.experiments.partitions.table import PARTITIONS
 from fedscout.experiments.scenarios.table import SCENARIOS, parse_effects
 from fedscout.experiments.studies.workflow import cohort_of
 from tests.experiments.data.loading import clients_of
@@ -50,14 +48,9 @@ def own_rows(federation: Federation, client: int, view: str = "own") -> tuple[np
 
 def test_demo() -> None:
     federation = build()
-    assert federation.num_clients == 10
-    assert federation.features.shape == (1797, 64)
-    assert federation.num_classes == 10
-    assert federation.partition.sizes.sum() == 1797
+    assert (federation.num_clients, federation.features.shape, federation.num_classes) == (10, (1797, 64), 10)
+    assert federation.partition.sizes.sum() == federation.facts["num_rows_assigned"] == 1797
     assert federation.partition.sizes.min() >= 5
-    assert not federation.transforms
-    assert federation.affected_clients == ()
-    assert federation.facts["num_rows_assigned"] == 1797
     assert federation.name == "digits, dirichlet 0.1, 10 clients"
 
 
@@ -85,18 +78,12 @@ def test_only_transformed_clients_differ_from_their_clean_view(scenario: str) ->
 
 
 def test_the_data_digest_depends_on_rows_labels_and_deal() -> None:
-    one = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
-    assert data_digest(one) == data_digest(
-        build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
-    )
+    one, same, dealt = (build(FederationConfig(dataset="wine", num_clients=3, seed=seed)) for seed in (0, 0, 1))
+    assert data_digest(one) == data_digest(same)
     features, labels = one.features.copy(), one.labels.copy()
     features[0, 0] += 1
     labels[0] = (labels[0] + 1) % one.num_classes
-    others = [
-        replace(one, features=features),
-        replace(one, labels=labels),
-        build_federation(FederationConfig(dataset="wine", num_clients=3, seed=1), ModelConfig()),
-    ]
+    others = [replace(one, features=features), replace(one, labels=labels), dealt]
     assert len({data_digest(federation) for federation in [one, *others]}) == 4
 
 
@@ -111,50 +98,39 @@ def test_what_clients_let_out_is_configured() -> None:
 # The federation's configuration: defaults that make the demo, and contradictions that are refused.
 
 
-COUNTS = [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5], "", 7, [["5"]]]
+COUNTS = [[[5, 1], [3]], [[-1]], [[1.5]], [[True]], [], [[]], [5]]
 PUBLISHED = [{"kind": "dirichlet"}, {"kind": "iid"}, {"kind": "natural"}, {"alpha": 0.5}]
 
 
 @pytest.mark.parametrize(
-    ("partition", "others", "named"),
+    ("partition", "scenario", "named"),
     [
-        ({"kind": "iid", "alpha": 0.5}, {}, r"kind=iid .*alpha=0.5"),
-        ({"class_share": 0.2}, {}, r"kind=dirichlet .*alpha, min_size.*class_share=0.2"),
-        ({"kind": "natural", "min_size": 6}, {}, r"kind=natural .*min_size=6"),
-        *(({"kind": "counts", "counts": counts}, {}, r"partition\.counts") for counts in COUNTS),
-        *((given, {"scenario": "label_skew"}, "with scenario=label_skew") for given in PUBLISHED),
+        ({"kind": "iid", "alpha": 0.5}, None, "alpha=0.5"),
+        ({"class_share": 0.2}, None, "class_share=0.2"),
+        ({"kind": "natural", "min_size": 6}, None, "min_size=6"),
+        *(({"kind": "counts", "counts": counts}, None, r"partition\.counts") for counts in COUNTS),
+        *((given, "label_skew", "with scenario=label_skew") for given in PUBLISHED),
     ],
 )
-def test_settings_of_a_partition_that_do_not_fit_are_refused(
-    partition: dict[str, Any], others: dict[str, Any], named: str
-) -> None:
+def test_settings_of_another_partition_are_refused(partition: dict[str, Any], scenario: str | None, named: str) -> None:
     with pytest.raises(ValidationError, match=named):
-        FederationConfig.model_validate({"partition": partition, **others})
+        FederationConfig.model_validate({"partition": partition, "scenario": scenario})
 
 
 def test_all_faults_are_reported_at_once() -> None:
-    given = {
-        "dataset": "no_such_data",
-        "scenario": "flood",
-        "partition": {"kind": "pie", "alpha": -1},
-        "seed": -1,
-        "clients": 4,
-    }
+    given = {"dataset": "no_such_data", "scenario": "flood", "partition": {"kind": "pie", "alpha": -1}, "clients": 4}
     with pytest.raises(ValidationError) as caught:
         FederationConfig.model_validate(given)
     places = {".".join(map(str, error["loc"])) for error in caught.value.errors()}
-    assert places == {"dataset", "scenario", "partition.kind", "partition.alpha", "seed", "clients"}
-    text = str(caught.value)
-    assert all(name in text for name in (*DATASETS, *SCENARIOS, *PARTITIONS))
+    assert places == {"dataset", "scenario", "partition.kind", "partition.alpha", "clients"}
 
 
 @pytest.mark.parametrize("scenario", [None, "label_skew"])
 @pytest.mark.parametrize("unseen", [-1, 4, 5])
 def test_unseen_clients_leave_one_to_train(scenario: str | None, unseen: int) -> None:
     assert FederationConfig(num_clients=4, scenario=scenario, unseen_clients=3).num_seen == 1
-    with pytest.raises(ValidationError, match="unseen_clients") as caught:
+    with pytest.raises(ValidationError, match="unseen_clients"):
         FederationConfig(num_clients=4, scenario=scenario, unseen_clients=unseen)
-    assert (f"of 4 clients to train, got {unseen}" in str(caught.value)) == (unseen > 0)
 
 
 # Who joins after the training.
@@ -169,11 +145,10 @@ def test_so_many_are_drawn_by_the_seed_and_more_hold_the_fewer() -> None:
     }
 
 
-@pytest.mark.parametrize("given", [{"dataset": "wine"}, {"dataset": "cartpole"}])
-def test_the_federation_is_otherwise_the_same(given: dict[str, Any]) -> None:
-    config = FederationConfig(**given, num_clients=5)
-    plain = build_federation(config, ModelConfig())
-    held = build_federation(config.model_copy(update={"unseen_clients": 2}), ModelConfig())
+@pytest.mark.parametrize("dataset", ["wine", "cartpole"])
+def test_the_federation_is_otherwise_the_same(dataset: str) -> None:
+    config = FederationConfig(dataset=dataset, num_clients=5)
+    plain, held = build(config), build(config.model_copy(update={"unseen_clients": 2}))
     assert (plain.num_clients, plain.num_seen, plain.unseen) == (5, 5, frozenset())
     assert (held.num_clients, held.num_seen, len(held.unseen)) == (5, 3, 2)
     assert np.array_equal(plain.partition.rows, held.partition.rows)
@@ -182,11 +157,9 @@ def test_the_federation_is_otherwise_the_same(given: dict[str, Any]) -> None:
 
 def test_none_left_of_natural_clients_is_refused() -> None:
     """Whose number only the data tell."""
-    rows = np.arange(30, dtype=np.float32).reshape(30, 1)
-    natural = Dataset("own", rows, np.arange(30) % 2, ("a", "b"), ("x",), "here", 1.0, np.repeat(["k", "l", "m"], 10))
-    config = FederationConfig.model_validate({"partition": {"kind": "natural"}, "unseen_clients": 3})
-    with refused(ConfigurationError, key="federation.unseen_clients", given="3"):
-        build_federation(config, ModelConfig(), dataset=natural)
+    config = FederationConfig.model_validate({"partition": {"kind": "natural"}, "unseen_clients": 7})
+    with refused(ConfigurationError, key="federation.unseen_clients", given="7"):
+        build_federation(config, ModelConfig(), dataset=numbered())
 
 
 # The server's rows: nobody else's, of each class in proportion, drawn by the federation's seed.
@@ -242,11 +215,6 @@ def test_the_seed_draws_and_fewer_rows_are_part_of_more() -> None:
     assert rows[20] != set(cut(20, seed=1)[1].features[:, 0])
 
 
-def test_clients_keep_a_row_of_each_class() -> None:
-    with refused(DataError, key="federation.server_rows", given=97, names="at most 96 of the 100"):
-        cut(97)
-
-
 def grouped(sizes: tuple[int, ...] = (9, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 1), num_classes: int = 2) -> Dataset:
     """The same for rows of groups, those of a group of one class, classes by turns; in random order."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
@@ -278,16 +246,17 @@ def test_a_group_that_is_too_large_is_taken_if_none_is_smaller() -> None:
     assert server.num_rows == 20
 
 
-def test_groups_that_each_hold_a_class_alone_can_not_be_given_away() -> None:
-    with refused(DataError, key="federation.server_rows", names="3 groups (federation.group_column)"):
-        cut(3, dataset=grouped((4, 5, 6), num_classes=3))
+def test_clients_keep_a_row_or_a_group_of_each_class() -> None:
+    for asked, dataset in ((97, numbered()), (3, grouped((4, 5, 6), num_classes=3))):
+        with refused(DataError, key="federation.server_rows"):
+            cut(asked, dataset=dataset)
 
 
 # The keys of the configuration.
 
 
 def built(**settings: Any) -> Any:
-    return build_federation(FederationConfig(num_clients=5, **settings), ModelConfig())
+    return build(FederationConfig(num_clients=5, **settings))
 
 
 def test_no_client_holds_a_row_of_the_server_s() -> None:
@@ -309,19 +278,16 @@ def test_corruption_of_clients_does_not_reach_the_server() -> None:
 @pytest.mark.parametrize(
     "argument",
     [
-        *(f"rows={given}" for given in ("0", "-2", "1.0", "0.0", "1.5", "true", "some", ".nan", "[3]")),
+        *(f"rows={given}" for given in ("0", "1.0", "0.0", "true", ".nan")),
         *("labels=true", "dataset=digits", "dataset=cartpole", "dataset=given"),
     ],
 )
 def test_other_values_are_refused(argument: str) -> None:
-    """What is neither a count nor a share, labels of no rows, and what is no other data set."""
+    """What is neither a count nor a share, labels of no rows, and what is no other data set; players have no rows."""
     with refused(ConfigurationError, key=f"federation.server_{argument.partition('=')[0]}"):
         load_config([f"federation.server_{argument}"])
-
-
-def test_players_have_no_rows_to_give() -> None:
     with refused(ConfigurationError, key="federation.dataset", names="federation.server_rows"):
-        build_federation(FederationConfig(dataset="cartpole", server_rows=5), ModelConfig())
+        built(dataset="cartpole", server_rows=5)
 
 
 @pytest.mark.parametrize(
@@ -360,10 +326,8 @@ def built_with(
 
 
 def test_all_rows_are_the_servers_and_the_clients_keep_theirs(tmp_path: Path) -> None:
-    alone, served = (
-        built_with(tmp_path, None),
-        built_with(tmp_path, table(60, ("well", "dead"), seed=1)),  # labels are not looked at
-    )
+    """Labels are not looked at."""
+    alone, served = (built_with(tmp_path, rows) for rows in (None, table(60, ("well", "dead"), seed=1)))
     np.testing.assert_array_equal(alone.features, served.features)
     np.testing.assert_array_equal(alone.partition.rows, served.partition.rows)
     assert alone.server is None
@@ -389,30 +353,22 @@ def test_the_digests_hold_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "settings", "key", "given"),
+    ("rows", "settings", "key", "names"),
     [
-        (
-            GOOD.rename(columns={"age": "years"}),
-            {},
-            "dataset",
-            "table of 2 numbers with column 'years' of 'server.csv'",
-        ),
-        (GOOD.drop(columns="age"), {}, "dataset", "table of 1 numbers of 'server.csv'"),
-        (table(60, ("well", "dead")), {"server_labels": True}, "dataset", "dead of 'server.csv'"),
-        (GOOD, {"server_rows": 61}, "rows", 61),
+        (GOOD.rename(columns={"age": "years"}), {}, "dataset", "'years'"),
+        (GOOD.drop(columns="age"), {}, "dataset", "1 numbers"),
+        (table(60, ("well", "dead")), {"server_labels": True}, "dataset", "dead"),
+        (GOOD, {"server_rows": 61}, "rows", "61"),
     ],
 )
 def test_rows_unlike_the_clients_are_refused(
-    tmp_path: Path, rows: pd.DataFrame, settings: dict[str, Any], key: str, given: object
+    tmp_path: Path, rows: pd.DataFrame, settings: dict[str, Any], key: str, names: str
 ) -> None:
-    with refused(DataError, key=f"federation.server_{key}", given=given) as caught:
+    with refused(DataError, key=f"federation.server_{key}", names=names) as caught:
         built_with(tmp_path, rows, **settings)
     assert len(caught.value.faults) == 1
-
-
-def test_rows_that_make_no_data_set_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^federation.server_dataset=.*server.csv .*'state'"):
-        built_with(tmp_path, table(60, ("well",)))
+    with pytest.raises(DataError, match=r"^federation.server_dataset="):
+        built_with(tmp_path, table(60, ("well",)))  # which make no data set
 
 
 def test_tokens_are_refused(tmp_path: Path) -> None:

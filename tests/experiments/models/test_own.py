@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.experiments.data.dataset import DataKind
@@ -19,7 +20,6 @@ from tests.kits.refusals import refused
 
 MODULES = """
 import random
-import sys
 from functools import partial
 from os import abort
 from shutil import rmtree
@@ -157,17 +157,12 @@ def raising(num_classes):
     raise ValueError(f"{num_classes} is too\\nmany")
 
 
-def leaving():
-    sys.exit("bye")
-
-
 def talking(num_features, num_classes):
     print("building")
     return net(num_features, num_classes)
 
 
 ready = net(6, 3)
-number = 5
 """
 
 
@@ -215,8 +210,6 @@ def build(user_folder: Path) -> Build:
 def test_a_factory_is_called_with_the_facts_that_it_takes(
     build: Build, name: str, shape: tuple[int, ...], data_kind: DataKind, arguments: dict[str, object]
 ) -> None:
-    import torch
-
     factory = build(f"users_nets:{name}", shape, data_kind)
     assert dict(factory.arguments) == arguments
     assert factory()(torch.zeros(4, *shape)).shape == (4, 3)
@@ -231,17 +224,9 @@ def test_python_s_own_library_is_not_even_imported(build: Build, path: str) -> N
     assert "antigravity" not in set(sys.modules) - already
 
 
-@pytest.mark.parametrize(
-    ("path", "named"),
-    [
-        ("numpy:show_config", "one of numpy"),
-        ("ray:init", "one of ray"),
-        ("torch.cuda:synchronize", "NoneType"),
-        ("torch.optim:Adam", "type"),
-    ],
-)
-def test_a_function_of_others_must_say_that_it_returns_a_module(build: Build, path: str, named: str) -> None:
-    with refused(ConfigurationError, key="model.kind", names=named):
+@pytest.mark.parametrize("path", ["numpy:show_config", "torch.cuda:synchronize", "torch.optim:Adam"])
+def test_a_function_of_others_must_say_that_it_returns_a_module(build: Build, path: str) -> None:
+    with refused(ConfigurationError, key="model.kind"):
         build(path)
 
 
@@ -265,14 +250,12 @@ def test_a_function_of_others_that_says_so_is_called(build: Build, user_folder: 
     [
         ("Missing", "users_nets.py"),
         ("ready", "Sequential"),
-        ("number", "type int"),
         ("no_module", "got int"),
         ("annotated", "annotated with int"),
         ("abort", "builtin_function"),
         ("removing", "shutil"),
         ("width_needed", "got width"),
-        ("raising", "num_classes=3, got ValueError: 3 is too many"),
-        ("leaving", "SystemExit: bye"),
+        ("raising", "num_classes=3"),
         ("doubles", "'1.weight' of torch.float64 on cpu"),
         ("infinite", "'mask'"),
         ("lazy", "'weight'"),
@@ -281,10 +264,10 @@ def test_a_function_of_others_that_says_so_is_called(build: Build, user_folder: 
         ("own_random_numbers", "seed"),
         ("Detached", "gradient"),
         ("Pair", "got tuple"),
-        ("too_narrow", "shape (2, 2) of torch.float32"),
-        ("Squeezed", "shape (1, 3), got shape (3,) of torch.float32"),
-        ("mismatched_net", "2 rows of shape (6,), got RuntimeError: mat1"),
-        ("FailingInEvaluation", "1 row of shape (6,), got RuntimeError: mat1"),
+        ("too_narrow", "shape (2, 2)"),
+        ("Squeezed", "shape (1, 3), got shape (3,)"),
+        ("mismatched_net", "2 rows"),
+        ("FailingInEvaluation", "1 row"),
     ],
 )
 def test_a_module_that_does_not_work_is_told_in_a_line(build: Build, name: str, named: str) -> None:
@@ -300,20 +283,15 @@ def test_an_extractor_needs_neither_classes_nor_gradients(user_folder: Path, nam
     assert pickle.loads(pickle.dumps(factory)) == factory
 
 
-@pytest.mark.parametrize(("name", "named"), [("Summing", "got shape (2,)"), ("mismatched", "got RuntimeError: mat1")])
-def test_an_extractor_that_does_not_work(user_folder: Path, name: str, named: str) -> None:
-    with refused(ConfigurationError, key="federation.embedding", names=named):
+@pytest.mark.parametrize("name", ["Summing", "mismatched"])
+def test_an_extractor_that_does_not_work(user_folder: Path, name: str) -> None:
+    with refused(ConfigurationError, key="federation.embedding"):
         own_extractor(f"users_nets:{name}", ModelRequest((6,), 3))
 
 
 @pytest.mark.parametrize(
     ("content", "raised"),
-    [
-        (None, "ModuleNotFoundError: No module named 'users_broken'"),
-        ("import nothing_of_this_name\n", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-        ("def f(:\n", "SyntaxError: "),
-        ("raise SystemExit('bye')\n", "SystemExit: bye"),
-    ],
+    [(None, "ModuleNotFoundError"), ("def f(:\n", "SyntaxError"), ("raise SystemExit('bye')\n", "SystemExit")],
 )
 def test_a_module_that_cannot_be_imported(build: Build, user_folder: Path, content: str | None, raised: str) -> None:
     if content is not None:
@@ -330,8 +308,6 @@ def test_settings_are_for_the_models_of_this_program(user_folder: Path) -> None:
 
 def test_trying_a_module_leaves_no_trace(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither in torch's random state nor on standard output, which is for results."""
-    import torch
-
     before = torch.get_rng_state()
     build("users_nets:talking")
     assert torch.equal(torch.get_rng_state(), before)

@@ -51,11 +51,9 @@ def test_counts_follow_the_mixtures_as_long_as_no_class_is_exhausted(monkeypatch
 
 def test_a_client_whose_classes_are_exhausted_gets_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     # Both want class 0 only, 60 rows of 100: 40 places of the two must be served from class 1.
-    monkeypatch.setattr(
-        "fedscout.experiments.partitions.labels.dirichlet_shares", lambda *_: np.array([[1.0, 0.0]] * 2)
-    )
-    labels = np.array([0] * 60 + [1] * 40)
-    dealt = deal("inner_dirichlet", labels, 2)
+    mixtures = np.array([[1.0, 0.0]] * 2)
+    monkeypatch.setattr("fedscout.experiments.partitions.labels.dirichlet_shares", lambda *_: mixtures)
+    dealt = deal("inner_dirichlet", np.array([0] * 60 + [1] * 40), 2)
     assert dealt.partition.sizes.tolist() == [50, 50]
     assert dealt.facts == {"num_rows_off_mixture": 40}
 
@@ -88,7 +86,7 @@ def test_rounding_favours_no_client() -> None:
     assert np.abs(sizes - 20).max() <= 5 * np.sqrt(40 / 4)
 
 
-@pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e-6])
+@pytest.mark.parametrize("alpha", [1e-300, 1e-6])
 def test_vanishing_alpha_gives_each_class_to_one_client(alpha: float) -> None:
     # With as good as one client per class nobody can be served but by repair; what was not moved stays together.
     labels = np.repeat(np.arange(4), 1000)
@@ -150,17 +148,22 @@ def test_repair_starts_from_the_draw_that_is_least_short(monkeypatch: pytest.Mon
 # Clients of given classes: as many as asked, each one held, and sizes as equal as class counts allow.
 
 
-@given(st.integers(2, 8), st.floats(0.05, 1), st.integers(1, 20), st.integers(0, 999))
-def test_every_client_has_its_share_of_the_classes(num_classes: int, share: float, num_clients: int, seed: int) -> None:
-    labels = np.arange(num_classes * 40) % num_classes
+@given(
+    st.lists(st.integers(20, 200), min_size=2, max_size=8), st.floats(0.05, 1), st.integers(1, 20), st.integers(0, 999)
+)
+def test_every_client_has_its_share_of_classes(
+    rows_of_class: list[int], share: float, num_clients: int, seed: int
+) -> None:
+    """Every class has a row for each client, and all of it is dealt as soon as clients have places for all classes."""
+    labels, num_classes = np.repeat(np.arange(len(rows_of_class)), rows_of_class), len(rows_of_class)
     counts = class_counts(
         labels, deal("classes_per_client", labels, num_clients, seed, class_share=share, min_size=1).partition
     )
     expected = max(1, round(share * num_classes))
     assert (np.count_nonzero(counts, axis=1) == expected).all()
-    # All rows are dealt as soon as the clients have places for all classes.
-    assert np.count_nonzero(counts.sum(axis=0)) == min(num_classes, num_clients * expected)
-    assert set(counts.sum(axis=0)) <= {0, 40}
+    dealt = counts.sum(axis=0)
+    assert np.count_nonzero(dealt) == min(num_classes, num_clients * expected)
+    assert ((dealt == 0) | (dealt == rows_of_class)).all()
 
 
 def test_a_rare_class_goes_to_no_more_clients_than_it_has_rows() -> None:
@@ -199,16 +202,6 @@ def test_all_combinations_of_levels_and_quantities() -> None:
     assert groups == {(size, held) for size in quantities for held in (10, 7, 4, 1)}
     for row in counts:  # equal parts of each class
         assert row[row > 0].max() - row[row > 0].min() <= 1
-
-
-@given(st.lists(st.integers(6, 200), min_size=2, max_size=6), st.integers(1, 6), st.integers(0, 999))
-def test_no_class_is_left_over_however_rare(rows_of_class: list[int], num_clients: int, seed: int) -> None:
-    # Six clients at most, so every class has a row for each.
-    labels = np.repeat(np.arange(len(rows_of_class)), rows_of_class)
-    partition = deal("classes_per_client", labels, num_clients, seed, class_share=0.5, min_size=1).partition
-    num_places = num_clients * round(len(rows_of_class) / 2)
-    assert len(np.unique(labels[partition.rows])) == min(len(rows_of_class), num_places)
-    assert len(partition.rows) == len(labels) or num_places < len(rows_of_class)
 
 
 # Pathological classes, shards and log-normal shares: those of flwr-datasets where it draws none.
@@ -367,25 +360,17 @@ def test_sldf_keeps_labels_and_splits_features() -> None:
             assert lower.max() <= higher.min()
 
 
-def blobs(num_blobs: int, rows_of_each: int = 120) -> tuple[np.ndarray, np.ndarray]:
-    """Return points around far apart centres, and which centre each belongs to."""
-    rng = np.random.default_rng(1)
-    centres = 20 * np.eye(num_blobs, 6)
-    blob = np.repeat(np.arange(num_blobs), rows_of_each)
-    return (centres[blob] + rng.normal(size=(len(blob), 6))).astype(np.float32), blob
-
-
 @pytest.mark.parametrize("num_blobs", [2, 3, 5])
 def test_sfdl_finds_the_clusters_keeps_them_and_splits_labels(num_blobs: int) -> None:
-    features, blob = blobs(num_blobs)
+    """Points around far apart centres."""
+    blob = np.repeat(np.arange(num_blobs), 120)
+    features = (20 * np.eye(num_blobs, 6)[blob] + noise(len(blob), 6)).astype(np.float32)
     labels = np.random.default_rng(2).permutation(np.arange(len(blob)) % 4)
     dealt = deal("sfdl", labels, 4, features=features)
     assert dealt.facts == {"num_clusters": num_blobs}
     assert np.ptp(class_counts(blob, dealt.partition), axis=0).max() <= 1
     # Labels sorted within each cluster: client j has about the j-th quarter of them, one class of four.
     assert label_distance(labels, dealt.partition) > 0.6
-    iid = deal("iid", labels, 4).partition
-    assert label_distance(labels, iid) < 0.2
 
 
 @pytest.mark.parametrize("num_rows", [2, 3, 50])
@@ -398,11 +383,13 @@ def test_sfdl_on_rows_that_are_all_alike(num_rows: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fds_vop", "fds_wgc", "sfdl", "sldf"])
-def test_images_are_columns_and_tokens_are_refused(kind: str) -> None:
+def test_images_are_columns_and_tokens_or_no_features_are_refused(kind: str) -> None:
     labels = np.arange(60) % 2
     images = noise(60, 16).reshape(60, 1, 4, 4)
     flat = deal(kind, labels, 2, features=images.reshape(60, 16)).partition
     np.testing.assert_array_equal(deal(kind, labels, 2, features=images).partition.rows, flat.rows)
+    with refused(DataError, key="federation.partition.kind", given="no features"):
+        deal(kind, labels, 2)
     with refused(DataError, key="federation.partition.kind", given="tokens"):
         PARTITIONS[kind].deal(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))
 
@@ -454,11 +441,6 @@ def test_all_columns_of_a_cluster_is_the_stricter_rule() -> None:
         deal("fds_wgc", np.arange(1000) % 2, 2, features=columns, tail_rule="all", min_size=400)
 
 
-def test_fewer_columns_than_clients() -> None:
-    with refused(DataError, key="federation.num_clients", given="4"):
-        deal("fds_wgc", np.arange(100) % 2, 4, features=noise(100, 3))
-
-
 def test_columns_without_tails_make_nobody_s_data() -> None:
     # A constant and an even split have no value beyond their quartiles; of the rare flag four rows are.
     columns = noise(100, 5)
@@ -468,5 +450,6 @@ def test_columns_without_tails_make_nobody_s_data() -> None:
     assert dealt.facts["num_columns_without_tails"] == 3
     assert dealt.partition.sizes.tolist() == [50, 50]
     assert deal("fds_wgc", labels, 3, features=columns, min_size=4).partition.sizes.tolist() == [50, 4, 50]
-    with refused(DataError, key="federation.num_clients"):
-        deal("fds_wgc", labels, 3, features=columns)
+    for features in (columns, noise(100, 2)):  # or there are fewer columns than clients
+        with refused(DataError, key="federation.num_clients"):
+            deal("fds_wgc", labels, 3, features=features)

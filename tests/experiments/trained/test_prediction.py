@@ -92,26 +92,21 @@ def config_of(folder: Path, kind: str) -> StudyConfig:
     return load_config([*settings, f"training.num_rounds={1 if kind == 'repeated' else 2}", "engine.grid=local"], None)
 
 
-Trained = tuple[Path, Federation, Trial]
+Training = Callable[[str], tuple[Path, Federation, Trial]]
 
 
 @pytest.fixture(scope="module")
-def training(folder: Path) -> Callable[[str], Trained]:
+def training(folder: Path) -> Training:
     """Return what trains a kind once: folder, federation with its rows, trial."""
 
     @cache
-    def trained(kind: str) -> Trained:
+    def trained(kind: str) -> tuple[Path, Federation, Trial]:
         config = config_of(folder, kind)
         _, trial, out = run_training(config, folder / "out" / kind)
         assert trial.status == "completed", trial.error
         return out, build_federation(config.federation, config.model), trial
 
     return trained
-
-
-def rows_of(folder: Path, kind: str) -> Path:
-    """Return what a training of a kind read."""
-    return folder / ("pictures" if kind == "pictures" else "table.csv")
 
 
 def scored(federation: Federation, client: int, seed: int) -> npt.NDArray[np.int64]:
@@ -121,23 +116,11 @@ def scored(federation: Federation, client: int, seed: int) -> npt.NDArray[np.int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", "texts", "pictures"])
-def test_predictions_have_the_trials_accuracy(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
-    out, federation, trial = training(kind)
-    found = load(out).predict(rows_of(folder, kind))
-    right = found["prediction"].to_numpy() == np.array(federation.class_names)[federation.labels]
-    assert trial.clients["id"]
-    for client, accuracy in zip(trial.clients["id"], trial.clients["accuracy"], strict=True):
-        assert right[scored(federation, client, trial.seed)].mean() == accuracy
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "texts", "pictures", "quantity"])
-def test_outputs_have_the_bits_of_the_trial(training: Callable[[str], Trained], folder: Path, kind: str) -> None:
+def test_outputs_have_the_trials_bits_and_accuracy(training: Training, folder: Path, kind: str) -> None:
     """The reference is PyTorch's own call of the module, rows in the same chunks."""
     out, federation, trial = training(kind)
-    found = load(out).predict(rows_of(folder, kind))
-    assert trial.vector is not None
+    found = load(out).predict(folder / ("pictures" if kind == "pictures" else "table.csv"))
     model = new_model(federation.model, seed=0)
     model.load(torch.from_numpy(trial.vector))
     model.module.eval()
@@ -147,13 +130,16 @@ def test_outputs_have_the_bits_of_the_trial(training: Callable[[str], Trained], 
         outputs = model.outputs(rows) if model.stack is None else model.stack.outputs(rows)
     if kind == "quantity":
         scale = federation.target_scale(trial.seed, 0.2, 0.0)
-        assert scale is not None
         expected = outputs[:, 0].double().numpy() * scale.deviation + scale.mean
         np.testing.assert_array_equal(found["prediction"], expected)
         return
     shares = outputs.softmax(dim=1).numpy()
     for place, name in enumerate(federation.class_names):
         np.testing.assert_array_equal(found[PROBABILITY.format(name)].to_numpy(), shares[:, place])
+    right = found["prediction"].to_numpy() == np.array(federation.class_names)[federation.labels]
+    assert trial.clients["id"]
+    for client, accuracy in zip(trial.clients["id"], trial.clients["accuracy"], strict=True):
+        assert right[scored(federation, client, trial.seed)].mean() == accuracy
 
 
 def seeds_of(folder: Path, kind: str) -> list[int]:
@@ -165,15 +151,11 @@ def seeds_of(folder: Path, kind: str) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["quantity", "repeated"])
-def test_a_quantity_has_its_unit_and_the_trials_error(
-    training: Callable[[str], Trained], folder: Path, kind: str
-) -> None:
+def test_a_quantity_has_its_unit_and_the_trials_error(training: Training, folder: Path, kind: str) -> None:
     """Of several trainings the model is that of the median, which has test rows and a unit of its own."""
     out, federation, trial = training(kind)
     model, targets = load(out), federation.targets
     scale = model.description.scale
-    assert scale is not None
-    assert targets is not None
     assert list(model.predict(folder / "table.csv")) == ["prediction"]
     seed = next(seed for seed in seeds_of(folder, kind) if federation.target_scale(seed, 0.2, 0.0) == scale)
     errors = (model.predict(folder / "table.csv")["prediction"].to_numpy() - targets) / scale.deviation
@@ -182,7 +164,7 @@ def test_a_quantity_has_its_unit_and_the_trials_error(
 
 
 @pytest.mark.slow
-def test_what_was_not_seen_is_read_as_in_the_training(training: Callable[[str], Trained], folder: Path) -> None:
+def test_what_was_not_seen_is_read_as_in_the_training(training: Training, folder: Path) -> None:
     out, federation, _ = training("classes")
     new = frame().drop(columns=["outcome", "ward"]).head(2).assign(colour=["pink", None], age=[np.nan, 47.0])
     found, _ = load(out)._features(new)
@@ -197,27 +179,24 @@ def test_what_was_not_seen_is_read_as_in_the_training(training: Callable[[str], 
 @pytest.mark.parametrize(
     ("kind", "rows", "named"),
     [
-        ("classes", {"cost": [1], "age": [1.0], "seen": ["05.01.2024"]}, ["colour"]),
-        ("classes", {"cost": [1], "age": ["old"], "colour": ["red"], "seen": ["05.01.2024"]}, ["age"]),
-        ("classes", {"cost": [1], "age": [1], "colour": ["red"], "seen": ["soon"]}, ["seen"]),
-        ("texts", {"age": [1]}, ["note"]),
+        ("classes", {"cost": [1], "age": [1.0], "seen": ["05.01.2024"]}, "colour"),
+        ("classes", {"cost": [1], "age": ["old"], "colour": ["red"], "seen": ["05.01.2024"]}, "age"),
+        ("classes", {"cost": [1], "age": [1], "colour": ["red"], "seen": ["soon"]}, "seen"),
+        ("texts", {"age": [1]}, "note"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_by_name(
-    training: Callable[[str], Trained], kind: str, rows: dict[str, Any], named: list[str]
+    training: Training, kind: str, rows: dict[str, Any], named: str
 ) -> None:
-    model = load(training(kind)[0])
-    with pytest.raises(DataError) as refused:
-        model.predict(pd.DataFrame(rows))
+    with pytest.raises(DataError, match=named) as refused:
+        load(training(kind)[0]).predict(pd.DataFrame(rows))
     assert len(refused.value.faults) == 1
-    assert all(name in str(refused.value) for name in named)
 
 
 @pytest.mark.slow
-def test_each_group_of_clients_has_its_model(training: Callable[[str], Trained], folder: Path) -> None:
+def test_each_group_of_clients_has_its_model(training: Training, folder: Path) -> None:
     out, _, trial = training("several")
     model = load(out)
-    assert trial.vector is not None
     np.testing.assert_array_equal(model.vectors, trial.vector)
     said = [model.predict(folder / "table.csv", group)[PROBABILITY.format("ill")] for group in range(len(trial.vector))]
     assert len(said) > 1
@@ -229,7 +208,7 @@ def test_each_group_of_clients_has_its_model(training: Callable[[str], Trained],
 
 @pytest.mark.slow
 def test_the_command_prints_and_writes_what_python_returns(
-    training: Callable[[str], Trained], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    training: Training, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = training("classes")[0]
     expected = load(out).predict(folder / "table.csv")
@@ -251,7 +230,7 @@ def edited(out: Path, tmp_path: Path, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_rows_may_come_in_another_format_than_those_of_the_training(
-    training: Callable[[str], Trained], folder: Path, tmp_path: Path
+    training: Training, folder: Path, tmp_path: Path
 ) -> None:
     out, rows = training("classes")[0], json.loads((training("classes")[0] / "model.json").read_text())["rows"]
     copy = edited(out, tmp_path, rows={**rows, "separator": ",", "encoding": "utf-8", "header": True})
@@ -261,7 +240,7 @@ def test_rows_may_come_in_another_format_than_those_of_the_training(
 
 
 @pytest.mark.slow
-def test_a_folder_that_names_code_runs_none(training: Callable[[str], Trained], tmp_path: Path) -> None:
+def test_a_folder_that_names_code_runs_none(training: Training, tmp_path: Path) -> None:
     copy = edited(training("classes")[0], tmp_path, model={"kind": "os:abort"})
     with pytest.raises(ConfigurationError):
         load(copy)
@@ -274,7 +253,6 @@ def test_a_folder_that_names_code_runs_none(training: Callable[[str], Trained], 
     "damage",
     [
         lambda copy: (copy / "model.json").unlink(),
-        lambda copy: (copy / "model.json").write_text("{"),
         lambda copy: (copy / "model.json").write_text("[" * 100_000),
         lambda copy: (copy / "model.json").write_text("{}"),
         lambda copy: (copy / "model.safetensors").unlink(),
@@ -283,7 +261,7 @@ def test_a_folder_that_names_code_runs_none(training: Callable[[str], Trained], 
     ],
 )
 def test_a_damaged_folder_is_refused_in_one_line(
-    training: Callable[[str], Trained], tmp_path: Path, damage: Callable[[Path], object]
+    training: Training, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     copy = edited(training("classes")[0], tmp_path)
     damage(copy)
