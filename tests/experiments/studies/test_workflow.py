@@ -17,15 +17,7 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.runner import LazyRunner
-from fedscout.experiments.studies.workflow import (
-    Display,
-    FinishedStudy,
-    data_origin_of,
-    recommend,
-    run_detection,
-    run_training,
-    run_workflow,
-)
+from fedscout.experiments.studies.workflow import Display, FinishedStudy, run_detection, run_training, run_workflow
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.objective import DataOrigin
 from tests.experiments.cli.conftest import SMALL
@@ -68,7 +60,6 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
     [
         ("seed=0", DataOrigin("wine", "dirichlet", alpha=0.1)),
         ("federation.scenario=iid", DataOrigin("wine", "iid")),
-        ("federation.scenario=label_skew", DataOrigin("wine")),
         ("federation.scenario=[{kind: class_skew, clients: [0]}]", DataOrigin("wine")),
         ("federation.scenario=[{kind: label_flip, rate: 0.5}]", DataOrigin("wine", "dirichlet", alpha=0.1)),
         (
@@ -79,7 +70,7 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
     ],
 )
 def test_the_origin_of_rows(setting: str, known: DataOrigin) -> None:
-    assert data_origin_of(small(setting)) == known
+    assert workflow.data_origin_of(small(setting)) == known
 
 
 # What is written.
@@ -97,7 +88,6 @@ def test_the_result_holds_what_was_found(finished: FinishedStudy) -> None:
     assert document["confirmation"]["verdict"] in ("better", "no difference", "worse")
     assert document["config_hash"] == small().digest()
     assert document["config"] == small().identity()
-    assert document["federation"]["num_clients"] == 4
     assert sum(document["federation"]["client_rows"]) == 178
     assert document["affected_clients"] == []
     table = read_trials(finished.folder).sort_values("trial")
@@ -195,14 +185,11 @@ NOT_POSSIBLE = [
     (run_workflow, ["federation.dataset=diabetes", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["federation.dataset=cartpole", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["strategy.kind=fedadam", "strategy.eta=-1"], "eta of fedadam", "-1"),
-    (run_training, ["strategy.eta=1"], "a strategy", "{'eta': 1}"),
     (run_training, ["strategy.kind=scaffold", "training.momentum=0.9"], "scaffold", "momentum 0.9"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("run", "arguments", "key", "given"), NOT_POSSIBLE, ids=lambda value: getattr(value, "__name__", str(value)[:40])
-)
+@pytest.mark.parametrize(("run", "arguments", "key", "given"), NOT_POSSIBLE, ids=lambda value: str(value)[:40])
 def test_a_mistake_is_told_and_nothing_written(
     tmp_path: Path, run: Callable[..., object], arguments: list[str], key: str, given: str | None
 ) -> None:
@@ -263,6 +250,6 @@ def test_a_built_federation_is_taken(finished: FinishedStudy, tmp_path: Path, mo
     assert study["federation"] == finished.document["federation"]
     _, entry, _ = run_training(config, tmp_path / "train", federation=federation)
     assert entry.rounds["accuracy"] == finished.outcome.baseline.rounds["accuracy"]
-    advice = recommend(config, RecommendationRequest("rules"), None, federation=federation)
+    advice = workflow.recommend(config, RecommendationRequest("rules"), None, federation=federation)
     assert advice.report is not None
     assert advice.report.without_timings() == report.without_timings()
