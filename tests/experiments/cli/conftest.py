@@ -89,9 +89,7 @@ def exit_code(*arguments: str | Path) -> int:
     """Run `fedscout` with these arguments in this process."""
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
-    code = ended.value.code
-    assert isinstance(code, int)
-    return code
+    return int(ended.value.code)
 
 
 Cli = Callable[..., Done]

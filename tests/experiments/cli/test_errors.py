@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
 import json
+import operator
 import os
 import pickle
 import random
@@ -210,22 +213,16 @@ def places(document: Any, depth: int) -> Iterator[tuple[Any, ...]]:
             yield from ((key, *rest) for rest in places(value, depth - 1))
 
 
-def edited(document: Any, place: tuple[Any, ...], other: Any) -> Any:
-    changed = json.loads(json.dumps(document))
-    holder = changed
-    for key in place[:-1]:
-        holder = holder[key]
-    holder[place[-1]] = other
-    if other is GONE:
-        del holder[place[-1]]
-    return changed
-
-
 def edits(document: Any, depth: int) -> Iterator[Any]:
     """Yield the document with each of its values gone, and in turn with another in its place."""
-    for place in places(document, depth):
+    for *groups, last in places(document, depth):
         for other in (GONE, *OTHERS):
-            yield edited(document, place, other)
+            changed = copy.deepcopy(document)
+            holder = functools.reduce(operator.getitem, groups, changed)
+            holder[last] = other
+            if other is GONE:
+                del holder[last]
+            yield changed
 
 
 @pytest.mark.sampled(3)

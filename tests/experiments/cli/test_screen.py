@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import io
 import json
 import os
-import pty
 import re
 import shlex
 import signal
-import struct
-import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +23,7 @@ from fedscout.experiments.reports.progress import TrialProgress
 from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.study import run_study
-from tests.commands import REPOSITORY, environment_without
+from tests.commands import REPOSITORY, ran
 from tests.experiments.cli.conftest import SMALL, Cli
 from tests.experiments.cli.processes import Command
 from tests.search.studies import ScriptedRunner, completed, open_ledger
@@ -140,25 +135,13 @@ def test_progress_counts_the_rounds_of_rungs(tmp_path: Path) -> None:
 
 def seen_in_a_terminal(folder: Path, *arguments: str) -> str:
     """Return all that a command writes to a terminal of 80 × 24."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = environment_without("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
-    environment |= {"PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm-256color"}
-    written = bytearray()
-    module = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
-    with subprocess.Popen(module, cwd=folder, env=environment, stdin=its, stdout=its, stderr=its) as process:
-        os.close(its)
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # Linux's way to say that the other side has closed it
-                break
-            if not piece:
-                break
-            written += piece
-    os.close(ours)
-    assert process.returncode == 0, written
-    return written.decode()
+    command = f"stty rows 24 cols 80; {shlex.join([sys.executable, '-m', 'fedscout', *arguments])}"
+    program = f"import os, pty; exit(os.waitstatus_to_exitcode(pty.spawn(['sh', '-c', {command!r}])))"
+    variables = {"PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm-256color"}
+    unset = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    done = ran(sys.executable, "-c", program, cwd=folder, without=unset, **variables)
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 @pytest.mark.slow

@@ -247,7 +247,6 @@ def test_an_agreement_that_is_none_is_told_in_a_line(tmp_path: Path) -> None:
 
 def test_an_agreement_holds_no_row(table_agreement: Agreement) -> None:
     """Of the column of numbers it tells moments, and none of its values."""
-    assert table_agreement.encoding is not None
     columns = table_agreement.encoding["columns"]
     assert columns["age"] == {"count": 40, "mean": 46.5, "squares": 40 * np.var(COLUMNS["age"])}
     assert columns["ward"]["counts"] == {"north": 20, "south": 20}

@@ -71,7 +71,6 @@ def test_under_certificates_and_keys_as_in_a_simulation(
     trial_settings = TrialSettings(spec, 2, num_clients, config.training.session(config.seed), keep_model=True)
     runner = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
     ((_, trial),) = runner.run([trial_settings])
-    assert trial.vector is not None
     model = load_file(out / "model.safetensors")
     assert b"".join(model[name].tobytes() for name in runner.facts.layout.split(trial.vector)) == trial.vector.tobytes()
 

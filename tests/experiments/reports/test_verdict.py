@@ -67,7 +67,6 @@ def test_the_reason_is_that_of_what_is_advised_not_of_what_was_lucky_in_the_sear
 
     settings = {"strategies": kinds, "informed": True, "budget": 4, "confirmation_top": 4}
     study = found(tmp_path, outcome, SKEWED, **settings)
-    assert study.best is not None
     assert study.best.spec.kind == "fedadam"
     (advised,) = [one for one in study.first_generation if console.headline(study) == f"Use {one.spec}."]
     assert advised.spec.kind == "fedyogi"
@@ -85,7 +84,6 @@ def study(
 
 def tells(outcome: StudyOutcome, explanation: str | None = None) -> None:
     """Hold that the reason names the rules' advice, and ends with this explanation or else with that of the rules."""
-    assert outcome.advice is not None
     said = console.reason(outcome)
     assert str(outcome.advice.spec) in said
     assert said.endswith(explanation or outcome.advice.reasons[0].explanation)
@@ -94,7 +92,6 @@ def tells(outcome: StudyOutcome, explanation: str | None = None) -> None:
 def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_instead(tmp_path: Path) -> None:
     kinds = ("fedadam", "fedavgm", "fedyogi")
     again = study(tmp_path / "plain", by_kind(), strategies=kinds)
-    assert again.advice is not None
     kind = again.advice.spec.kind
     other = next(one for one in again.first_generation if one.explanation != DRAWN and one.spec.kind != kind)
     tells(study(tmp_path / "other", by_kind(**{other.spec.kind: 0.75}), strategies=kinds), other.explanation)
@@ -103,7 +100,6 @@ def test_what_was_proposed_first_tells_its_own_reason_and_what_the_rules_say_ins
 def test_what_was_never_trained_came_before_nothing(tmp_path: Path) -> None:
     """The search draws from the whole space, of which another FedAdam than the rules' is the best."""
     outcome = study(tmp_path, by_kind(fedadam=0.75), informed=False)
-    assert outcome.advice is not None
     assert outcome.advice.spec.kind == "fedadam"
     assert outcome.advice.spec not in [trial.spec for trial in outcome.trials]
     tells(outcome)
@@ -189,7 +185,6 @@ def test_what_gave_up_early_can_t_be_told(tmp_path: Path) -> None:
         return completed(0.5 + 0.2 * ((spec.session.seed + len(spec.strategy.kind)) % 7 - 3) / 3)
 
     outcome = found(tmp_path, noisy, confirmation_seeds=48, confirmation_batch=2)
-    assert outcome.confirmation is not None
     assert outcome.confirmation.stopped_for_futility
     text = " ".join(" ".join(lines_of(outcome)).split())
     assert f"{len(outcome.confirmation.seeds)} of 48 fresh seeds" in text

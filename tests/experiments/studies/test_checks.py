@@ -356,7 +356,6 @@ PAIRS = tuple(pairs())
 def defect(names: Sequence[str], folder: Path) -> str | None:
     """Run a study with features; return what is wrong with its end, None if nothing is."""
     settings = settings_of(*names)
-    assert settings is not None
     try:
         outcome = run_workflow(load_config([f"{key}={value}" for key, value in settings.items()]), folder).outcome
     except UserError as error:

@@ -42,7 +42,6 @@ STUDIES = st.integers(1, 500)
 
 def cpus_asked_for(there: workers.ClusterCpus, share: workers.Share) -> int:
     """Hosts ask for a CPU each; where one study has more hosts than there are CPUs, for all of them together."""
-    assert share.num_hosts is not None
     return share.parallel * min(share.num_hosts, there.cpus)
 
 
@@ -375,7 +374,6 @@ class Clock:
             training, scoring = spent(call)
             self.calls.append(call)
             self.now += training + scoring
-            assert results.evaluation is not None
             # on a busy machine all take thrice as long by the wall
             results.seconds, results.evaluation.seconds = 3 * (training + scoring), 3 * scoring
             return results
@@ -448,7 +446,6 @@ def test_who_says_where_is_not_asked_and_limits_of_time_need_hosts_of_their_own(
     for place in (*places, "hosts_per_gpu=2"):
         assert not load_config([f"engine.{place}"]).engine.allows_in_process
     expected = work("training.fraction_train=0.5")
-    assert expected is not None
     assert (expected.num_rounds, expected.fraction_train) == (7, 0.5)
     for limit in ("trial_timeout_seconds", "round_timeout_seconds"):
         assert work(f"training.{limit}=60") is None

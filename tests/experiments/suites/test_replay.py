@@ -186,7 +186,6 @@ def test_a_choice_between_the_points_is_the_nearest_of_its_strategy() -> None:
     found = replay.ReplayedFederation(federation(by_rate))
     near = FedAdamSpec(eta=0.27, tau=2e-3, beta_1=0.8, beta_2=0.99, client_learning_rate=0.11)
     nearest = found.federation.specs[found.places(Choice(near))]
-    assert isinstance(nearest, FedAdamSpec)
     assert (nearest.eta, rate_of(nearest), nearest.client_values()["client_local_epochs"]) == (0.3, 0.1, 1)
     for place, spec in enumerate(found.federation.specs):
         assert found.places(Choice(spec)) == place

@@ -86,8 +86,6 @@ def raylets(number: int) -> Iterator[Raylets]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         keeper, started = psutil.Process(process.pid), []
         try:
             yield Raylets(process.stdout.readline().strip(), keeper)

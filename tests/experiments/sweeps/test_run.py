@@ -119,15 +119,6 @@ def test_scores_of_unlike_studies_are_told_as_fitness() -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_sweep_runs_nothing(outcome: SweepOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = copy_of(outcome, tmp_path / "out")
-    monkeypatch.setattr(workflow, "run_workflow", lambda *_, **__: pytest.fail("it is finished"))
-    again, begun = sweep_noting(small(*AXES), out)
-    assert begun == []
-    assert again.table.equals(outcome.table)  # times, too: they are read
-
-
-@pytest.mark.slow
 def test_an_interrupted_sweep_ends_the_same(
     outcome: SweepOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +149,7 @@ def test_an_added_value_runs_its_own_studies_alone(outcome: SweepOutcome, tmp_pa
     assert [row for row in lasting(extended.table) if row["federation.num_clients"] != 5] == lasting(outcome.table)
     fewer, begun = sweep_noting(small(*AXES), out)
     assert begun == []
-    assert lasting(fewer.table) == lasting(outcome.table)
+    assert fewer.table.equals(outcome.table)  # times, too: they are read
 
 
 # What goes wrong.
@@ -268,8 +259,6 @@ def test_studies_of_one_data_set_share_their_rows() -> None:
     (group,) = groups_of(rows, ["alpha", "seed"])
     quantile = math.tan(0.475 * math.pi)
     for mean, spread in ((group.accuracy["fedavg"], 0.2), (group.gain, 0.1)):
-        assert mean is not None
-        assert mean.high is not None
         assert mean.high - mean.mean == pytest.approx(quantile * spread / math.sqrt(2) * math.sqrt(1 / 2 + 0.75))
 
 
@@ -287,7 +276,6 @@ def test_an_interval_ends_at_the_bounds_of_the_measure(least: float | None, most
         (group.accuracy["challenger"], 0.9, 0.1 * quantile, ends),
         (group.gain, 0.85, 0.15 * quantile, (-span, span)),
     ):
-        assert mean is not None
         assert (mean.low, mean.high) == (
             pytest.approx(np.fmax(low, centre - half)),
             pytest.approx(np.fmin(high, centre + half)),
@@ -324,7 +312,6 @@ def test_the_gain_is_on_each_study_s_reference() -> None:
     (group,) = groups_of(rows, ["alpha", "seed"])
     counts = {chooser: mean.count for chooser, mean in group.accuracy.items()}
     assert counts == {"fedavg": 1, "tuned fedavg": 1, "challenger": 2}
-    assert group.gain is not None
     assert (group.gain.mean, group.gain.count) == (pytest.approx((0.05 + 0.15) / 2), 2)
 
 
@@ -344,7 +331,6 @@ def test_studies_that_differ_in_a_seed_alone_make_a_group() -> None:
     assert (first.num_studies, first.num_completed, first.num_better) == (2, 2, 1)
     assert first.accuracy["fedavg"].mean == pytest.approx(0.60)
     assert first.accuracy["challenger"].mean == pytest.approx(0.70)
-    assert first.gain is not None
     assert first.gain.mean == pytest.approx((0.25 - 0.05) / 2)
     assert first.detected == {"label_skew": 1, "feature_skew": 0, "outliers": 0}
     assert (second.values, second.num_studies, second.num_completed) == ({"alpha": 1.0}, 2, 1)

@@ -36,7 +36,6 @@ SPECIFICATIONS = re.compile(r'<script type="application/json" id="specifications
 
 def specifications(path: Path) -> dict[str, Any]:
     found = SPECIFICATIONS.search(path.read_text())
-    assert found is not None
     return json.loads(found[1])
 
 
@@ -224,7 +223,6 @@ def test_the_command_makes_the_same_configuration(tmp_path: Path, settings: list
     study = read_study(write_study(tmp_path / "out"))
     claim = {"config": config.identity(), "config_hash": config.digest()}
     command = page.command_of(replace(study, claim=claim))
-    assert command is not None
     words = shlex.split(command)
     assert words[:2] == ["fedscout", "run"]
     assert load_config(words[2:]).digest() == config.digest()
@@ -285,7 +283,6 @@ def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> Non
     shown = sweep_page(folder)
     assert "0 of 4 " in shown.headline
     (table,) = (section.table for section in shown.sections if section.name == "settings")
-    assert table is not None
     assert "tuned FedAvg" in table.headings
 
 
