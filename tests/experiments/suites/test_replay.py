@@ -348,33 +348,19 @@ def test_a_gain_counts_from_a_point_and_two_standard_errors(mean: float, error: 
 
 
 SHOWN = "# file: halving.py"
-WRONG = """
-from fedscout.search.searcher import Searcher
-from fedscout.strategies import FedAdamSpec, parse_strategy
-
-class Idle(Searcher):
-    pass
-
-class Greedy(Searcher):
-    def ask(self, num_proposals):
-        return [FedAdamSpec(eta=0.3)] * (num_proposals + 1)
-
-class Outside(Searcher):
-    def ask(self, num_proposals):
-        return [parse_strategy("fedexp")]
-
-class Texts(Searcher):
-    def ask(self, num_proposals):
-        return ["fedadam"]
-
-class Faulty(Searcher):
-    def ask(self, num_proposals):
-        return self.nothing
-
-class Silent(Searcher):
-    def ask(self, num_proposals):
-        return []
-"""
+SAID = {
+    "Greedy": "[FedAdamSpec(eta=0.3)] * (num_proposals + 1)",
+    "Outside": '[parse_strategy("fedexp")]',
+    "Texts": '["fedadam"]',
+    "Faulty": "self.nothing",
+    "Silent": "[]",
+}
+WRONG = "from fedscout.search.searcher import Searcher\nfrom fedscout.strategies import FedAdamSpec, parse_strategy\n"
+WRONG += "class Idle(Searcher):\n    pass\n"
+WRONG += "".join(
+    f"class {name}(Searcher):\n    def ask(self, num_proposals):\n        return {said}\n"
+    for name, said in SAID.items()
+)
 
 
 @pytest.fixture

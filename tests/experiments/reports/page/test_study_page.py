@@ -242,23 +242,25 @@ def write_sweep(folder: Path, is_tuned: bool = False) -> Path:
     With `is_tuned`, FedAdam gains 1 point on FedAvg at its tuned rate where alpha is 0.1, and loses 3 where it is 1.
     """
     rows: list[dict[str, Any]] = []
-    facts = {**dict.fromkeys(TABLE_COLUMNS), "status": "completed", "measure": "accuracy"}
     for alpha, clients in product((0.1, 1.0), (4, 10)):
-        better = alpha < 1
-        name = f"alpha_{alpha},num_clients_{clients}"
-        place = {"study": name, "path": f"studies/{name}", "config_hash": name, "num_trials": 8, "seconds": 2.0}
-        shared = {**facts, AXES[0]: alpha, AXES[1]: clients, **place}
-        gain = 0.05 if better else 0.01
-        challenger = {"chooser": "challenger", "strategy": "fedadam", "accuracy": 0.7 + gain}
-        challenger |= {"gain": gain, "gain_low": gain - 0.02, "gain_high": gain + 0.02}
-        challenger["verdict"] = "better" if better else "no difference"
+        accuracy = 0.75 if alpha < 1 else 0.71
+        gain, half, verdict = (0.05, 0.02, "better") if alpha < 1 else (0.01, 0.02, "no difference")
         if is_tuned:
-            on_tuned = 0.01 if better else -0.03
-            fedavg_tuned = {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": 0.7 + gain - on_tuned}
-            rows.append(shared | fedavg_tuned)
-            challenger |= {"gain": on_tuned, "gain_low": on_tuned - 0.01, "gain_high": on_tuned + 0.01}
-            challenger["verdict"] = "no difference" if better else "worse"
-        rows += [shared | {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7}, shared | challenger]
+            gain, half, verdict = (0.01, 0.01, "no difference") if alpha < 1 else (-0.03, 0.01, "worse")
+        found = {"gain": gain, "gain_low": gain - half, "gain_high": gain + half, "verdict": verdict}
+        name = f"alpha_{alpha},num_clients_{clients}"
+        shared = {**dict.fromkeys(TABLE_COLUMNS), AXES[0]: alpha, AXES[1]: clients, "study": name, "config_hash": name}
+        shared |= {
+            "status": "completed",
+            "measure": "accuracy",
+            "path": f"studies/{name}",
+            "num_trials": 8,
+            "seconds": 2.0,
+        }
+        if is_tuned:
+            rows.append(shared | {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": accuracy - gain})
+        rows.append(shared | {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7})
+        rows.append(shared | {"chooser": "challenger", "strategy": "fedadam", "accuracy": accuracy, **found})
     (folder / "studies").mkdir(parents=True)
     (folder / "sweep.json").write_text(json_text({"axes": list(AXES), "fixed": {}}))
     pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
