@@ -209,10 +209,7 @@ def test_a_paragraph_holds_the_whole_text_in_lines_that_fit(text: str) -> None:
 # Three lines of diagnosis: the calibrated answer, a bar of its strength, and who.
 
 
-@pytest.mark.parametrize(
-    ("strength", "drawn"),
-    [(-0.2, ""), (0.03, "▎"), (0.25, "██▌"), (0.765, "███████▋"), (0.999, "█" * 10), (1.8, "█" * 10)],
-)
+@pytest.mark.parametrize(("strength", "drawn"), [(-0.2, ""), (0.03, "▎"), (0.765, "███████▋"), (1.8, "█" * 10)])
 def test_a_bar_is_as_long_as_what_it_shows_to_an_eighth(strength: float, drawn: str) -> None:
     assert console.bar(strength) == drawn
 
@@ -286,9 +283,6 @@ def test_columns_that_carry_information() -> None:
     assert console.informative_columns([console.trial_values(trial)])["simulated time"] == ["2.5 min"]
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (73_850, "73.8 kB"), (4e6, "4 MB"), (1e9, "1 GB"), (2e16, "2e+04 TB")],
-)
+@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (73_850, "73.8 kB"), (1e9, "1 GB"), (2e16, "2e+04 TB")])
 def test_bytes_for_people(count: float, text: str) -> None:
     assert bytes_text(count) == text
