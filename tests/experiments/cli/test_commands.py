@@ -17,7 +17,7 @@ from fedscout.experiments.cli.studies import training_command
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 from fedscout.strategies.specification import LAYERS
 from fedscout.strategies.table import CLIENT_KINDS, SERVER_RULE_KINDS
-from tests.experiments.cli.conftest import SMALL, Cli, parsed
+from tests.experiments.cli.conftest import SMALL, STRATEGY, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
 from tests.experiments.data.awkward_tables import patients, saved, tweets
 from tests.experiments.deployment.test_app_folder import study
@@ -97,22 +97,10 @@ def test_a_study_of_failed_trainings_is_no_success(cli: Cli, tmp_path: Path) -> 
     assert (done.code, parsed(done.out)["best"]) == (1, None)
 
 
-HUGE = """
-from flwr.serverapp.strategy import FedAvg
-
-class Huge(FedAvg):
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        for name in list(arrays):
-            arrays[name] = type(arrays[name])(arrays[name].numpy() * 1e14)
-        return arrays, metrics
-"""
-
-
 def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
     # 1e14 in each of three layers makes outputs of 1e42, beyond float32; the parameters themselves are not.
-    (tmp_path / "huge.py").write_text(HUGE)
-    own = ["strategy.kind=custom", "strategy.path=huge:Huge"]
+    (tmp_path / "huge.py").write_text(STRATEGY.replace("from my_factor import FACTOR", "FACTOR = 1e14"))
+    own = ["strategy.kind=custom", "strategy.path=huge:Scaled"]
     document = parsed(cli("train", *SMALL, "training.num_rounds=1", *own, "--json").out)
     assert document["trial"]["status"] == "failed"
     assert document["rounds"]["loss"] == [None]

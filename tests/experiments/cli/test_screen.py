@@ -24,7 +24,7 @@ from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.study import run_study
 from tests.commands import REPOSITORY, ran
-from tests.experiments.cli.conftest import SMALL, Cli
+from tests.experiments.cli.conftest import SMALL, STRATEGY, Cli
 from tests.experiments.cli.processes import Command
 from tests.search.studies import ScriptedRunner, completed, open_ledger
 
@@ -202,18 +202,6 @@ def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
 # The same command after the user's code or data were edited: run anew, or refused with what changed.
 
 
-STRATEGY = """
-from flwr.serverapp.strategy import FedAvg
-from my_factor import FACTOR
-
-
-class Shrunk(FedAvg):
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        for name in arrays:
-            arrays[name] = type(arrays[name])(arrays[name].numpy() * FACTOR)
-        return arrays, metrics
-"""
 MODEL = """
 from torch import nn
 
@@ -222,7 +210,7 @@ def net(num_features, num_classes):
     return nn.Linear(num_features, num_classes)
 """
 MINE = ("federation.dataset=mine.csv", "federation.label=label")
-TRAIN = ("train", *SMALL[:4], "strategy.kind=custom", "strategy.path=my_strategy:Shrunk", "--json")
+TRAIN = ("train", *SMALL[:4], "strategy.kind=custom", "strategy.path=my_strategy:Scaled", "--json")
 
 
 @pytest.fixture
@@ -273,11 +261,11 @@ def test_an_edited_strategy_is_trained_anew(cli: Cli, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Path) -> None:
-    run = ("search", *SMALL, "search.customs=[{path: my_strategy:Shrunk}]", "search.strategies=[fedavg]", "--json")
+    run = ("search", *SMALL, "search.customs=[{path: my_strategy:Scaled}]", "search.strategies=[fedavg]", "--json")
     assert cli(*run, "--out", "out").document
     kept = {path.name: path.stat().st_mtime_ns for path in (folder / "out" / "trials").iterdir()}
     strategies = lasting(folder / "out")["strategy"].tolist()
-    assert "my_strategy:Shrunk" in strategies
+    assert "my_strategy:Scaled" in strategies
 
     edit(folder / "my_strategy.py", STRATEGY + "\n\n# another\n")
     assert cli(*run, "--out", "out").document
@@ -319,7 +307,7 @@ def test_edited_rows_are_refused(cli: Cli, folder: Path, commands: tuple[str, st
 @pytest.mark.parametrize("changed", ["nothing", "code", "rows"])
 def test_a_finished_study_of_a_sweep_counts_while_nothing_changed(cli: Cli, folder: Path, changed: str) -> None:
     rows(folder / "mine.csv")
-    settings = (*(one for one in SMALL if "dataset" not in one), *MINE, "search.customs=[{path: my_strategy:Shrunk}]")
+    settings = (*(one for one in SMALL if "dataset" not in one), *MINE, "search.customs=[{path: my_strategy:Scaled}]")
     sweep = ("sweep", *settings, "seed=0,1", "--json", "--out", "out")
     assert cli(*sweep).document
     results = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("studies/*/result.json")}

@@ -237,8 +237,6 @@ def test_a_study_is_not_told_of_its_own_federation(tmp_path: Path) -> None:
     assert study.pop("note")
     assert study == {"study": str(first.folder), "distance": None, "same_data": False}
     assert (start["proposals"], len(start["notes"])) == ([], 1)
-    alone = run_workflow(load_config([*ARGUMENTS, "seed=1"]), tmp_path / "alone", Display())
-    assert finished.document["trials"] == alone.document["trials"]
 
 
 def test_mistakes_are_told_before_anything_is_done_and_leave_nothing(earlier: Path, tmp_path: Path) -> None:
