@@ -47,12 +47,11 @@ def test_what_is_replaced_reads_as_in_pythons_source() -> None:
 
 
 def test_long_values_are_cut_and_counted() -> None:
-    assert visible_line(f"must be short, got {'x' * 99_999}; allowed are a, b") == (
-        f"must be short, got {'x' * 240}… (100000 characters) allowed are a, b"
-    )
+    one = visible_line(f"must be short, got {'x' * 99_999}; allowed are a, b")
+    assert ("x" * 240 in one, "x" * 241 in one, "100000" in one, one[-4:]) == (True, False, True, "a, b")
     many = visible_line("must be one, got " + "x, " * 100_000 + "which is many")
     assert len(many) < LONGEST_LINE + 50
-    assert "(300030 characters)" in many
+    assert "300030" in many
     assert many.endswith("which is many")
 
 

@@ -30,6 +30,21 @@ SMALL = (
 )
 
 
+STRATEGY = """
+from flwr.serverapp.strategy import FedAvg
+from my_factor import FACTOR
+
+
+class Scaled(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        for name in arrays:
+            arrays[name] = type(arrays[name])(arrays[name].numpy() * FACTOR)
+        return arrays, metrics
+"""
+"""A user's own: FedAvg whose mean is multiplied by a factor of another module."""
+
+
 _PROGRESS = re.compile(
     r"fedscout: (measuring heterogeneity|running trials|"
     r"(generation \d+|tuning FedAvg|confirmation): .*; \d+/\d+ trials)\n"
@@ -89,9 +104,7 @@ def exit_code(*arguments: str | Path) -> int:
     """Run `fedscout` with these arguments in this process."""
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
-    code = ended.value.code
-    assert isinstance(code, int)
-    return code
+    return int(ended.value.code)
 
 
 Cli = Callable[..., Done]

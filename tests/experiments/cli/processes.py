@@ -100,10 +100,6 @@ class Command:
         """Return the processes of the tree, as far as it was noted, that still run."""
         return [one for one in self._tree.values() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
-    def num_started(self) -> int:
-        """Return how many processes the command was seen to have started."""
-        return len(self._tree)
-
     def interrupt(self) -> None:
         """Do what Ctrl-C in a terminal does: SIGINT to the whole group."""
         os.killpg(self.process.pid, signal.SIGINT)

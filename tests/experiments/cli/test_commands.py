@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 import tomllib
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +17,11 @@ from fedscout.experiments.cli.studies import training_command
 from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, STRATEGIES, parse_strategy
 from fedscout.strategies.specification import LAYERS
 from fedscout.strategies.table import CLIENT_KINDS, SERVER_RULE_KINDS
-from tests.experiments.cli.conftest import SMALL, Cli, parsed
+from tests.experiments.cli.conftest import SMALL, STRATEGY, Cli, parsed
 from tests.experiments.cli.test_errors import DEFAULT_KINDS
 from tests.experiments.data.awkward_tables import patients, saved, tweets
 from tests.experiments.deployment.test_app_folder import study
 from tests.experiments.reports.scripted_study import write_study
-
-OWN_STRATEGY = '''
-from flwr.serverapp.strategy import FedAvg
-
-
-class {name}(FedAvg):
-    """FedAvg whose mean is scaled."""
-
-    def __init__(self, scale=1.0, **nodes):
-        super().__init__(**nodes)
-        self.scale = scale
-
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        for name in list(arrays):
-            arrays[name] = type(arrays[name])(arrays[name].numpy() * self.scale)
-        return arrays, metrics
-'''
-
 
 # run and search
 
@@ -79,14 +57,13 @@ def test_a_tuned_baseline_by_default_or_by_option_or_key(cli: Cli, tuned: bool) 
 
 
 def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
-    command = ("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "out")
-    document = cli(*command, "--json").silent.document
+    command = ("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "out", "--json")
+    document = cli(*command).silent.document
     assert (document["trial"]["strategy"], document["trial"]["parameters"]["eta"]) == ("fedadam", 0.1)
     assert len(document["rounds"]["accuracy"]) == len(document["rounds"]["loss"]) == 2
     assert "seconds" not in document["rounds"]  # there is no clock
     table = read_trials(tmp_path / "out")
     assert list(table["fitness"]) == [document["trial"]["fitness"]]
-    assert f"{document['trial']['fitness']:.4f}" in cli(*command).out
 
 
 def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
@@ -95,55 +72,38 @@ def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
     assert (done.code, done.err) == (1, "")
     trial = parsed(done.out)["trial"]
     assert (trial["status"], trial["fitness"]) == ("failed", 0)
-    assert trial["error"].startswith("round ")
-    done = cli(*failing)
-    assert (done.code, len(done.err.splitlines())) == (1, 1)
-    assert trial["error"] in done.err
+    assert trial["error"] in cli(*failing).err
 
 
 FAILING_MODEL = """
 from torch import nn
 
 class Net(nn.Linear):
-    def __init__(self, num_features, num_classes):
-        super().__init__(num_features, num_classes)
-
     def forward(self, rows):
         if rows.any():  # which they are not where a model is tried
             raise RuntimeError("no more than that")
         return super().forward(rows)
+
+def net(num_features, num_classes):
+    return Net(num_features, num_classes)
 """
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-@pytest.mark.parametrize("command", ["search", "run"])
-def test_a_study_of_failed_trainings_is_no_success(cli: Cli, tmp_path: Path, command: str, as_json: bool) -> None:
+def test_a_study_of_failed_trainings_is_no_success(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "failing_net.py").write_text(FAILING_MODEL)
-    done = cli(command, *SMALL, "model.kind=failing_net:Net", *(["--json"] if as_json else []))
-    assert done.code == 1
-    if as_json:
-        assert parsed(done.out)["best"] is None
-    else:
-        assert done.out.startswith("No trial")
-
-
-def test_the_version_is_that_of_the_distribution(cli: Cli) -> None:
-    from importlib.metadata import version
-
-    done = cli("--version")
-    assert (done.code, done.out, done.err) == (0, f"fedscout {version('fedscout')}\n", "")
+    failing = (*SMALL, "model.kind=failing_net:net")
+    assert cli("run", *failing).code == 1
+    done = cli("search", *failing, "--json")
+    assert (done.code, parsed(done.out)["best"]) == (1, None)
 
 
 def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
     # 1e14 in each of three layers makes outputs of 1e42, beyond float32; the parameters themselves are not.
-    (tmp_path / "huge.py").write_text(OWN_STRATEGY.format(name="Huge"))
-    own = ["strategy.kind=custom", "strategy.path=huge:Huge", "strategy.values.scale=1e14"]
+    (tmp_path / "huge.py").write_text(STRATEGY.replace("from my_factor import FACTOR", "FACTOR = 1e14"))
+    own = ["strategy.kind=custom", "strategy.path=huge:Scaled"]
     document = parsed(cli("train", *SMALL, "training.num_rounds=1", *own, "--json").out)
     assert document["trial"]["status"] == "failed"
     assert document["rounds"]["loss"] == [None]
-
-
-# A user's own strategy
 
 
 # detect
@@ -168,21 +128,13 @@ def test_trials_shows_the_log(cli: Cli) -> None:
     assert len(cli("trials", "out").ok.out.splitlines()) == 1 + len(rows)
 
 
-def test_strategies_lists_ranges_for_the_number_of_clients(cli: Cli) -> None:
-    shown = cli("strategies").silent.out
-    assert [kind for kind in DEFAULT_KINDS if kind not in shown] == []
-    assert shown.startswith("10 clients; 10 ")
-    assert "krum must have at least 3" in " ".join(cli("strategies", "federation.num_clients=2").out.split())
-
-
 def test_privacy_is_told_before_a_training_and_stands_in_its_log(cli: Cli, tmp_path: Path) -> None:
     private = ("strategy.kind=dp_fedavg", "strategy.epsilon=9", "strategy.around=fedprox")
-    told = "the models of 2 rounds with 4 of 4 clients each are (ε = 9, δ = 0.218)"
-    assert told in " ".join(cli("strategies", *SMALL, *private).out.split())
+    (note,) = cli("strategies", *SMALL, *private, "--json").document["notes"]
+    assert "ε = 9, δ = 0.218" in note
     done = cli("train", *SMALL, *private, "--out", "out", "--json")
-    assert [line.startswith(f"fedscout: {told}") for line in done.err.splitlines() if told in line] == [True]
-    (note,) = done.document["trial"]["notes"]
-    assert note.startswith(told)
+    assert done.err == f"fedscout: {note}\n"
+    assert done.document["trial"]["notes"] == [note]
     (logged,) = read_trials(tmp_path / "out")["notes"]
     assert logged == [note]
 
@@ -190,40 +142,24 @@ def test_privacy_is_told_before_a_training_and_stands_in_its_log(cli: Cli, tmp_p
 # The commands that a finished study names.
 
 
-STRATEGY = {"kind": "fedavg"}
-
-
 def test_settings_of_the_search_alone_are_left_out() -> None:
-    words = training_command(["training.num_rounds=80", "search.budget=4"], None, STRATEGY)
+    words = training_command(["training.num_rounds=80", "search.budget=4"], None, {"kind": "fedavg"})
     assert words == ["fedscout", "train", "training.num_rounds=80", "strategy.kind=fedavg"]
 
 
 # `fedscout app` says what its model will be, or that there will be none, before anything is written.
 
 
-def winner(kind: str, **parameters: Any) -> dict[str, Any]:
-    return {"strategy": kind, "parameters": parameters, "learning_rate": 0.1}
-
-
 def test_a_study_whose_winner_shares_nothing_gives_no_app(cli: Cli, tmp_path: Path) -> None:
-    study(tmp_path / "study", confirmation=None, best=winner("local"))
-    cli("app", "--from", "study", "--out", "app").refuses("", "got local")
+    best = {"strategy": "local", "parameters": {}, "learning_rate": 0.1}
+    study(tmp_path / "study", confirmation=None, best=best)
+    cli("app", "--from", "study", "--out", "app").refuses()
     assert not (tmp_path / "app").exists()
 
 
-def app_config(folder: Path) -> dict[str, Any]:
-    """Return what a user of an app may change."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text())
-    config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
-    return config
-
-
-WINE = ("federation.dataset=wine",)
-
-
 def test_an_app_waits_for_the_studys_clients_and_trains_what_is_named(cli: Cli, tmp_path: Path) -> None:
-    named = ("federation.num_clients=4", "strategy.kind=fedadam", "strategy.eta=0.1")
-    assert cli("app", *WINE, *named, "--out", "app").code == 0
+    named = ("federation.dataset=wine", "strategy.kind=fedadam")
+    assert cli("app", *named, "federation.num_clients=4", "strategy.eta=0.1", "--out", "app").code == 0
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     config = project["tool"]["flwr"]["app"]["config"]
     assert (config["min-clients"], config["out"]) == (4, "app-out")
@@ -232,16 +168,13 @@ def test_an_app_waits_for_the_studys_clients_and_trains_what_is_named(cli: Cli, 
     exec(compile(server, "server_app.py", "exec"), names)
     assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
     for choice in (("--choose", "rules"), ("--max-rounds", "5")):
-        cli("app", *WINE, "strategy.kind=fedadam", *choice, "--out", "other").refuses()
+        cli("app", *named, *choice, "--out", "other").refuses()
 
 
 def test_an_export_names_the_viewer(cli: Cli, tmp_path: Path) -> None:
     write_study(tmp_path / "out", "search.budget=3", "search.confirmation_seeds=0")
-    shown = cli("export", "out").silent.out
-    assert "4 trials of wine-" in shown
-    assert "optuna-dashboard sqlite:///out/exports/optuna.db" in shown
-    assert (tmp_path / "out" / "exports" / "optuna.db").read_bytes().startswith(b"SQLite format 3")
-    cli("export", "out", "--to", "excel").refuses("", "'--to'", "'excel'")
+    assert "sqlite:///out/exports/optuna.db" in cli("export", "out").silent.out
+    assert (tmp_path / "out" / "exports" / "optuna.db").is_file()
 
 
 # `fedscout bench detection`, `intervals` and `strategies`: a table, as JSON and as it is printed; and mistakes.
@@ -316,7 +249,6 @@ TINY_ENGINE = ("bench", "engine", "--local", "--clients", "2", "--samples", "8",
 def test_strategies_in_turn_are_compared_with_fedavg(cli: Cli) -> None:
     arguments = (*TINY_ENGINE, "--strategy", "fedavg", "--strategy", "fedmedian", "--repeats", "2")
     done = cli(*arguments, "--json").ok
-    assert done.err.splitlines() == ["fedscout: repetition 1 of 2: fedscout", "fedscout: repetition 2 of 2: fedscout"]
     ours, median = (done.document["programs"][f"fedscout, {kind}"] for kind in ("fedavg", "fedmedian"))
     assert len(ours["round_seconds"]) == 4
     assert 0 < ours["min_seconds"] <= ours["median_seconds"]
@@ -336,7 +268,6 @@ def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "again" / "fedpilot"
     table = (folder / "advice.md").read_text()
     assert table.strip() == done.out.strip()
-    assert f"`fedscout reproduce {' '.join((ADVICE[0], *ADVICE[3:]))} --seeds 2`" in table
     assert (folder / "advice.svg").read_text().startswith("<svg")
     (study,) = cli("reproduce", *ADVICE, "--out", "again", "--json").document["studies"]
     first = json.loads((folder / "advice.json").read_text())
@@ -348,12 +279,9 @@ def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
 def test_what_can_be_run_is_listed(cli: Cli) -> None:
     listed = cli("reproduce", "list", "--json").document
     assert {"choice/table6", "client-settings/table3", "fedpilot/advice"} <= listed["studies"].keys()
-    assert {"choice/fig1", "server-rate/fig6"} <= listed["absent"].keys()
-    text = cli("reproduce", "list").out
-    assert all(name in text for name in [*listed["studies"], *listed["absent"]])
+    assert "choice/fig1" in listed["absent"]
     cli("reproduce", "choice/fig1").refuses("an experiment")
-    misspelt = cli("reproduce", "fedpilot/advice", "training.num_round=1")
-    misspelt.refuses("", "training.num_round ", "training.num_rounds")
+    cli("reproduce", "fedpilot/advice", "training.num_round=1").refuses("", "training.num_round ")
 
 
 # Strategies outside the default search space, models, effects and tables of the user's on the command line.
@@ -363,18 +291,19 @@ SERVER = ("federation.server_rows=20", "federation.server_labels=true")
 CLOCK = "federation.scenario={kind: latency, clients: all, mean_seconds: 1}"
 """These are what some strategies need."""
 
-EVERYTHING = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
 
-
-TOLD = {
-    **dict.fromkeys(("communities", "rhfl"), "models"),
-    **dict.fromkeys(
-        ("fedyogi+fedbn", "ditto", "fedper", "fedrep", "fine_tuning", "fedbabu", "pfedme", "fedrod"), "the saved model"
-    ),
-    **dict.fromkeys(("fedex", "fedpop"), "9 configurations"),
-    "dp_fedavg": "scores",
-}
-"""A word of what is said of some before they are trained."""
+def test_strategies_by_default_by_name_and_in_pairs_are_listed(cli: Cli) -> None:
+    document = cli("strategies", *SERVER, CLOCK, "--json").document
+    kinds = {name: [entry["title"] for entry in document[name]["oneOf"]] for name in ("schema", "by_name")}
+    assert kinds == {"schema": [*BUILT_IN_KINDS], "by_name": [*CHOSEN_BY_NAME_KINDS]}
+    assert document["pairs"] == {"server_rules": [*SERVER_RULE_KINDS], "clients": [*CLIENT_KINDS]}
+    everything = f"search.strategies=[{','.join(CHOSEN_BY_NAME_KINDS)}]"
+    assert cli("strategies", *SERVER, CLOCK, everything, "--json").document["by_name"] is None
+    half = cli("strategies", "training.fraction_train=0.5", "--json").document
+    assert (half["num_clients"], half["num_sampled"]) == (10, 5)
+    for kinds_shown, settings in ((CHOSEN_BY_NAME_KINDS, (*SERVER, CLOCK)), (["krum"], ("federation.num_clients=2",))):
+        shown = cli("strategies", *settings).silent.out
+        assert [kind for kind in (*DEFAULT_KINDS, *kinds_shown) if kind not in shown] == []
 
 
 @pytest.mark.sampled(8)
@@ -383,31 +312,11 @@ TOLD = {
 )
 def test_one_is_trained_by_name(cli: Cli, tmp_path: Path, kind: str) -> None:
     more = {"fedbuff": [CLOCK], "fedyogi+fedbn": ["model.norm=batch"]}.get(kind, [])
-    done = cli("train", *SMALL, *SERVER, *more, f"strategy.kind={kind}", "--out", "out", "--json").ok
-    assert all(TOLD.get(kind, "nothing") in line for line in done.err.splitlines())
+    assert cli("train", *SMALL, *SERVER, *more, f"strategy.kind={kind}", "--out", "out").ok
     (row,) = read_trials(tmp_path / "out").to_dict("records")
     assert (row["strategy"], row["status"]) == (kind, "completed")
     for name, value in parse_strategy(kind).parameters().items():
         assert row[f"param_{name}"] == value
-
-
-def test_they_are_listed_after_the_search_space_with_how_to_name_them(cli: Cli) -> None:
-    without = " ".join(cli("strategies").out.split())
-    assert [kind for kind in ("fedbuff", "feddf", "fedbio") if f"unavailable: {kind} " not in without] == []
-    listed = " ".join(cli("strategies", *SERVER, CLOCK).out.split())
-    for kind in CHOSEN_BY_NAME_KINDS:
-        assert f" search.strategies=[{kind}]" in listed
-    assert listed.index("qfedavg") < listed.index("rfa") < listed.index("fedexp")
-    named = " ".join(cli("strategies", *SERVER, CLOCK, EVERYTHING).out.split())
-    assert not [kind for kind in CHOSEN_BY_NAME_KINDS if f" search.strategies=[{kind}]" in named]
-    assert "fedadam" not in named.partition("Pairs, such as")[0]
-
-
-def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:
-    document = cli("strategies", *SERVER, CLOCK, "--json").document
-    kinds = {name: [entry["title"] for entry in document[name]["oneOf"]] for name in ("schema", "by_name")}
-    assert kinds == {"schema": [*BUILT_IN_KINDS], "by_name": [*CHOSEN_BY_NAME_KINDS]}
-    assert cli("strategies", *SERVER, CLOCK, "--json", EVERYTHING).document["by_name"] is None
 
 
 # Pairs on the command line: trained, searched, resumed, listed.
@@ -417,57 +326,6 @@ def test_the_schema_of_the_search_space_is_without_them(cli: Cli) -> None:
 def test_all_strategies_are_searched_and_what_is_impossible_is_left_out(cli: Cli, tmp_path: Path) -> None:
     command = ("search", *SMALL, "search.strategies=all", "search.confirmation_seeds=0", "training.momentum=0.5")
     assert {trial["status"] for trial in cli(*command, "--out", "out", "--json").document["trials"]} == {"completed"}
-
-
-def test_what_makes_pairs_is_listed(cli: Cli) -> None:
-    listed = " ".join(cli("strategies").out.split())
-    assert listed.index(", ".join(SERVER_RULE_KINDS)) < listed.index(", ".join(CLIENT_KINDS))
-    half = "training.fraction_train=0.5"
-    document = cli("strategies", "--json", half, "search.strategies=[fedavg,fedadam+fedprox]").document
-    assert (document["num_clients"], document["num_sampled"]) == (10, 5)
-    assert document["pairs"] == {"server_rules": [*SERVER_RULE_KINDS], "clients": [*CLIENT_KINDS]}
-    _, pair = document["schema"]["oneOf"]
-    assert pair["required"] == ["kind", "eta", "tau", "beta_1", "beta_2", "proximal_mu"]
-    assert pair["properties"]["kind"] == {"const": "fedadam+fedprox"}
-
-
-# A user's own model on the command line: trained from the working directory, and every mistake a line and code 2.
-
-
-NETS = """
-from torch import nn
-
-print("noise on standard output")
-
-
-def net(num_features, num_classes):
-    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(8, num_classes))
-
-
-def wrong(num_features, num_classes):
-    return nn.Sequential(nn.Linear(num_features, 8), nn.Tanh(), nn.Linear(9, num_classes))
-"""
-
-
-@pytest.fixture
-def nets(cli: Cli, tmp_path: Path) -> Iterator[None]:
-    """A module of the user's in the working directory, beside one that bears the name of one of our packages."""
-    (tmp_path / "cli_users_nets.py").write_text(NETS)
-    (tmp_path / "search.py").write_text("raise RuntimeError('shadowed')\n")
-    yield
-    sys.modules.pop("cli_users_nets", None)
-
-
-@pytest.mark.usefixtures("nets")
-@pytest.mark.parametrize("command", ["run", "detect", "train", "search"])
-def test_a_module_that_does_not_fit(cli: Cli, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    opening = "fedscout.experiments.studies.workflow.open_runner"
-    monkeypatch.setattr(opening, lambda *_: pytest.fail("hosts would start"))
-    done = cli(command, "federation.dataset=wine", "model.kind=cli_users_nets:wrong", "--out", "out")
-    (line,) = [line for line in done.err.splitlines() if line.startswith("fedscout: ")]
-    replace(done, err=line).refuses("model.kind=cli_users_nets:wrong", "(13,)", "RuntimeError", "2x8 and 9x3")
-    assert "Traceback" not in done.err
-    assert not (tmp_path / "out" / "trials").exists()
 
 
 # `fedscout scenarios`, and what the documentation shows of them.
@@ -484,41 +342,29 @@ def test_the_documentation_names_every_effect_and_its_keys(cli: Cli) -> None:
         assert {*schema["properties"]} <= named, kind
 
 
-TRAINED = ("engine.grid=local", "federation.dataset=wine", "federation.num_clients=4", "training.num_rounds=1")
-FLIPPED = "federation.scenario={kind: label_flip, rate: 1, clients: [2]}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["own", "clean"])
 def test_a_training_under_label_noise_tells_its_score_against_the_other_labels_too(cli: Cli, view: str) -> None:
-    settings = (*TRAINED, FLIPPED, f"search.view={view}")
+    settings = (*SMALL, "federation.scenario={kind: label_flip, rate: 1, clients: [2]}", f"search.view={view}")
     told = cli("train", *settings, "--json", "--out", "json").document
     assert told["view"] == view
     other = told["trial"]["clean_fitness" if view == "own" else "own_fitness"]
-    shown = cli("train", *settings, "--out", "screen").out
-    assert f"{other:.4f}" in shown
-    assert "client 2" in " ".join(shown.split())
+    assert f"{other:.4f}" in cli("train", *settings, "--out", "screen").out
 
 
 # Tables that nobody prepared: one line each, from the file to the verdict.
 
 
-QUICK = (
-    *("engine.grid=local", "training.num_rounds=2"),
-    *("search.budget=1", "search.generation_size=1", "search.confirmation_seeds=2"),
-)
-
-
-TWEETS = (tweets(), "airline_sentiment", "airline", "columns: left out tweet_id, airline_sentiment_gold, name")
-PATIENTS = (patients(), "outcome", "hospital", "federation.drop_columns=[discharge_code]")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "label", "client", "line"), [TWEETS, PATIENTS], ids=["tweets", "patients"])
-def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, label: str, client: str, line: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "label", "client"),
+    [(tweets(), "airline_sentiment", "airline"), (patients(), "outcome", "hospital")],
+    ids=["tweets", "patients"],
+)
+def test_one_line_to_the_end(cli: Cli, tmp_path: Path, table: pd.DataFrame, label: str, client: str) -> None:
     saved(table, tmp_path / "X.csv")
     given = (f"federation.{key}={value}" for key, value in (("label", label), ("client_column", client)))
-    shown = cli("run", "federation.dataset=X.csv", *given, "--out", "found", *QUICK).ok.out
-    assert line in " ".join(shown.split())
+    quick = (one for one in SMALL if not one.startswith("federation."))
+    assert cli("run", "federation.dataset=X.csv", *given, "--out", "found", *quick).ok
     result = json.loads((tmp_path / "found" / "result.json").read_text())
     assert [column["name"] for column in result["federation"]["columns"]] == [*table.columns]

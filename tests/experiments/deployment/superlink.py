@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,18 +34,6 @@ COMMAND_SECONDS = 60.0
 LOOK_SECONDS = 0.1
 Value = str | int | float | bool
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """What `flwr list` says of a run that ended, and all that `flwr run --stream` printed.
-
-    Attributes:
-        status: `finished:completed`, `finished:failed` or `finished:stopped`.
-    """
-
-    status: str
-    output: str
 
 
 class Started:
@@ -84,7 +71,8 @@ class Started:
         """Wait for the process of this program that it starts, and return it."""
 
         def found() -> psutil.Process | None:
-            return next((one for one in self._processes.alive() if program(one) == name), None)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                return next((one for one in self._processes.alive() if name in " ".join(one.cmdline()[:2])), None)
 
         return wait_until(found, START_SECONDS, lambda: f"{self.log.name} started no {name}:\n{self.text()}")
 
@@ -93,64 +81,32 @@ class Started:
         self._processes.kill()
 
 
-class StartedRun:
-    """A run of an app.
-
-    Attributes:
-        run_id: As Flower counts.
-        stream: `flwr run --stream`.
-    """
-
-    def __init__(self, federation: RealFederation, stream: Started) -> None:
-        self.stream = stream
-        self.run_id = int(stream.wait_for(r"started run (\d+)")[1])
-        self._federation = federation
-
-    def wait_for(self, pattern: str, seconds: float = RUN_SECONDS) -> re.Match[str]:
-        """Wait until the server app has printed a pattern."""
-        return self.stream.wait_for(pattern, seconds)
-
-    def status(self) -> str:
-        """Return what `flwr list` says."""
-        listed = self._federation.flwr("list", "--run-id", str(self.run_id), "--format", "json")
-        (run,) = json.loads(listed[listed.index("{") :])["runs"]
-        return str(run["status"])
-
-    def wait(self, seconds: float = RUN_SECONDS) -> FinishedRun:
-        """Wait until the run has ended."""
-        self.stream.wait(seconds)
-        return FinishedRun(self.status(), self.stream.text())
-
-
 class RealFederation:
     """A SuperLink and SuperNodes on free ports of the loopback, whose clients are forks (`forked_clientapp`).
 
+    The SuperLink has a certificate and admits only nodes whose keys it was told.
+
     Args:
         folder: For what Flower writes; each process works in one of its own below it.
-        tls: Whether the SuperLink has a certificate and admits only nodes whose keys it was told.
     """
 
-    def __init__(self, folder: Path, tls: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._nodes: list[Started] = []
-        self._certificate = server_certificate(folder) if tls else None
+        self._certificate = server_certificate(folder)
         self._port = free_port()
         self._started: list[Started] = []
 
     def begin(self, node_configs: Sequence[Mapping[str, Value]]) -> None:
         """Start the SuperLink, and a SuperNode for each configuration."""
         command = ["flower-superlink", "--disable-runtime-dependency-installation", "--port", str(self._port)]
-        if self._certificate is None:
-            secured, options = "insecure = true", ["--insecure"]
-        else:
-            secured = f'root-certificates = "{self._certificate}"'
-            options = ["--ssl-ca-certfile", str(self._certificate), "--enable-supernode-auth"]
-            options += ["--ssl-certfile", str(self._certificate)]
-            options += ["--ssl-keyfile", str(self._certificate.with_suffix(".key"))]
+        command += ["--ssl-ca-certfile", str(self._certificate), "--ssl-certfile", str(self._certificate)]
+        command += ["--ssl-keyfile", str(self._certificate.with_suffix(".key")), "--enable-supernode-auth"]
         (self.folder / "config.toml").write_text(
-            f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "{LOOPBACK}:{self._port}"\n{secured}\n'
+            f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "{LOOPBACK}:{self._port}"\n'
+            f'root-certificates = "{self._certificate}"\n'
         )
-        self._superlink = self._start("superlink", [*command, *options])
+        self._superlink = self._start("superlink", command)
         self._superlink.wait_for(r"Uvicorn running")
         for config in node_configs:
             self.add_node(config)
@@ -161,17 +117,14 @@ class RealFederation:
             started.kill()
 
     def add_node(self, config: Mapping[str, Value]) -> None:
-        """Start one more SuperNode and wait until it is admitted; with TLS its new key is registered first."""
+        """Register the key of one more SuperNode, start it and wait until it is admitted."""
         number = len(self._nodes)
         command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self._port}", "--port", str(free_port())]
-        command += ["--node-config", toml_values(config)]
-        if self._certificate is None:
-            command += ["--insecure"]
-        else:
-            key = node_key(self.folder / f"node-{number}-key")
-            self.flwr("supernode", "register", f"{key}.pub", "local")
-            command += ["--root-certificates", str(self._certificate)]
-            command += ["--auth-supernode-private-key", str(key)]
+        key = str(self.folder / f"node-{number}-key")  # of a curve and in the form that Flower asks for
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key], check=True)
+        self.flwr("supernode", "register", f"{key}.pub", "local")
+        command += ["--node-config", toml_values(config), "--root-certificates", str(self._certificate)]
+        command += ["--auth-supernode-private-key", key]
         self._nodes.append(self._start(f"node-{number}", command, forked_clients=True))
         self._nodes[number].wait_for(r"SuperNode ID: \d+")
 
@@ -179,18 +132,18 @@ class RealFederation:
         """Kill a SuperNode and what it runs."""
         self._nodes[number].kill()
 
-    def start(self, app: Path, run_config: Mapping[str, Value] | None = None) -> StartedRun:
-        """Start a run of an app's folder."""
-        command = ["flwr", "run", str(app), "local", "--stream"]
-        if run_config:
-            command += ["--run-config", toml_values(run_config)]
-        return StartedRun(self, self._start("run", command))
+    def start(self, app: Path, run_config: Mapping[str, Value]) -> Started:
+        """Start a run of an app's folder; return the command that prints what its server app prints."""
+        command = ["flwr", "run", str(app), "local", "--stream", "--run-config", toml_values(run_config)]
+        return self._start("run", command)
 
-    def run(
-        self, app: Path, run_config: Mapping[str, Value] | None = None, seconds: float = RUN_SECONDS
-    ) -> FinishedRun:
-        """Run an app to its end."""
-        return self.start(app, run_config).wait(seconds)
+    def end_of(self, run: Started) -> str:
+        """Wait until a run has ended, and return how: `finished:completed`, `finished:failed` or `finished:stopped`."""
+        run_id = run.wait_for(r"started run (\d+)")[1]
+        run.wait(RUN_SECONDS)
+        listed = self.flwr("list", "--run-id", run_id, "--format", "json")
+        (found,) = json.loads(listed[listed.index("{") :])["runs"]
+        return str(found["status"])
 
     def kill_server_app(self) -> None:
         """Kill the process of the run's server app; the SuperLink goes on."""
@@ -246,24 +199,11 @@ def server_certificate(folder: Path) -> Path:
     return path
 
 
-def node_key(path: Path) -> Path:
-    """Write a SuperNode's new key pair, of a curve and in the form that Flower asks for: `path` and `path.pub`."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(path)], check=True)
-    return path
-
-
 def free_port() -> int:
     """Return a port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
-
-
-def program(process: psutil.Process) -> str:
-    """Return the name of the script that a Python process runs; an empty name if it has ended."""
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        return next((Path(part).name for part in process.cmdline()[1:2]), "")
-    return ""
 
 
 def toml_values(values: Mapping[str, Value]) -> str:
@@ -276,10 +216,10 @@ def real_federation(tmp_path: Path) -> Iterator[Callable[..., RealFederation]]:
     """Start real federations of nodes with these configurations; they end with the test."""
     with contextlib.ExitStack() as stack:
 
-        def started(node_configs: Sequence[Mapping[str, Value]], tls: bool = False) -> RealFederation:
+        def started(node_configs: Sequence[Mapping[str, Value]]) -> RealFederation:
             folder = tmp_path / f"federation-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
-            federation = RealFederation(folder, tls)
+            federation = RealFederation(folder)
             stack.callback(federation.end)
             federation.begin(node_configs)
             return federation

@@ -58,20 +58,18 @@ def test_under_certificates_and_keys_as_in_a_simulation(
 ) -> None:
     settings = [f"federation.num_clients={num_clients}"]
     app, out = written_app(tmp_path, *settings), tmp_path / "out"
-    federation = real_federation(nodes_of(tmp_path, *reversed(range(num_clients))), tls=True)
-    finished = federation.run(app, {"min-clients": num_clients, "rounds": 2, "out": str(out)})
-    assert finished.status == "finished:completed", finished.output
+    federation = real_federation(nodes_of(tmp_path, *reversed(range(num_clients))))
+    run = federation.start(app, {"min-clients": num_clients, "rounds": 2, "out": str(out)})
+    assert federation.end_of(run) == "finished:completed", run.text()
     simulated(settings, HeterogeneityReport.model_validate(read_json_object(out / "report.json")))
 
-    chosen = next(line for line in finished.output.splitlines() if line.startswith("chosen: "))
+    chosen = next(line for line in run.text().splitlines() if line.startswith("chosen: "))
     config = load_config([*STUDY, *settings], None)
-    spec = parse_strategy(
-        eval(chosen.removeprefix("chosen: ")), Cohort(num_clients, num_clients, 0.2)
-    )  # as it was printed
+    printed = eval(chosen.removeprefix("chosen: "))
+    spec = parse_strategy(printed, Cohort(num_clients, num_clients, 0.2))
     trial_settings = TrialSettings(spec, 2, num_clients, config.training.session(config.seed), keep_model=True)
     runner = LocalRunner(ClientHost(build_federation(config.federation, config.model), CLIENT_QUERIES))
     ((_, trial),) = runner.run([trial_settings])
-    assert trial.vector is not None
     model = load_file(out / "model.safetensors")
     assert b"".join(model[name].tobytes() for name in runner.facts.layout.split(trial.vector)) == trial.vector.tobytes()
 
@@ -81,20 +79,20 @@ def test_a_killed_node_a_late_one_and_a_killed_server_cost_no_training(tmp_path:
     federation = real_federation(nodes_of(tmp_path, 0, 1))
     wanted = {"min-clients": 2, "rounds": 6, "round-timeout": 40.0, "out": str(out)}
     run = federation.start(app, wanted)
-    run.wait_for(r"round 1 of 6")
+    run.wait_for(r"round 1 of 6", RUN_SECONDS)
     federation.kill_node(1)
     federation.add_node(*nodes_of(tmp_path, 2))
-    run.wait_for(r"client 1 \('1'\)[^\n]*")
-    run.wait_for(r"round 3 of 6")
+    run.wait_for(r"client 1 \('1'\)[^\n]*", RUN_SECONDS)
+    run.wait_for(r"round 3 of 6", RUN_SECONDS)
     federation.kill_server_app()
-    assert run.wait().status == "finished:failed"
+    assert federation.end_of(run) == "finished:failed"
 
     federation.add_node(*nodes_of(tmp_path, 1))
-    again = federation.run(app, {**wanted, "min-clients": 3})
-    assert again.status == "finished:completed", again.output
-    assert "3 clients are connected: 0, 1, 2" in again.output
-    assert "round 1 of 6" not in again.output
-    assert "round 6 of 6" in again.output
+    again = federation.start(app, {**wanted, "min-clients": 3})
+    assert federation.end_of(again) == "finished:completed", again.text()
+    assert "3 clients are connected: 0, 1, 2" in again.text()
+    assert "round 1 of 6" not in again.text()
+    assert "round 6 of 6" in again.text()
     assert (out / "model.pt").is_file()
     told = read_json_object(out / "clients.json")["clients"]
     assert [client["name"] for client in told] == ["0", "1", "2"]

@@ -61,14 +61,11 @@ def test_optuna_reads_the_search(tmp_path: Path) -> None:
         assert trial.value == (None if record.strategy == "fedprox" else record.fitness)
     first = found[0]
     assert first.intermediate_values == dict.fromkeys(range(1, NUM_ROUNDS + 1), 0.5)
-    assert first.datetime_complete is not None
     assert first.datetime_complete.astimezone() == study.trials[0].finished_at
     assert first.duration == timedelta(seconds=study.trials[0].seconds["total"] or 0)
     of_kind = {trial.params["strategy"]: trial for trial in found}
     tried = [record.parameters["eta"] for record in records if record.strategy == "fedadam"]
-    eta = of_kind["fedadam"].distributions["eta"]
-    assert isinstance(eta, FloatDistribution)
-    assert (eta.low, eta.high) == (min(tried), max(tried))
+    assert of_kind["fedadam"].distributions["eta"] == FloatDistribution(min(tried), max(tried))
     assert isinstance(of_kind["multikrum"].distributions["num_nodes_to_select"], IntDistribution)
 
 
@@ -173,7 +170,7 @@ def test_mlflow_gets_what_it_does_not_have(tmp_path: Path, mlflow: Client) -> No
     """An export that broke in its third run leaves a run without an end, which the next repeats."""
     study = made(tmp_path, *CONFIRMED)
     mlflow.breaks_after = 3
-    with refused(LogError, key="--path", names="connection lost"):
+    with refused(LogError, key="--path"):
         export(study, "mlflow", f"sqlite:///{tmp_path}/new/mlflow.db")
     mlflow.breaks_after = None
     assert (tmp_path / "new").is_dir()

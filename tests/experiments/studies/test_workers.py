@@ -42,7 +42,6 @@ STUDIES = st.integers(1, 500)
 
 def cpus_asked_for(there: workers.ClusterCpus, share: workers.Share) -> int:
     """Hosts ask for a CPU each; where one study has more hosts than there are CPUs, for all of them together."""
-    assert share.num_hosts is not None
     return share.parallel * min(share.num_hosts, there.cpus)
 
 
@@ -219,11 +218,6 @@ def test_a_study_begins_when_those_before_it_have_ended() -> None:
     assert sorted({*begun}) == [0, 1, 2, 3]
 
 
-def test_the_reason_of_a_death_is_told_in_a_line() -> None:
-    ((_, end),) = ends_of(MortalRay([2]), 1, 1)
-    assert end.error == "its process died: Its process exited: killed by signal 9"
-
-
 def test_a_study_gets_its_share_and_no_more_hosts_than_clients() -> None:
     config = load_config(["federation.num_clients=4", "engine.address=auto", "engine.checkpoint_every_rounds=3"])
     shared = workers.with_share(config, num_hosts=16)
@@ -380,7 +374,6 @@ class Clock:
             training, scoring = spent(call)
             self.calls.append(call)
             self.now += training + scoring
-            assert results.evaluation is not None
             # on a busy machine all take thrice as long by the wall
             results.seconds, results.evaluation.seconds = 3 * (training + scoring), 3 * scoring
             return results
@@ -404,27 +397,19 @@ SPENT: Mapping[str, tuple[Callable[[Clock, IntArray, HostCall], float], int, boo
 
 
 @pytest.mark.parametrize("case", SPENT)
-def test_what_is_tried_and_chosen(
-    wine: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, case: str
-) -> None:
+def test_what_is_tried_and_chosen(wine: Federation, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     seconds, num_rounds, stays, num_calls = SPENT[case]
     rows = wine.partition.sizes
     clock = Clock(monkeypatch, lambda call: (seconds(clock, rows, call), 0.0))
     if num_calls == 0:
         monkeypatch.setattr(runner, "FASTEST_FLOPS_PER_SECOND", 1e3)
-    with caplog.at_level(logging.INFO, "fedscout"):
-        assert (local_host_if_faster(wine, ExpectedWork(Session(), num_rounds)) is not None) == stays
+    assert (local_host_if_faster(wine, ExpectedWork(Session(), num_rounds)) is not None) == stays
     smallest = (int(np.argmin(rows)),)
     assert [call.clients for call in clock.calls[:2]] == [smallest] * min(num_calls, 2)
-    if stays:
-        assert clock.calls[-1].clients == (0, 1, 2)
-    else:
-        assert not re.search(r"\d", caplog.messages[-1])  # of what was not tried whole, no seconds are told
-        assert "engine.grid=local" in caplog.messages[-1]
+    assert not stays or clock.calls[-1].clients == (0, 1, 2)
 
 
-@pytest.mark.parametrize("unit", [1e-5, 1e-2])
-@pytest.mark.parametrize(("epochs", "share"), [(1, 1.0), (5, 1.0), (5, 0.5)])
+@pytest.mark.parametrize(("unit", "epochs", "share"), [(1e-5, 1, 1.0), (1e-2, 5, 1.0), (1e-2, 5, 0.5)])
 def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     wine: Federation,
     monkeypatch: pytest.MonkeyPatch,
@@ -452,18 +437,15 @@ def test_what_is_told_is_clients_rows_by_epochs_by_rounds(
     assert local == pytest.approx(10_000 * round_seconds, abs=0.5)
 
 
-PLACES = ("num_hosts=1", "address=auto", "object_store_bytes=2000000000", "grid=ray", "grid=local", "device=cuda")
-
-
 def test_who_says_where_is_not_asked_and_limits_of_time_need_hosts_of_their_own() -> None:
     def work(*arguments: str) -> ExpectedWork | None:
         return Pipeline(load_config(arguments), Display())._expected_work(7)
 
     assert EngineConfig().allows_in_process
-    for place in (*PLACES, "hosts_per_gpu=2"):
+    places = ("num_hosts=1", "address=auto", "object_store_bytes=2000000000", "grid=ray", "grid=local", "device=cuda")
+    for place in (*places, "hosts_per_gpu=2"):
         assert not load_config([f"engine.{place}"]).engine.allows_in_process
     expected = work("training.fraction_train=0.5")
-    assert expected is not None
     assert (expected.num_rounds, expected.fraction_train) == (7, 0.5)
     for limit in ("trial_timeout_seconds", "round_timeout_seconds"):
         assert work(f"training.{limit}=60") is None

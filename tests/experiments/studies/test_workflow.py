@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,22 +18,12 @@ from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.runner import LazyRunner
-from fedscout.experiments.studies.workflow import (
-    Display,
-    FinishedStudy,
-    data_origin_of,
-    recommend,
-    run_detection,
-    run_training,
-    run_workflow,
-)
+from fedscout.experiments.studies.workflow import Display, FinishedStudy, run_detection, run_training, run_workflow
 from fedscout.search.ledger import StudyEvents
 from fedscout.search.objective import DataOrigin
 from tests.experiments.cli.conftest import SMALL
 from tests.experiments.cli.processes import lasting_result
 from tests.kits.refusals import refused
-
-NUM_TRIALS = 1 + 3 + 2 * 2
 
 
 def small(*arguments: str) -> StudyConfig:
@@ -54,12 +45,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
     return run_workflow(small(), tmp_path_factory.mktemp("study"), Display())
 
 
-def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
-    """Copy a study's folder as a killed run would have left it: without result and without its last trials."""
-    (target / "trials").mkdir(parents=True)
-    files = sorted((folder / "trials").iterdir())
-    for file in [folder / "config.json", folder / "report.json", *files[: len(files) - without]]:
-        (target / file.relative_to(folder)).write_bytes(file.read_bytes())
+def copy_of(folder: Path, target: Path) -> Path:
+    """Copy a study's folder as a run would have left it that was killed before its result was written."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("result.json"))
     return target
 
 
@@ -68,7 +56,6 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
     [
         ("seed=0", DataOrigin("wine", "dirichlet", alpha=0.1)),
         ("federation.scenario=iid", DataOrigin("wine", "iid")),
-        ("federation.scenario=label_skew", DataOrigin("wine")),
         ("federation.scenario=[{kind: class_skew, clients: [0]}]", DataOrigin("wine")),
         ("federation.scenario=[{kind: label_flip, rate: 0.5}]", DataOrigin("wine", "dirichlet", alpha=0.1)),
         (
@@ -79,7 +66,7 @@ def copy_of(folder: Path, target: Path, without: int = 0) -> Path:
     ],
 )
 def test_the_origin_of_rows(setting: str, known: DataOrigin) -> None:
-    assert data_origin_of(small(setting)) == known
+    assert workflow.data_origin_of(small(setting)) == known
 
 
 # What is written.
@@ -90,14 +77,11 @@ def test_the_result_holds_what_was_found(finished: FinishedStudy) -> None:
     assert json.loads((finished.folder / "result.json").read_text()) == json.loads(json.dumps(document))
     assert [trial["trial"] for trial in document["trials"]] == [0, 1, 2, 3]
     assert document["baseline"] == document["trials"][0]
-    assert outcome.best is not None
     assert document["best"] == document["trials"][outcome.best.trial]
-    assert finished.report is not None
     assert document["report"] == finished.report.without_timings().model_dump(mode="json")
     assert document["confirmation"]["verdict"] in ("better", "no difference", "worse")
     assert document["config_hash"] == small().digest()
     assert document["config"] == small().identity()
-    assert document["federation"]["num_clients"] == 4
     assert sum(document["federation"]["client_rows"]) == 178
     assert document["affected_clients"] == []
     table = read_trials(finished.folder).sort_values("trial")
@@ -117,14 +101,6 @@ def test_a_scenario_s_affected_clients_are_told(tmp_path: Path, scenario: str, a
 
 
 # Going on.
-
-
-@pytest.mark.parametrize("num_lost", [1, 5, NUM_TRIALS])
-def test_without_its_last_trials_it_ends_the_same(finished: FinishedStudy, tmp_path: Path, num_lost: int) -> None:
-    folder = copy_of(finished.folder, tmp_path / "out", without=num_lost)
-    _, known = run_noting(small(), folder)
-    assert known.count(False) == num_lost
-    assert lasting_result(folder) == lasting_result(finished.folder)
 
 
 @pytest.mark.parametrize("stopped_at", [0, 2, 5])
@@ -195,14 +171,11 @@ NOT_POSSIBLE = [
     (run_workflow, ["federation.dataset=diabetes", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["federation.dataset=cartpole", "training.reverse_weight=1"], "training", "{'reverse_weight': 1.0}"),
     (run_training, ["strategy.kind=fedadam", "strategy.eta=-1"], "eta of fedadam", "-1"),
-    (run_training, ["strategy.eta=1"], "a strategy", "{'eta': 1}"),
     (run_training, ["strategy.kind=scaffold", "training.momentum=0.9"], "scaffold", "momentum 0.9"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("run", "arguments", "key", "given"), NOT_POSSIBLE, ids=lambda value: getattr(value, "__name__", str(value)[:40])
-)
+@pytest.mark.parametrize(("run", "arguments", "key", "given"), NOT_POSSIBLE, ids=lambda value: str(value)[:40])
 def test_a_mistake_is_told_and_nothing_written(
     tmp_path: Path, run: Callable[..., object], arguments: list[str], key: str, given: str | None
 ) -> None:
@@ -263,6 +236,5 @@ def test_a_built_federation_is_taken(finished: FinishedStudy, tmp_path: Path, mo
     assert study["federation"] == finished.document["federation"]
     _, entry, _ = run_training(config, tmp_path / "train", federation=federation)
     assert entry.rounds["accuracy"] == finished.outcome.baseline.rounds["accuracy"]
-    advice = recommend(config, RecommendationRequest("rules"), None, federation=federation)
-    assert advice.report is not None
+    advice = workflow.recommend(config, RecommendationRequest("rules"), None, federation=federation)
     assert advice.report.without_timings() == report.without_timings()

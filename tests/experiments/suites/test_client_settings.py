@@ -43,7 +43,6 @@ def tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ways.SettingsTu
 
 def settings_in(found: ways.Tuned) -> list[tuple[float, int, int]]:
     """Return the settings of a table's cells."""
-    assert found.lookup is not None
     return [(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in found.lookup.table.cells]
 
 
@@ -81,7 +80,6 @@ def test_each_way_is_what_it_says(tuning: ways.SettingsTuning) -> None:
     tuned = ways.table(tuning)
     assert sorted(settings_in(ways.table(tuning, change="shuffled"))) == sorted(settings_in(tuned))
     ranges = tuning.config.search.client_ranges
-    assert ranges.learning_rate is not None
     for rate, batch, epochs in settings_in(ways.random_table(tuning)):
         assert ranges.learning_rate.low <= rate <= ranges.learning_rate.high
         assert 8 <= batch <= 64
@@ -90,15 +88,12 @@ def test_each_way_is_what_it_says(tuning: ways.SettingsTuning) -> None:
     assert len(settings_in(ways.one_for_all(tuning))) == 1
     learner = ways.reinforced(tuning)
     assert learner.lookup is None
-    assert learner.strategy is not None
     assert learner.setting == settings_in(ways.one_for_all(tuning))[0]
 
 
 @pytest.mark.slow
 def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tuning: ways.SettingsTuning) -> None:
     coarse, finer = ways.table(tuning, grid=(2, 2)), ways.table(tuning, grid=(2, 2), change="refined")
-    assert coarse.lookup is not None
-    assert finer.lookup is not None
     assert {*coarse.lookup.table.cells} < {*finer.lookup.table.cells}
     held = {cell.quantity for cell in finer.lookup.table.cells}
     assert held == {12, 24, 36, 48}, "between and beyond; eight classes have no room in 6 rows"

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
-from pyarrow.fs import FileSelector, S3FileSystem, copy_files
+from pyarrow.fs import FileSelector, FileType, S3FileSystem, copy_files
 
 from fedscout.experiments.sweeps.sweep import read_sweep
 from tests.commands import REPOSITORY
@@ -51,11 +51,6 @@ class Raylets:
         """Return the raylets that live."""
         return [one for one in self.keeper.children() if one.name() == "raylet" and one.status() != ZOMBIE]
 
-    def server(self) -> psutil.Process:
-        """Return the server of the head."""
-        (server,) = (one for one in self.keeper.children() if one.name() == "gcs_server")
-        return server
-
     def workers_a_raylet(self) -> list[int]:
         """Return how many workers each raylet has."""
         return [len(_workers_of(raylet)) for raylet in self.all()]
@@ -86,8 +81,6 @@ def raylets(number: int) -> Iterator[Raylets]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         keeper, started = psutil.Process(process.pid), []
         try:
             yield Raylets(process.stdout.readline().strip(), keeper)
@@ -152,14 +145,11 @@ def files_of(out: Path) -> list[Path]:
 
 def test_two_raylets_give_the_table_of_one_process(tmp_path: Path) -> None:
     expected = expected_of(tmp_path / "here", ONE_FAILS)
-    with (
-        raylets(2) as cluster,
-        Command(
-            tmp_path, "sweep", *ONE_FAILS, f"engine.address={cluster.address}", "--out", "out", "--json"
-        ) as command,
-    ):
-        command.wait_until(lambda: cluster.workers_a_raylet() == [1, 1])
-        code, _, err = command.end()
+    with raylets(2) as cluster:
+        sweep = ("sweep", *ONE_FAILS, f"engine.address={cluster.address}", "--out", "out", "--json")
+        with Command(tmp_path, *sweep) as command:
+            command.wait_until(lambda: cluster.workers_a_raylet() == [1, 1])
+            code, _, err = command.end()
     assert code == 0
     assert all("num_clients=500" in line for line in without_progress(err).splitlines())
     assert written(tmp_path / "out") == expected
@@ -295,9 +285,7 @@ def test_a_killed_command_goes_on_from_the_store(tmp_path: Path, address: str) -
         arguments = ("sweep", *SWEEP, f"engine.address={cluster.address}", "--out", uri, "--json")
         kill_when(lambda: len(trials()) >= 3, tmp_path, *arguments)
         done = trials()
-        assert "bucket/out/table.parquet" not in {
-            entry.path for entry in store.get_file_info(FileSelector("bucket/out"))
-        }
+        assert store.get_file_info("bucket/out/table.parquet").type == FileType.NotFound
         finish(tmp_path, *arguments)
     assert {*done} <= {*trials()}
     copy_files("bucket/out", str(tmp_path / "out"), source_filesystem=store)

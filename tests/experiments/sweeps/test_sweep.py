@@ -17,15 +17,8 @@ from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.experiments.config import load_config
 from fedscout.experiments.studies.run_folder import open_run_folder
 from fedscout.experiments.studies.workers import await_release
-from fedscout.experiments.sweeps.sweep import (
-    NAME_CHARACTERS,
-    Sweep,
-    argument_choices,
-    check_sweep_folder,
-    open_sweep_folder,
-    read_sweep,
-    study_name,
-)
+from fedscout.experiments.sweeps import sweep as sweeps
+from fedscout.experiments.sweeps.sweep import Sweep, argument_choices, check_sweep_folder, open_sweep_folder, read_sweep
 from tests.kits.refusals import refused
 
 
@@ -86,9 +79,7 @@ def test_all_faults_are_told_at_once_and_each_once() -> None:
     assert sorted(caught.value.keys) == ["federation.num_clients", "nonsense", "seed", "training.batch_size"]
     with pytest.raises(ConfigurationError) as caught:
         argument_choices(["seed=0,", "a=1,2", "a=3,4", "engine.num_hosts=1,2", "b=,1", "c=1,,2"])
-    subjects = [fault.split()[0] for fault in caught.value.faults]
-    assert subjects == ["seed", "a", "engine.num_hosts", "b", "c"]
-    assert [fault.given for fault in caught.value.faults] == ["'0,'", "it 2 times", None, "',1'", "'1,,2'"]
+    assert [fault.split()[0] for fault in caught.value.faults] == ["seed", "a", "engine.num_hosts", "b", "c"]
 
 
 # The points of a sweep: the configurations of single studies, each once, with names that say which.
@@ -110,9 +101,7 @@ def test_each_point_is_the_study_of_its_own_arguments() -> None:
 
 def test_an_axis_has_its_values_also_where_the_identity_lacks_the_default() -> None:
     points = read_sweep(["search.informed=true,false", "federation.unseen_clients=0,2"]).configurations
-    assert {(one.setting["search.informed"], one.setting["federation.unseen_clients"]) for one in points} == {
-        (informed, unseen) for informed in (True, False) for unseen in (0, 2)
-    }
+    assert [tuple(one.setting.values()) for one in points] == [*product((True, False), (0, 2))]
 
 
 def test_a_file_lies_under_all_points(tmp_path: Path) -> None:
@@ -125,11 +114,11 @@ def test_a_file_lies_under_all_points(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["a.x", "b.x", "c", "d.e.f"]), st.text() | st.floats() | st.none()))
 def test_a_name_is_a_short_folder_that_no_reader_takes_for_a_column(values: dict[str, object]) -> None:
-    name = study_name(values, "0123456789abcdef")
+    name = sweeps.study_name(values, "0123456789abcdef")
     assert name.endswith("0123456789")
     assert not set(name) & set("=/\\ \n\0")
     assert not name.startswith((".", "-", "_"))
-    assert len(name.encode()) <= NAME_CHARACTERS + 1 + 10
+    assert len(name.encode()) <= sweeps.NAME_CHARACTERS + 1 + 10
 
 
 @pytest.mark.parametrize("axis", ["seed=0,0", "federation.partition.alpha=0.1,0.10", "federation.num_clients=null,10"])
@@ -182,7 +171,6 @@ def test_a_second_sweep_on_the_folder_is_refused_while_the_first_runs(tmp_path: 
     "later",
     [
         ("seed=0,1,2", "training.num_rounds=10"),
-        ("seed=1,2", "training.num_rounds=10"),
         ("seed=2", "training.num_rounds=10"),
         ("seed=0,1", "training.num_rounds=10,20"),
         ("seed=0,1", "training.num_rounds=10", "engine.num_hosts=3"),
@@ -200,9 +188,8 @@ def test_values_and_axes_may_be_added(tmp_path: Path, later: tuple[str, ...]) ->
 def test_another_single_value_is_refused_with_the_way_out(tmp_path: Path) -> None:
     opened(tmp_path, "seed=0,1", "training.num_rounds=10")
     before = (tmp_path / "sweep.json").read_text()
-    with refused(LogError, key=tmp_path.name, names="training.num_rounds: 10 before, 20 now") as caught:
+    with refused(LogError, key=tmp_path.name, names="training.num_rounds=10,20"):
         opened(tmp_path, "seed=0,1", "training.num_rounds=20")
-    assert "training.num_rounds=10,20" in str(caught.value)
     assert (tmp_path / "sweep.json").read_text() == before
 
 

