@@ -330,3 +330,5 @@ def test_delta_is_below_one_over_the_clients() -> None:
 
 def test_a_delta_that_protects_nobody_is_noted() -> None:
     assert [len(spec(delta=delta).notes(COHORT)) for delta in (1e-3, 0.5)] == [1, 2]
+    (note,) = spec(noise_multiplier=0).notes(COHORT)
+    assert note.startswith("noise_multiplier 0 ")

@@ -25,16 +25,9 @@ BASELINE = (0.50, 0.60, 0.70)
 
 
 def contender(role: str, own: Sequence[float], clean: Sequence[float] | None = None) -> Candidate:
-    return Candidate(
-        role=role,  # type: ignore[arg-type]
-        name="krum(num_malicious_nodes=1)" if role == "challenger" else "fedavg",
-        strategy="krum" if role == "challenger" else "fedavg",
-        parameters={},
-        learning_rate=0.2,
-        own=tuple(own),
-        clean=tuple(own if clean is None else clean),
-        failures={},
-    )
+    scores: dict[str, Any] = {"own": tuple(own), "clean": tuple(own if clean is None else clean)}
+    common: dict[str, Any] = {"strategy": "krum", "parameters": {}, "learning_rate": 0.2, "failures": {}}
+    return Candidate(role=role, name=role, **scores, **common)  # type: ignore[arg-type]
 
 
 def confirmation(own: Sequence[float], clean: Sequence[float] | None = None, view: View = "own") -> Confirmation:
