@@ -316,12 +316,9 @@ def test_clients_that_miss_rounds_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("parameters", "key", "names"),
     [
-        ({"num_communities": 0}, "num_communities", "0"),
         ({"num_communities": 9}, "num_communities", "9"),
         ({"grouped_by": "updates"}, "grouped_by", "5 clients a round of 8"),
-        ({"grouped_by": "models"}, "grouped_by", "'models'"),
         ({"separation": 0.5}, "communities.separation", "grouped_by=updates"),
-        ({"preference": 1}, "preference of communities", "1"),
         ({"preference": 0.4, "num_communities": 2}, "communities.preference", "grouped_by=labels"),
         ({"inside": "fedavgg"}, INSIDE, "'fedavgg'"),
         ({"inside": {"eta": 1}}, INSIDE, "{'eta': 1}"),

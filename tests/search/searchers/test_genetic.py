@@ -294,14 +294,8 @@ def test_what_is_given_comes_first_in_its_order_and_counts_for_the_generation() 
 
 
 def test_what_is_outside_the_space_a_reference_or_given_twice_is_left_out() -> None:
-    given = [
-        made("fedavg"),
-        FIRST[0],
-        made("fedadam", eta=7.0),
-        FIRST[0],
-        made("krum", num_malicious_nodes=99),
-        FIRST[1],
-    ]
+    outside = made("fedadam", eta=7.0), made("krum", num_malicious_nodes=99)
+    given = [made("fedavg"), FIRST[0], outside[0], FIRST[0], outside[1], FIRST[1]]
     assert kit.searcher_of(SPACE, first=given).ask(kit.BATCH) == FIRST[:2]
 
 

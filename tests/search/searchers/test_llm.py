@@ -83,7 +83,7 @@ def test_an_invalid_answer_goes_back_with_its_fault_until_one_is_valid_or_the_mo
     used = found.model_use
     assert (found.spec, used.num_answers, used.prompt_tokens, used.completion_tokens) == (PROX, 2, 2000, 100)
     assert second.turns[:2] == first.turns
-    ((returned, text), (complains, complaint)) = second.turns[2:]
+    (returned, text), (complains, complaint) = second.turns[2:]
     assert (returned, complains) == ("assistant", "user")
     assert 0 < len(text) <= 2000
     assert len(json.loads(complaint)["your_answer_is_not_valid"]) == 1

@@ -315,8 +315,6 @@ def test_only_what_is_used_is_measured_and_set_aside(document: dict, losses: tup
     [
         ({"kind": "flash", "contexts": ["reward", "reward"]}, COHORT, "contexts of selection.kind=flash", None),
         ({"kind": "flash", "contexts": []}, COHORT, "contexts of selection.kind=flash", "[]"),
-        ({"kind": "flash", "delta": 1}, COHORT, "delta of selection.kind=flash", "1"),
-        ({"kind": "neural", "num_hidden": 5}, COHORT, "num_hidden", "5"),
         ({"kind": "fedcor"}, Cohort(50, 10, 0.1, num_rounds=15), "warm_up", "15"),
         ({"kind": "fedcor"}, Cohort(15, 5, 0.1, num_rounds=40), "dimension of selection.kind=fedcor", "15"),
         ({"kind": "flash"}, Cohort(10, 10, 0.1), "selection.kind", "training.fraction_train that selects 10 of 10"),
