@@ -158,8 +158,7 @@ def test_on_one_ray_nothing_stays() -> None:
     held = held_after_each("ray")
 
     assert_the_process_is_flat(held)
-    assert {(entry["actors"], entry["busy"], entry["references"], entry["store_bytes"]) for entry in held} == {
-        (0, 0, 0, 0)
-    }
+    kept = "actors", "busy", "references", "store_bytes"
+    assert {tuple(entry[name] for name in kept) for entry in held} == {(0, 0, 0, 0)}
     assert {entry["exported"] for entry in held[1:]} == {held[0]["exported"]}
     assert max(entry["processes"] for entry in held) <= held[0]["processes"] + 2

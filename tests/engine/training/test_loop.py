@@ -166,9 +166,8 @@ def test_convolutions_are_scored_as_by_hand(chunk: int, monkeypatch: pytest.Monk
 
     assert score.num_examples == 40
     assert score.num_correct == int((outputs.argmax(1) == labels).sum())
-    assert score.loss_sum == pytest.approx(
-        nn.functional.cross_entropy(outputs, labels, reduction="sum").item(), rel=1e-5
-    )
+    loss = nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
+    assert score.loss_sum == pytest.approx(loss, rel=1e-5)
     np.testing.assert_allclose(softmax, outputs.softmax(1).numpy(), rtol=0, atol=CONVOLUTION_ATOL)
 
 
@@ -358,9 +357,8 @@ def replies_of(algorithm: ClientAlgorithm, backend: str = "auto") -> dict[int, A
 @pytest.mark.parametrize("backend", ["auto", "loop"])
 def test_a_client_reports_the_scores_of_what_it_sends(backend: Any) -> None:
     """Each trained model, evaluated by the engine on the client's validation rows, has the same sums."""
-    session = replace(
-        flower_spec(FLOWER_CHOICES["fedavg"]).session, seed=SEED, validation_fraction=0.3, evaluate_on="validation"
-    )
+    asked = {"seed": SEED, "validation_fraction": 0.3, "evaluate_on": "validation"}
+    session = flower_spec(FLOWER_CHOICES["fedavg"], **asked).session
     for client, reply in zip(EVERYBODY, replies_of(Validating(), backend).values(), strict=True):
         grid = LocalGrid(HOST, session=session)
         evaluation = grid.evaluate_all(flat_record(read_array(reply.content["arrays"]["flat"])))

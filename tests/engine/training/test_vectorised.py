@@ -368,9 +368,8 @@ def test_outputs_that_are_not_numbers_have_no_score(metric: str | None, bad: flo
     """Whatever is measured: no row counts as being of the first class, and the federation has no measure."""
     quantity = metric in OF_QUANTITIES
     measure = None if metric is None else {**OF_CLASSES, **OF_QUANTITIES}[metric]()
-    model, stack = model_and_stack(
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, 1 if quantity else SCORED_CLASSES))
-    )
+    num_outputs = 1 if quantity else SCORED_CLASSES
+    model, stack = model_and_stack(lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, num_outputs)))
     data = clients([20, 30])
     if quantity:
         targets = np.random.default_rng(2).normal(size=50)

@@ -211,9 +211,8 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
         for s in range(1000)
         if [all(misses(federation.dropout, s, r, client) for client in range(7)) for r in range(1, 5)] == pattern
     )
-    result = local_result(
-        choices.spec_of(choices.Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES)
-    )
+    spec = choices.spec_of(choices.Choice(kind), seed=seed, num_rounds=4)
+    result = local_result(spec, ClientHost(federation, QUERIES))
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert re.match("3 of 4 .*round 2: .*AbsentError", str(result.error))
     assert [*result.skipped_rounds] == ["2", "3", "4"]
