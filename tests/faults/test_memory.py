@@ -57,9 +57,7 @@ finally:
 
 def test_what_ray_says_is_put_in_a_line() -> None:
     line = str(memory_fault(f"EngineError: a host was lost: {KILLED}"))
-    values = (
-        r"HostActor\.__init__.* 0\.04GB.* 4\.74GB .* 23\.54GB .* 0\.01\b.*engine\.num_hosts.*search\.generation_size"
-    )
+    values = r"HostActor.* 0\.04GB.* 4\.74GB .* 23\.54GB .* 0\.01\b.*engine\.num_hosts.*search\.generation_size"
     assert re.search(values, line)
 
 

@@ -188,9 +188,7 @@ def noted(trial: Trial) -> list[str]:
     return [note for note in trial.notes if "clients disclose" in note]
 
 
-OTHERS = tables.SettingsTable(
-    tuple(tables.SettingsCell(*place, 0.7 * rate, batch + 1, 4) for *place, rate, batch, _ in CELLS)
-)
+OTHERS = tables.SettingsTable(tuple(tables.SettingsCell(*at, 0.7 * rate, size + 1, 4) for *at, rate, size, _ in CELLS))
 """Other settings in every cell."""
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1, server_rows=60, server_labels=True, own_settings=True)
@@ -218,9 +216,7 @@ def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: 
     federation = federations.with_server_rows(federations.uneven_federation(model, SIZES, min_release=1), labelled=True)
     host = ClientHost(federation, {**federations.QUERIES, LABEL_COUNTS: CLIENT_QUERIES[LABEL_COUNTS]})
     first, second = (told_beside_models(strategy, host, table) for table in (SEVERAL, OTHERS))
-    spec = spec_of(
-        strategy, client_table=tables.SettingsLookup(SEVERAL), num_rounds=1, num_sampled=NUM_CLIENTS, keep_model=False
-    )
+    spec = spec_of(strategy, client_table=tables.SettingsLookup(SEVERAL), num_rounds=1, num_sampled=NUM_CLIENTS)
     grid = Recorder(host, session=spec.session)
     trial = run_trial(spec, grid)
     assert trial.status == "completed", trial.error
@@ -311,9 +307,7 @@ def test_an_algorithm_that_mixes_can_t_choose_epochs() -> None:
     features, labels = federations.learnable_rows(40)
     model = new_model(federations.dense, 0)
     work = RowsWork(0, stream(0, "batches", 1, 0), {}, Samples(features, labels, np.arange(40)))
-    asked = TrainRequest(
-        model.vector.clone(), TRAINING, TwiceAsLong(0.1), table=tables.SettingsLookup(SEVERAL), num_classes=3
-    )
+    asked = TrainRequest(model.vector, TRAINING, TwiceAsLong(0.1), table=tables.SettingsLookup(SEVERAL), num_classes=3)
     (((_, failure),),) = list(fastest_trainer(model).train(asked, [work]))
     assert isinstance(failure, TypeError)
     assert "mixes" in str(failure)

@@ -321,10 +321,9 @@ def test_sums_of_small_cells_are_zero() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
+    few = {"enough": gate.RowAggregate(np.ones(2), 5), "mean": gate.RowAggregate(np.ones(2), rows)}
     with pytest.raises(gate.WithheldError, match=r"federation\.min_release$"):
-        gate.Release(5).released_part(
-            {"enough": gate.RowAggregate(np.ones(2), 5), "mean": gate.RowAggregate(np.ones(2), rows)}
-        )
+        gate.Release(5).released_part(few)
     enough = {"mean": gate.RowAggregate(np.ones(2), 5), "none": gate.RowAggregate(np.zeros(2), 0)}
     assert gate.Release(5).released_part(enough).keys() == enough.keys()
 

@@ -206,13 +206,11 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
 
 @pytest.mark.stress
 @pytest.mark.parametrize("limit", [None, 60.0], ids=["no limit", "limit"])
-@pytest.mark.parametrize(
-    "name", ["krum", "fedmedian", "with states", "with states, one together", "drift", "drift, one together"]
-)
+@pytest.mark.parametrize("name", ["krum", "fedmedian", "states", "states, each alone", "drift", "drift, each alone"])
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
     hosts: RayHosts, wide_host: ClientHost, name: str, limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name.endswith("one together"):
+    if name.endswith("each alone"):
         monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
     with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
     by_drift = Choice(ByDrift, wants=INDIVIDUAL, algorithm=SendsDrift())

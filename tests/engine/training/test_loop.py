@@ -45,6 +45,11 @@ CONVOLUTION_ATOL = 1e-6
 """Sums of the order of 1 in another order; float32 resolves 1.2e-7."""
 
 
+def stacked() -> nn.Module:
+    """Convolutions that are trained as one stack."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+
+
 def pictures(num_rows: int) -> Samples:
     source = images()
     rows = np.random.default_rng(0).permutation(len(source.labels))[:num_rows]
@@ -136,7 +141,7 @@ def test_the_initial_loss_is_that_of_the_received_model() -> None:
     assert np.array_equal(update.vector, by_engine(dense, data, training).vector)
 
 
-@pytest.mark.parametrize("factory", [convolving, Viewing])
+@pytest.mark.parametrize("factory", [convolving, Viewing, stacked])
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.05}], ids=str)
 def test_convolutions_are_trained_as_by_hand(factory: ModelFactory, settings: dict[str, float]) -> None:
     """Images are arranged in memory as convolutions like them; by hand they are as they came."""

@@ -73,7 +73,7 @@ def configured(values: Mapping[str, Any], since: int = 1) -> choices.Choice:
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "fitness"), [([0.5], 0.5), ([0.0, 1.0], 0.5), ([1.0, 1.0, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)]
+    ("accuracies", "fitness"), [([0.0, 1.0], 0.5), ([1, 1, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)]
 )
 def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
     clean = tuple(accuracy / 2 for accuracy in accuracies)
