@@ -228,10 +228,8 @@ def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: 
 
 def test_fednova_under_a_table_counts_clients() -> None:
     """Whichever way it weighs: rows are not told."""
-    by_rows, by_clients = (
-        trial_of(SEVERAL, parse_strategy({"kind": "fednova", "sample_scaling": by}))
-        for by in ("num-examples", "uniform")
-    )
+    weighings = [parse_strategy({"kind": "fednova", "sample_scaling": by}) for by in ("num-examples", "uniform")]
+    by_rows, by_clients = (trial_of(SEVERAL, strategy) for strategy in weighings)
     assert np.array_equal(by_rows.vector, by_clients.vector)
 
 
@@ -354,10 +352,8 @@ def test_accuracy_is_the_median_over_repeats_of_the_mean_over_clients() -> None:
 
 def test_all_models_of_a_seed_meet_the_same_draws() -> None:
     """The random part of client 0's score is the same in every round."""
-    one, three = (
-        grid.evaluate_all(flat_record(result.vector))
-        for result, grid in (guessed(flower_spec(FEDAVG, num_rounds=rounds)) for rounds in (1, 3))
-    )
+    results = (guessed(flower_spec(FEDAVG, num_rounds=rounds)) for rounds in (1, 3))
+    one, three = (grid.evaluate_all(flat_record(result.vector)) for result, grid in results)
     assert one.repeats[0, 2] == three.repeats[0, 2]
 
 

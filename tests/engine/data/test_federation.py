@@ -336,11 +336,8 @@ def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
         release.released_part({"counts": gate.NoisyAggregate(noisy, gate.Privacy(0.9, secure=True))})["counts"] is noisy
     )
     less = (replace(promised, epsilon=1.1), replace(promised, delta=1e-5), replace(promised, secure=False))
-    for part in (
-        *(gate.NoisyAggregate(noisy, privacy) for privacy in less),
-        gate.RowAggregate(noisy, 1000),
-        gate.CountAggregate(np.array([1000, 1000])),
-    ):
+    noises = [gate.NoisyAggregate(noisy, privacy) for privacy in less]
+    for part in (*noises, gate.RowAggregate(noisy, 1000), gate.CountAggregate(np.array([1000, 1000]))):
         with pytest.raises(gate.WithheldError, match=r"detection\.epsilon"):
             release.released_part({"counts": gate.NoisyAggregate(noisy, promised), "other": part})
 

@@ -252,10 +252,9 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
 ) -> None:
     if wants is not INDIVIDUAL:
         monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
-    mortal, sound = (
-        spec_of(replace(FEDAVG, wants=wants, algorithm=algorithm), num_rounds=NUM_ROUNDS)
-        for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
-    )
+    algorithms = (MortalCount(folder=str(tmp_path)), Counted())
+    choices = (replace(FEDAVG, wants=wants, algorithm=algorithm) for algorithm in algorithms)
+    mortal, sound = (spec_of(choice, num_rounds=NUM_ROUNDS) for choice in choices)
 
     assert_same(ray_result(mortal, hosts), local_result(sound, wide_host))
     assert deaths(tmp_path) == 1

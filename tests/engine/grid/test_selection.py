@@ -264,10 +264,8 @@ def test_two_hosts_tell_what_one_tells(ray_session: None, name: str) -> None:
 
 def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
     federation = replace(federations.timed_federation(), dropout={})
-    driven, whole = (
-        local_result(asked, federation)
-        for asked in (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
-    )
+    settings = (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
+    driven, whole = (local_result(asked, federation) for asked in settings)
     assert driven.rounds.get("seconds") == whole.rounds.get("seconds")
     assert len(whole.rounds.get("seconds") or ()) == 4
 

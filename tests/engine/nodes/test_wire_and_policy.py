@@ -252,11 +252,7 @@ def test_what_would_cost_much_is_refused_at_once(name: str) -> None:
 
 FORGED = {
     "an import path as a metric": ('"metric": "heterogeneity"', '"metric": "antigravity:fly"', "metric"),
-    "a number beyond every float": (
-        '"validation_share": 0.0',
-        f'"validation_share": 1{"0" * 400}',
-        "validation_share of",
-    ),
+    "a number beyond floats": ('"validation_share": 0.0', f'"validation_share": 1{"0" * 400}', "validation_share of"),
     "a folder of modules": ('"folder": ""', '"folder": "/tmp"', "metric"),
     **{
         f"the class {name}": ('"fedscout.engine.nodes.wire.NodeCalls"', f'"{name}"', name)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import (
@@ -81,7 +81,7 @@ def by_hand(
 ) -> tuple[FloatArray, list[tuple[float, int]]]:
     """Train an ordinary module with `torch.optim.SGD`; return its vector, and loss and rows of every batch."""
     module = plain_model(factory, start_vector(factory)).train()
-    optimizer = torch.optim.SGD(
+    optimizer = optim.SGD(
         module.parameters(), training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
     )
     generator = np.random.default_rng(5)
@@ -180,10 +180,7 @@ def test_convolutions_are_scored_as_by_hand(chunk: int, monkeypatch: pytest.Monk
 
 
 NUM_STEPS, NUM_PARAMETERS = 12, 53
-TORCH_S: dict[str, type[torch.optim.Optimizer]] = {
-    **{"sgd": torch.optim.SGD, "adam": torch.optim.Adam},
-    **{"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta},
-}
+TORCH_S = {"sgd": optim.SGD, "adam": optim.Adam, "rmsprop": optim.RMSprop, "adadelta": optim.Adadelta}
 SETTINGS: list[dict[str, Any]] = [
     *({"optimizer": name, **more} for name in TORCH_S for more in ({}, {"weight_decay": 0.05})),
     *({"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01}),

@@ -347,12 +347,9 @@ def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHos
 
 def test_candidates_of_one_seed_train_the_same_clients(host: ClientHost) -> None:
     """Common random numbers: who trains does not depend on the strategy."""
-    by_strategy = [
-        sampled_clients(choices.spec_of(choices.FLOWER_CHOICES[name], num_sampled=4), host)
-        for name in ("fedavg", "fedadam", "krum")
-    ]
-
-    assert by_strategy[0] == by_strategy[1] == by_strategy[2]
+    specs = [choices.spec_of(choices.FLOWER_CHOICES[name], num_sampled=4) for name in ("fedavg", "fedadam", "krum")]
+    first, second, third = (sampled_clients(spec, host) for spec in specs)
+    assert first == second == third
 
 
 def draws(flower: Any, *args: Any) -> Any:
