@@ -141,9 +141,8 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 def interpreter(version: str) -> str | None:
     """Return a Python of that version, from the path or from pyenv, whose shims stand for versions that are not on."""
-    installed = sorted(
-        Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}*/bin/python")
-    )
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    installed = sorted(root.glob(f"versions/{version}*/bin/python"))
     for command in (shutil.which(f"python{version}"), *map(str, installed)):
         if command and not subprocess.run([command, "-c", ""], capture_output=True, check=False).returncode:
             return command

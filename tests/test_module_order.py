@@ -48,11 +48,8 @@ def arrows(root: Path) -> dict[str, set[str]]:
             target = handed_on[target][name]
         return target
 
-    return {
-        module: {defined_in(*found) for found in imports(module, files)} - {module}
-        for module in files
-        if module not in handed_on
-    }
+    own = [module for module in files if module not in handed_on]
+    return {module: {defined_in(*found) for found in imports(module, files)} - {module} for module in own}
 
 
 def folder_of(module: str) -> str:

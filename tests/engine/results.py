@@ -54,9 +54,7 @@ def trained_by(host: ClientHost, clients: Sequence[int], session: Session, **cal
     return host.train(HostCall(tuple(clients), session, config, host.initial_vector(0), **call))
 
 
-def trained(
-    grid: HostGrid[Any], vector: FloatArray, config: Scalars, clients: Sequence[int] | None = None
-) -> TrainAnswers:
+def trained(grid: HostGrid[Any], vector: FloatArray, config: Scalars, clients: Any = None) -> TrainAnswers:
     """Let clients train from a vector, without a strategy."""
     _, (answers,) = exchange(grid, trainings=[Training(vector, config, clients)])
     return answers

@@ -166,9 +166,8 @@ def test_a_curve_rises_where_its_values_do() -> None:
 
 
 def test_gaps_of_a_curve_are_passed_over() -> None:
-    assert [across for across, _ in points(text.curve([1.0, None, 3.0]))] == [
-        across for across, _ in points(text.curve([1.0, 3.0]))
-    ]
+    places = [[across for across, _ in points(text.curve(values))] for values in ([1.0, None, 3.0], [1.0, 3.0])]
+    assert places[0] == places[1]
     assert {text.curve(values) for values in ([], [None], [float("nan"), None])} == {""}
 
 

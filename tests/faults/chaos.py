@@ -217,9 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="chaos", description="Kill processes of a study at random.")
     parser.add_argument("--kills", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=None, help="of what is killed when; nothing draws one")
-    parser.add_argument(
-        "--rounds", type=int, default=None, help="of each of eight trials; nothing means 24 a kill, at least 30"
-    )
+    parser.add_argument("--rounds", type=int, default=None, help="of each trial; nothing means 24 a kill, at least 30")
     given = parser.parse_args()
     seed = secrets.randbelow(10**6) if given.seed is None else given.seed
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))

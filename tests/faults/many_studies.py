@@ -67,11 +67,8 @@ def of_ray(ray: Any) -> dict[str, int]:
         if not alive + busy or time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    exports = [
-        key
-        for prefix in (b"RemoteFunction:", b"ActorClass:")
-        for key in worker.gcs_client.internal_kv_keys(prefix, b"fun")
-    ]
+    prefixes = b"RemoteFunction:", b"ActorClass:"
+    exports = [key for prefix in prefixes for key in worker.gcs_client.internal_kv_keys(prefix, b"fun")]
     store = ray.cluster_resources()["object_store_memory"] - ray.available_resources()["object_store_memory"]
     return {
         "processes": len(processes),

@@ -133,10 +133,9 @@ def hosts(ray_session: None) -> Iterator[RayHosts]:
 
 def results(hosts: RayHosts, *faults: str, limits: Mapping[str, float] | None = None) -> list[Trial]:
     """Run trials side by side, some with a limit in seconds; return their results in order."""
-    specs = [
-        spec_of(Choice(Faulty, {"fault": fault}), num_rounds=3, timeout_seconds=(limits or {}).get(fault))
-        for fault in faults
-    ]
+    limits = limits or {}
+    chosen = [(fault, Choice(Faulty, {"fault": fault})) for fault in faults]
+    specs = [spec_of(choice, num_rounds=3, timeout_seconds=limits.get(fault)) for fault, choice in chosen]
     return [result for _, result in sorted(RayRunner(hosts, CheckpointStore(None), 4).run(specs))]
 
 

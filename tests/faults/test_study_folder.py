@@ -95,9 +95,7 @@ def test_checkpoints_that_can_t_be_written_only_warn(goes_on: GoesOn) -> None:
     ],
     ids=str,
 )
-def test_no_unwritable_folder_is_left(
-    cli: Cli, tmp_path: Path, command: tuple[str, ...], name: str, there: bool
-) -> None:
+def test_no_unwritable_folder_is_left(cli: Cli, tmp_path: Path, command: Any, name: str, there: bool) -> None:
     out = tmp_path / "deep" / "out"
     if there:
         out.mkdir(parents=True)

@@ -110,9 +110,8 @@ def asked(federation: Federation, device: HostDevice, name: str) -> calls.QueryR
     host = ClientHost(federation, CLIENT_QUERIES, device)
     arrays = {"model": host.initial_vector(3)} if name == "mean_output" else {}
     clients = tuple(range(federation.num_clients))
-    return host.query(
-        calls.HostCall(clients, calls.Session(), {FUNCTION_KEY: name, "max_features": 1000}, arrays=arrays)
-    )
+    call = calls.HostCall(clients, calls.Session(), {FUNCTION_KEY: name, "max_features": 1000}, arrays=arrays)
+    return host.query(call)
 
 
 def embedded() -> Federation:
@@ -242,9 +241,8 @@ def test_an_attacker_knows_its_accomplices_honest_updates(name: str) -> None:
     group = (0, 1, federations.EMPTY, federations.CORRUPTED)
     federation = attacked({0: (conspiracy(*group),), 1: (times(3.0), conspiracy(*group)), 3: (plus(1.0),)}, source)
     n = ClientHost(source, federations.QUERIES).facts().layout.num_trainable
-    total = np.array([honest.vectors[honest.clients.index(client)] for client in (0, 1, federations.CORRUPTED)]).sum(
-        axis=0
-    )[:n]
+    told = [honest.vectors[honest.clients.index(client)] for client in (0, 1, federations.CORRUPTED)]
+    total = np.sum(told, axis=0)[:n]
     for chosen in (federations.ABLE, (0, 2), (1,)):
         sent = first_round(federation, spec, chosen)[1]
         assert sent.clients == [client for client in chosen if client in honest.clients]

@@ -16,7 +16,7 @@ from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM, KEY_NORM_BIT
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.client.updates import clipped
-from fedscout.engine.contracts import client_table
+from fedscout.engine.contracts import client_table as tables
 from fedscout.engine.contracts.algorithm import ClientResults, ClientUpdate, LocalRun, TrainRequest
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import LABEL_COUNTS, Samples
@@ -54,20 +54,18 @@ CELLS = [
     *((0.0, 8, 0.3, 4, 1), (0.0, 16, 0.2, 8, 3), (0.0, 28, 0.05, 5, 2)),
     *((1.0, 8, 0.4, 16, 1), (1.0, 16, 0.1, 3, 2), (1.0, 28, 0.02, 32, 3)),
 ]
-SEVERAL = client_table.SettingsTable(tuple(client_table.SettingsCell(*cell) for cell in CELLS))
+SEVERAL = tables.SettingsTable(tuple(tables.SettingsCell(*cell) for cell in CELLS))
 
 
-def trial_of(
-    table: client_table.SettingsTable, strategy: StrategySpec | None = None, merge: bool = True, **changes: Any
-) -> Trial:
-    spec = spec_of(strategy or FedAvgSpec(), client_table=client_table.SettingsLookup(table), **changes)
+def trial_of(table: tables.SettingsTable, strategy: Any = None, merge: bool = True, **changes: Any) -> Trial:
+    spec = spec_of(strategy or FedAvgSpec(), client_table=tables.SettingsLookup(table), **changes)
     return run_trial(spec, LocalGrid(HOST, session=spec.session, merge_on_hosts=merge))
 
 
 def test_each_client_trains_with_its_nearest_cell_by_hand() -> None:
     """In float64: the cell by hand, its rate, batches and epochs, and the plain mean."""
     hand = Hand(HOST._federation)
-    spec = spec_of(FedAvgSpec(), client_table=client_table.SettingsLookup(SEVERAL))
+    spec = spec_of(FedAvgSpec(), client_table=tables.SettingsLookup(SEVERAL))
     vector = HOST.initial_vector(SEED).astype(np.float64)
     cells = set()
     for server_round, (clients, found) in enumerate(models(HOST, spec), start=1):
@@ -103,7 +101,7 @@ class HeldApart(ProximalGradient):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_client_alone_has_its_bits(optimizer: Literal["sgd", "adam"], algorithm: ProximalGradient | None) -> None:
     """And as many others as mix, or none of other settings."""
-    sizes, table = (5, 7, 8, 16, 17, 18, 30, 31, 33, 9), client_table.SettingsLookup(SEVERAL)
+    sizes, table = (5, 7, 8, 16, 17, 18, 30, 31, 33, 9), tables.SettingsLookup(SEVERAL)
     training = LocalTraining(optimizer=optimizer, momentum=0.5, weight_decay=0.01)
 
     def trained(chosen: Iterable[int], algorithm: ProximalGradient | None = algorithm) -> list[Any]:
@@ -152,9 +150,7 @@ def scalars(message: Message) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["fedavg", "krum", "fedmedian", "qfedavg"])
 def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
     """Only models, auxiliary vectors, losses and scores differ between two messages of a kind, or two replies."""
-    spec = spec_of(
-        parse_strategy({"kind": kind}), client_table=client_table.SettingsLookup(SEVERAL), num_sampled=NUM_CLIENTS
-    )
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=tables.SettingsLookup(SEVERAL), num_sampled=NUM_CLIENTS)
     session = replace(spec.session, needs=replace(spec.session.needs, replies="individual", sees_evaluation=True))
     grid = Recorder(HOST, session=session)
     object.__setattr__(spec, "session", session)
@@ -168,9 +164,8 @@ def test_no_message_tells_clients_of_different_cells_apart(kind: str) -> None:
             assert of_type
             first, *others = [scalars(message) for message in of_type]
             assert all(other == first for other in others)
-            shapes = [
-                {k: (a.shape, a.dtype) for r in m.content.array_records.values() for k, a in r.items()} for m in of_type
-            ]
+            arrays = [[*m.content.array_records.values()] for m in of_type]
+            shapes = [[{k: (a.shape, a.dtype) for k, a in r.items()} for r in records] for records in arrays]
             assert all(shape == shapes[0] for shape in shapes)
 
 
@@ -182,7 +177,7 @@ def first_round(host: ClientHost, session: Session, reply: ReplyMode) -> TrainRe
 
 @pytest.mark.parametrize("kind", ["fedavg", "scaffold", "fedprox"])
 def test_where_hosts_merge_they_tell_no_more(kind: str) -> None:
-    spec = spec_of(parse_strategy({"kind": kind}), client_table=client_table.SettingsLookup(SEVERAL))
+    spec = spec_of(parse_strategy({"kind": kind}), client_table=tables.SettingsLookup(SEVERAL))
     results = first_round(HOST, spec.session, "merged")
     assert results.clients == [*range(NUM_CLIENTS)]
     assert {*results.num_examples} == {*results.num_steps} == {1}
@@ -193,22 +188,17 @@ def noted(trial: Trial) -> list[str]:
     return [note for note in trial.notes if "clients disclose" in note]
 
 
-OTHERS = client_table.SettingsTable(
-    tuple(client_table.SettingsCell(*place, 0.7 * rate, batch + 1, 4) for *place, rate, batch, _ in CELLS)
-)
+OTHERS = tables.SettingsTable(tuple(tables.SettingsCell(*at, 0.7 * rate, size + 1, 4) for *at, rate, size, _ in CELLS))
 """Other settings in every cell."""
 
 COHORT = Cohort(NUM_CLIENTS, NUM_CLIENTS, 0.1, server_rows=60, server_labels=True, own_settings=True)
-UNDER_A_TABLE = [
-    kind for kind in (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS) if STRATEGIES[kind].unavailable(COHORT) is None
-]
+KINDS = (*BUILT_IN_KINDS, *CHOSEN_BY_NAME_KINDS)
+UNDER_A_TABLE = [kind for kind in KINDS if STRATEGIES[kind].unavailable(COHORT) is None]
 
 
-def told_beside_models(
-    strategy: StrategySpec, host: ClientHost, table: client_table.SettingsTable
-) -> list[dict[str, Any]]:
+def told_beside_models(strategy: StrategySpec, host: ClientHost, table: tables.SettingsTable) -> list[dict[str, Any]]:
     """Return by client all that the first round's replies hold but for models, losses and what follows from models."""
-    session = spec_of(strategy, client_table=client_table.SettingsLookup(table)).session
+    session = spec_of(strategy, client_table=tables.SettingsLookup(table)).session
     results = first_round(host, session, "individual")
     assert results.clients == [*range(NUM_CLIENTS)]
     changes = np.stack(results.vectors) - host.initial_vector(SEED)
@@ -226,13 +216,7 @@ def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: 
     federation = federations.with_server_rows(federations.uneven_federation(model, SIZES, min_release=1), labelled=True)
     host = ClientHost(federation, {**federations.QUERIES, LABEL_COUNTS: CLIENT_QUERIES[LABEL_COUNTS]})
     first, second = (told_beside_models(strategy, host, table) for table in (SEVERAL, OTHERS))
-    spec = spec_of(
-        strategy,
-        client_table=client_table.SettingsLookup(SEVERAL),
-        num_rounds=1,
-        num_sampled=NUM_CLIENTS,
-        keep_model=False,
-    )
+    spec = spec_of(strategy, client_table=tables.SettingsLookup(SEVERAL), num_rounds=1, num_sampled=NUM_CLIENTS)
     grid = Recorder(host, session=spec.session)
     trial = run_trial(spec, grid)
     assert trial.status == "completed", trial.error
@@ -244,17 +228,15 @@ def test_what_tells_the_settings_of_equal_data_apart_makes_the_run_say_so(kind: 
 
 def test_fednova_under_a_table_counts_clients() -> None:
     """Whichever way it weighs: rows are not told."""
-    by_rows, by_clients = (
-        trial_of(SEVERAL, parse_strategy({"kind": "fednova", "sample_scaling": by}))
-        for by in ("num-examples", "uniform")
-    )
+    weighings = [parse_strategy({"kind": "fednova", "sample_scaling": by}) for by in ("num-examples", "uniform")]
+    by_rows, by_clients = (trial_of(SEVERAL, strategy) for strategy in weighings)
     assert np.array_equal(by_rows.vector, by_clients.vector)
 
 
 def test_who_is_far_says_so_and_nothing_else() -> None:
     hand = Hand(HOST._federation)
     counts = [hand.label_counts(client) for client in range(NUM_CLIENTS)]
-    distances = [SEVERAL.distances(client_table.heterogeneity_index(c), int(c.sum())).min() for c in counts]
+    distances = [SEVERAL.distances(tables.heterogeneity_index(c), int(c.sum())).min() for c in counts]
     threshold = float(np.median(distances))
     table = replace(SEVERAL, threshold=threshold)
     trial = trial_of(table, num_sampled=NUM_CLIENTS)
@@ -267,8 +249,8 @@ def test_who_is_far_says_so_and_nothing_else() -> None:
 
 @pytest.mark.slow
 def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> None:
-    cell = client_table.SettingsCell(0.0, 100, 0.1, 8, 1)
-    table = client_table.SettingsLookup(client_table.SettingsTable((cell,), threshold=0.5), epsilon=1.0)
+    cell = tables.SettingsCell(0.0, 100, 0.1, 8, 1)
+    table = tables.SettingsLookup(tables.SettingsTable((cell,), threshold=0.5), epsilon=1.0)
     far, near = (np.array(counts) for counts in ([100, 0, 0], [40, 30, 30]))
     num_clients = 4000
     for counts, truth in ((far, 1), (near, 0)):
@@ -278,18 +260,17 @@ def test_a_randomised_response_is_the_same_each_time_and_right_in_the_mean() -> 
         assert abs(np.mean(says) - share) < 5 * math.sqrt(share * (1 - share) / num_clients)
         assert abs(table.num_far(sum(says), num_clients) / num_clients - truth) < 0.1
     assert replace(table, epsilon=None).reports_far(far, 0, 0)
-    assert client_table.FAR_KEY not in vars(table)
+    assert tables.FAR_KEY not in vars(table)
 
 
 def test_metrics_of_labels() -> None:
-    assert client_table.missing_entropy(np.array([5, 5, 5, 5])) == pytest.approx(0, abs=1e-12)
-    assert client_table.missing_entropy(np.array([7, 0, 0])) == 1
-    assert client_table.missing_entropy(np.array([3, 1])) == pytest.approx(
-        1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25)
-    )
+    assert tables.missing_entropy(np.array([5, 5, 5, 5])) == pytest.approx(0, abs=1e-12)
+    assert tables.missing_entropy(np.array([7, 0, 0])) == 1
+    lacking = 1 + 0.75 * math.log2(0.75) + 0.25 * math.log2(0.25)
+    assert tables.missing_entropy(np.array([3, 1])) == pytest.approx(lacking)
     for counts in ([0, 0], [4]):
         with pytest.raises(ValueError, match=rf"\b{sum(counts)} of {len(counts)}$"):
-            client_table.missing_entropy(np.array(counts))
+            tables.missing_entropy(np.array(counts))
 
 
 def spread(label_counts: Any, num_rows: int) -> float:
@@ -298,13 +279,13 @@ def spread(label_counts: Any, num_rows: int) -> float:
 
 
 def test_a_metric_of_ones_own_says_where_a_client_lies() -> None:
-    table = client_table.SettingsLookup(SEVERAL, metric=f"{__name__}:spread")
+    table = tables.SettingsLookup(SEVERAL, metric=f"{__name__}:spread")
     assert table.settings(TRAINING, np.array([15, 1, 0])) == SEVERAL.nearest(15 / 16, 16).local_training(TRAINING)
 
 
 def test_who_is_far_is_remembered_by_a_checkpoint(tmp_path: Path) -> None:
     """A trial that goes on tells of the clients of its first rounds, too."""
-    table = client_table.SettingsLookup(replace(SEVERAL, threshold=0.0))
+    table = tables.SettingsLookup(replace(SEVERAL, threshold=0.0))
     spec = spec_of(FedAvgSpec(), client_table=table, num_sampled=2)
     went_on, at_once = assert_going_on(spec, HOST, tmp_path, stopped_in=2)
     assert went_on.notes == at_once.notes
@@ -324,9 +305,7 @@ def test_an_algorithm_that_mixes_can_t_choose_epochs() -> None:
     features, labels = federations.learnable_rows(40)
     model = new_model(federations.dense, 0)
     work = RowsWork(0, stream(0, "batches", 1, 0), {}, Samples(features, labels, np.arange(40)))
-    asked = TrainRequest(
-        model.vector.clone(), TRAINING, TwiceAsLong(0.1), table=client_table.SettingsLookup(SEVERAL), num_classes=3
-    )
+    asked = TrainRequest(model.vector, TRAINING, TwiceAsLong(0.1), table=tables.SettingsLookup(SEVERAL), num_classes=3)
     (((_, failure),),) = list(fastest_trainer(model).train(asked, [work]))
     assert isinstance(failure, TypeError)
     assert "mixes" in str(failure)
@@ -373,10 +352,8 @@ def test_accuracy_is_the_median_over_repeats_of_the_mean_over_clients() -> None:
 
 def test_all_models_of_a_seed_meet_the_same_draws() -> None:
     """The random part of client 0's score is the same in every round."""
-    one, three = (
-        grid.evaluate_all(flat_record(result.vector))
-        for result, grid in (guessed(flower_spec(FEDAVG, num_rounds=rounds)) for rounds in (1, 3))
-    )
+    results = (guessed(flower_spec(FEDAVG, num_rounds=rounds)) for rounds in (1, 3))
+    one, three = (grid.evaluate_all(flat_record(result.vector)) for result, grid in results)
     assert one.repeats[0, 2] == three.repeats[0, 2]
 
 

@@ -321,10 +321,9 @@ def test_sums_of_small_cells_are_zero() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_numbers_over_few_rows_do_not_pass(rows: int) -> None:
+    few = {"enough": gate.RowAggregate(np.ones(2), 5), "mean": gate.RowAggregate(np.ones(2), rows)}
     with pytest.raises(gate.WithheldError, match=r"federation\.min_release$"):
-        gate.Release(5).released_part(
-            {"enough": gate.RowAggregate(np.ones(2), 5), "mean": gate.RowAggregate(np.ones(2), rows)}
-        )
+        gate.Release(5).released_part(few)
     enough = {"mean": gate.RowAggregate(np.ones(2), 5), "none": gate.RowAggregate(np.zeros(2), 0)}
     assert gate.Release(5).released_part(enough).keys() == enough.keys()
 
@@ -337,11 +336,8 @@ def test_where_privacy_is_promised_only_noise_passes_and_enough_of_it() -> None:
         release.released_part({"counts": gate.NoisyAggregate(noisy, gate.Privacy(0.9, secure=True))})["counts"] is noisy
     )
     less = (replace(promised, epsilon=1.1), replace(promised, delta=1e-5), replace(promised, secure=False))
-    for part in (
-        *(gate.NoisyAggregate(noisy, privacy) for privacy in less),
-        gate.RowAggregate(noisy, 1000),
-        gate.CountAggregate(np.array([1000, 1000])),
-    ):
+    noises = [gate.NoisyAggregate(noisy, privacy) for privacy in less]
+    for part in (*noises, gate.RowAggregate(noisy, 1000), gate.CountAggregate(np.array([1000, 1000]))):
         with pytest.raises(gate.WithheldError, match=r"detection\.epsilon"):
             release.released_part({"counts": gate.NoisyAggregate(noisy, promised), "other": part})
 

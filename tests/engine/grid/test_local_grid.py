@@ -60,11 +60,7 @@ def session(**changes: Any) -> calls.Session:
 
 
 def messages(
-    grid: LocalGrid,
-    message_type: str = "train",
-    clients: Iterable[int] = EVERY,
-    arrays: ArrayRecord | None = None,
-    config: dict[str, Any] | None = None,
+    grid: LocalGrid, message_type: str = "train", clients: Iterable[int] = EVERY, arrays: Any = None, config: Any = None
 ) -> list[Message]:
     """Return messages of one content, as Flower's strategies make them."""
     record = flat_record(grid.initial_vector(3)) if arrays is None else arrays

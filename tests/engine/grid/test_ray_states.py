@@ -206,13 +206,11 @@ def test_states_by_reference_have_the_bits_of_states_by_value(
 
 @pytest.mark.stress
 @pytest.mark.parametrize("limit", [None, 60.0], ids=["no limit", "limit"])
-@pytest.mark.parametrize(
-    "name", ["krum", "fedmedian", "with states", "with states, one together", "drift", "drift, one together"]
-)
+@pytest.mark.parametrize("name", ["krum", "fedmedian", "states", "states, each alone", "drift", "drift, each alone"])
 def test_large_models_that_come_one_by_one_have_the_bits_of_those_in_this_process(
     hosts: RayHosts, wide_host: ClientHost, name: str, limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name.endswith("one together"):
+    if name.endswith("each alone"):
         monkeypatch.setattr(ray_grid, "STATES_BYTES_TOGETHER", 1)
     with_states = replace(FEDAVG, wants=INDIVIDUAL, algorithm=Variates())
     by_drift = Choice(ByDrift, wants=INDIVIDUAL, algorithm=SendsDrift())
@@ -254,10 +252,9 @@ def test_a_host_killed_while_it_trains_repeats_it_and_counts_once(
 ) -> None:
     if wants is not INDIVIDUAL:
         monkeypatch.setattr(ray_grid, "LARGE_STATE_BYTES", 1)
-    mortal, sound = (
-        spec_of(replace(FEDAVG, wants=wants, algorithm=algorithm), num_rounds=NUM_ROUNDS)
-        for algorithm in (MortalCount(folder=str(tmp_path)), Counted())
-    )
+    algorithms = (MortalCount(folder=str(tmp_path)), Counted())
+    choices = (replace(FEDAVG, wants=wants, algorithm=algorithm) for algorithm in algorithms)
+    mortal, sound = (spec_of(choice, num_rounds=NUM_ROUNDS) for choice in choices)
 
     assert_same(ray_result(mortal, hosts), local_result(sound, wide_host))
     assert deaths(tmp_path) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -76,9 +77,7 @@ def abstaining(least: int, **changes: Any) -> Federation:
     return replace(UNEVEN, release=Release(least, "abstain"), **changes)
 
 
-def able(
-    federation: Federation, session: calls.Session | None = None, policy: calls.SelectionPolicy | None = None
-) -> list[int]:
+def able(federation: Federation, session: calls.Session | None = None, policy: Any = None) -> list[int]:
     facts = ClientHost(federation, federations.QUERIES).facts()
     return np.flatnonzero(able_clients(facts, session or calls.Session(), policy or First())).tolist()
 
@@ -179,9 +178,8 @@ def registered(num_clients: int) -> Federation:
     features = np.random.default_rng(0).normal(size=(num_rows, federations.NUM_FEATURES)).astype(np.float32)
     labels = np.arange(num_rows) % federations.NUM_CLASSES
     offsets = np.arange(0, num_rows + 1, ROWS)
-    return Federation(
-        "many", features, labels, federations.NUM_CLASSES, Partition(np.arange(num_rows), offsets), federations.dense
-    )
+    rows = Partition(np.arange(num_rows), offsets)
+    return Federation("many", features, labels, federations.NUM_CLASSES, rows, federations.dense)
 
 
 def trained(host: ClientHost) -> Trial:
@@ -266,19 +264,16 @@ def test_two_hosts_tell_what_one_tells(ray_session: None, name: str) -> None:
 
 def test_a_strategy_with_its_own_start_has_a_clock_too() -> None:
     federation = replace(federations.timed_federation(), dropout={})
-    driven, whole = (
-        local_result(asked, federation)
-        for asked in (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
-    )
+    settings = (replace(SETTINGS, strategy=Choice(kind), num_sampled=7) for kind in (FedAvg, Whole))
+    driven, whole = (local_result(asked, federation) for asked in settings)
     assert driven.rounds.get("seconds") == whole.rounds.get("seconds")
     assert len(whole.rounds.get("seconds") or ()) == 4
 
 
 def test_durations_are_of_all_who_were_asked_and_handed_over_once() -> None:
     """Also of client 2, which misses the round, and of those that come late; one without a device takes no time."""
-    grid = LocalGrid(
-        replace(federations.timed_federation(), dropout={2: 1 - 1e-12}), federations.QUERIES, SETTINGS.session
-    )
+    federation = replace(federations.timed_federation(), dropout={2: 1 - 1e-12})
+    grid = LocalGrid(federation, session=SETTINGS.session)
     grid.send_and_receive(messages(grid))
     durations = grid.take_durations()
     assert sorted(durations) == [*range(7)]
@@ -303,9 +298,8 @@ def test_a_client_misses_its_share_of_the_rounds(probability: float) -> None:
 
 def test_latency_is_a_shifted_exponential_drawn_by_seed_round_and_client_alone() -> None:
     device, nothing = Device(shift_seconds=2.0, mean_seconds=3.0), RoundWork(0, 0, 0)
-    draws = {
-        (s, r, c): simulated_seconds(device, nothing, s, r, c) for s in range(2) for r in range(3) for c in range(3)
-    }
+    places = itertools.product(range(2), range(3), range(3))
+    draws = {place: simulated_seconds(device, nothing, *place) for place in places}
     assert len(set(draws.values())) == len(draws)
     assert draws[1, 2, 0] == 2.0 + 3.0 * stream(1, "latency", 2, 0).exponential()
 

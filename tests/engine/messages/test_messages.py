@@ -210,9 +210,8 @@ def test_together_equals_one_by_one(num_hosts: int) -> None:
 
 def test_answers_are_sorted_and_refusals_are_the_requests_own() -> None:
     grid = CountingGrid(3)
-    (counts, broken), (trained,) = contents.exchange(
-        grid, [COUNTS, contents.Query("broken")], [training(grid, 1, "individual")]
-    )
+    queries = [COUNTS, contents.Query("broken")]
+    (counts, broken), (trained,) = contents.exchange(grid, queries, [training(grid, 1, "individual")])
     large = [client for client, size in enumerate(SIZES) if size >= 5]
     assert list(counts.arrays) == large
     assert list(broken.arrays) == [client for client in large if client != ONE_CLASS]
@@ -226,9 +225,8 @@ def test_nothing_to_send_and_nobody_to_ask() -> None:
     grid = CountingGrid()
     assert contents.exchange(grid) == ([], [])
     assert grid.pushes == 0
-    (counts,), (trained,) = contents.exchange(
-        grid, [contents.Query("broken", clients=())], [training(grid, 1, "individual", ())]
-    )
+    asked = [contents.Query("broken", clients=())]
+    (counts,), (trained,) = contents.exchange(grid, asked, [training(grid, 1, "individual", ())])
     assert (counts.arrays, counts.num_examples, counts.refused) == ({}, {}, {})
     assert trained.clients == ()
     assert trained.vectors.shape == (0, grid.facts.layout.size)
@@ -258,6 +256,7 @@ def test_it_is_imported_from_where_it_was(tmp_path: Path, monkeypatch) -> None:
 # -- One mean, whatever the order and the grouping; as exact as its docstring says -------------------------------------
 
 
+Case = tuple[list[FloatArray], list[int], int]
 LIMIT = float(np.nextafter(np.float32(2**16), np.float32(0)))
 WEIGHTS = st.integers(1, 5000)
 
@@ -268,7 +267,7 @@ def scale_for(most: int) -> exact_mean.ExactScale:
 
 
 @st.composite
-def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]:
+def weighted_vectors(draw: st.DrawFn) -> Case:
     """Vectors inside the range of the sum, their weights, and a largest total weight that they respect."""
     count = draw(st.integers(1, 6))
     values = st.floats(-LIMIT, LIMIT, width=32)
@@ -278,7 +277,7 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[FloatArray], list[int], int]
 
 
 @given(weighted_vectors(), st.randoms(use_true_random=False))
-def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], list[int], int], random: object) -> None:
+def test_order_and_grouping_do_not_change_a_bit(case: Case, random: object) -> None:
     vectors, weights, most = case
     scale, zero = scale_for(most), np.zeros(3, np.int64)
     terms = [scale.total(vector[None], [weight]) for vector, weight in zip(vectors, weights, strict=True)]
@@ -289,7 +288,7 @@ def test_order_and_grouping_do_not_change_a_bit(case: tuple[list[FloatArray], li
 
 
 @given(weighted_vectors())
-def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], int]) -> None:
+def test_the_mean_is_as_near_as_stated(case: Case) -> None:
     """Rounding each product: 2^-(b+1) a client over the weight; then half a float32 step."""
     vectors, weights, most = case
     scale = scale_for(most)
@@ -307,9 +306,7 @@ def test_the_mean_is_as_near_as_stated(case: tuple[list[FloatArray], list[int], 
 
 
 @given(weighted_vectors(), st.booleans(), arrays(np.float32, 3, elements=st.floats(-8, 8, width=32)))
-def test_the_sum_of_rows_is_the_sum_of_each(
-    case: tuple[list[FloatArray], list[int], int], small: bool, received: FloatArray
-) -> None:
+def test_the_sum_of_rows_is_the_sum_of_each(case: Case, small: bool, received: FloatArray) -> None:
     """Python's integers hold any sum; small values take the way over float64, large ones that over int64."""
     vectors, weights, most = case
     scale = exact_mean.ExactScale.of(received, most)
@@ -377,7 +374,7 @@ def test_the_range_grows_with_the_received_model() -> None:
 
 
 @given(weighted_vectors(), arrays(np.float32, 3, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
-def test_sums_do_not_overflow_in_any_range(case: tuple[list[FloatArray], list[int], int], received: FloatArray) -> None:
+def test_sums_do_not_overflow_in_any_range(case: Case, received: FloatArray) -> None:
     vectors, weights, most = case
     scale = exact_mean.ExactScale.of(received, most)
     bits = exact_mean.fraction_bits(most) - exact_mean.exponents(received)

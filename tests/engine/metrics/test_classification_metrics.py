@@ -73,9 +73,8 @@ def test_the_area_is_scikit_learns_within_its_bound(num_classes: int, shift: flo
 
 
 def test_scores_beyond_the_bins_and_outputs_that_are_no_numbers_count() -> None:
-    sums = metrics.Auroc().statistics(
-        np.array([[0, 1e38], [1e38, 0], [np.nan, 0], [np.inf, 0]], np.float32), np.array([1, 0, 0, 1])
-    )
+    outputs = np.array([[0, 1e38], [1e38, 0], [np.nan, 0], [np.inf, 0]], np.float32)
+    sums = metrics.Auroc().statistics(outputs, np.array([1, 0, 0, 1]))
     assert sums.shape == (2, 2, metrics.NUM_BINS)
     assert sums.sum() == 2 * 4  # each row once a class
     assert sums[1, 1, metrics.NUM_BINS - 1] == 1  # log-odds of 1e38 lie beyond the bins
@@ -94,9 +93,7 @@ def test_bins_rise_with_the_score_and_are_symmetric() -> None:
 
 @pytest.mark.parametrize("kind", [*metrics.OF_CLASSES, *metrics.OF_QUANTITIES])
 @given(seed=st.integers(0, 100), cuts=st.lists(st.integers(0, 80), max_size=4), order=st.permutations(range(5)))
-def test_sums_of_clients_are_those_of_rows_in_any_order(
-    kind: str, seed: int, cuts: list[int], order: list[int]
-) -> None:
+def test_sums_of_clients_are_those_of_all_in_any_order(kind: str, seed: int, cuts: list[int], order: list[int]) -> None:
     """Bit for bit, as they are whole numbers or fractions; float sums would not be."""
     metric = {**metrics.OF_CLASSES, **metrics.OF_QUANTITIES}[kind]()
     outputs, labels = rows(80, 4, seed) if kind in metrics.OF_CLASSES else quantity_rows(80, seed)

@@ -66,9 +66,7 @@ class ViewingInTraining(Viewing):
 
 def convolving() -> nn.Module:
     """Has everything that a trial could leave changed: statistics, a count, and a layer that draws numbers."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
-    )
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2))
 
 
 class Indexing(nn.Module):
@@ -320,8 +318,7 @@ def test_the_gradient_that_an_algorithm_asks_for_is_of_the_whole_loss() -> None:
 
 def test_clients_with_a_task_refuse() -> None:
     host = ClientHost(federations.guessing_federation(), federations.QUERIES)
-    settings = TrialSettings(
-        FedAvgSpec(), session=spec_of(FedAvgSpec(), training=ROBUST).session, num_rounds=1, num_sampled=2
-    )
+    session = spec_of(FedAvgSpec(), training=ROBUST).session
+    settings = TrialSettings(FedAvgSpec(), session=session, num_rounds=1, num_sampled=2)
     result = local_result(settings, host)
     assert "TypeError" in result.error

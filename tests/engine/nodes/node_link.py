@@ -16,7 +16,6 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 
 from fedscout import strategies
-from fedscout.engine.arrays import FloatArray
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, ServerData
@@ -157,9 +156,7 @@ def linked(federation: Federation = FEDERATION, queries: QueryTable = QUERIES) -
     return link, met(link, federation, federation.num_clients, patience=5.0, timeout=5.0)
 
 
-def server_side(
-    federation: Federation, server: ServerData | None = None, targets: FloatArray | None = None
-) -> ClientHost:
+def server_side(federation: Federation, server: ServerData | None = None, targets: Any = None) -> ClientHost:
     """Return the driver's own side of a federation: no clients, and the server's rows."""
     empty = replace(
         federation,

@@ -72,9 +72,8 @@ def same(one: Any, other: Any) -> bool:
 def call(session: calls.Session | None = None, **changes: Any) -> wire.NodeCall:
     """Return a call of one client."""
     given: dict[str, Any] = {"config": {"seed": 3, "learning-rate": 0.1, "reply": "merged", "flag": True}, **changes}
-    return wire.NodeCall(
-        "train", calls.HostCall((3,), session or calls.Session(), vector=VECTOR, **given), "a" * 64, '{"x": 1}'
-    )
+    called = calls.HostCall((3,), session or calls.Session(), vector=VECTOR, **given)
+    return wire.NodeCall("train", called, "a" * 64, '{"x": 1}')
 
 
 VALUES: dict[str, Any] = {
@@ -253,11 +252,7 @@ def test_what_would_cost_much_is_refused_at_once(name: str) -> None:
 
 FORGED = {
     "an import path as a metric": ('"metric": "heterogeneity"', '"metric": "antigravity:fly"', "metric"),
-    "a number beyond every float": (
-        '"validation_share": 0.0',
-        f'"validation_share": 1{"0" * 400}',
-        "validation_share of",
-    ),
+    "a number beyond floats": ('"validation_share": 0.0', f'"validation_share": 1{"0" * 400}', "validation_share of"),
     "a folder of modules": ('"folder": ""', '"folder": "/tmp"', "metric"),
     **{
         f"the class {name}": ('"fedscout.engine.nodes.wire.NodeCalls"', f'"{name}"', name)
@@ -304,21 +299,14 @@ MARKED = uneven_federation(sizes=SIZES)
 MARKED.features[MARKED.partition.client(0)[:20]] = MARKER
 
 
-def ask(
-    owner: OwnerPolicy,
-    method: wire.Method,
-    session: calls.Session = SESSION,
-    config: Mapping[str, Any] = {},
-    **call: Any,
-) -> Any:
+def ask(owner: Any, method: Any, session: calls.Session = SESSION, config: Mapping[str, Any] = {}, **call: Any) -> Any:
     """Return what a new node with the first client's rows answers to a call, or why it does not."""
     link = NodeLink()
     link.connect(5, 0, MARKED, owner, CLIENT_QUERIES)
     given = {"clients": (0,), "vector": None if method == "query" else np.zeros(53, np.float32), **call}
-    asked = wire.NodeCall(
-        method, calls.HostCall(session=session, config={**base_config(session, 1), **config}, **given)
-    )
-    (reply,) = link.send_and_receive([Message(WIRE.packed(wire.NodeCalls((asked,))), 5, f"{method}.{wire.ACTION}")])
+    asked = calls.HostCall(session=session, config={**base_config(session, 1), **config}, **given)
+    content = WIRE.packed(wire.NodeCalls((wire.NodeCall(method, asked),)))
+    (reply,) = link.send_and_receive([Message(content, 5, f"{method}.{wire.ACTION}")])
     if reply.has_error():
         return str(reply.error.reason)
     (told,) = told_in(reply)

@@ -165,11 +165,7 @@ def test_lanes_are_the_loop(case: str, name: str) -> None:
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=30)
-@given(
-    chosen=st.lists(st.sampled_from(ABLE), min_size=1, unique=True),
-    name=st.sampled_from(list(TRAININGS)),
-    own_settings=st.booleans(),
-)
+@given(st.lists(st.sampled_from(ABLE), min_size=1, unique=True), st.sampled_from([*TRAININGS]), st.booleans())
 def test_a_client_has_its_bits_whoever_trains_beside_it(chosen: list[int], name: str, own_settings: bool) -> None:
     host, training = host_of(), TRAININGS[name]
     table = table_for(training) if own_settings else None

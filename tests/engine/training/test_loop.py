@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.contracts.algorithm import (
@@ -45,6 +45,11 @@ CONVOLUTION_ATOL = 1e-6
 """Sums of the order of 1 in another order; float32 resolves 1.2e-7."""
 
 
+def stacked() -> nn.Module:
+    """Convolutions that are trained as one stack."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+
+
 def pictures(num_rows: int) -> Samples:
     source = images()
     rows = np.random.default_rng(0).permutation(len(source.labels))[:num_rows]
@@ -76,7 +81,7 @@ def by_hand(
 ) -> tuple[FloatArray, list[tuple[float, int]]]:
     """Train an ordinary module with `torch.optim.SGD`; return its vector, and loss and rows of every batch."""
     module = plain_model(factory, start_vector(factory)).train()
-    optimizer = torch.optim.SGD(
+    optimizer = optim.SGD(
         module.parameters(), training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
     )
     generator = np.random.default_rng(5)
@@ -136,7 +141,7 @@ def test_the_initial_loss_is_that_of_the_received_model() -> None:
     assert np.array_equal(update.vector, by_engine(dense, data, training).vector)
 
 
-@pytest.mark.parametrize("factory", [convolving, Viewing])
+@pytest.mark.parametrize("factory", [convolving, Viewing, stacked])
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.05}], ids=str)
 def test_convolutions_are_trained_as_by_hand(factory: ModelFactory, settings: dict[str, float]) -> None:
     """Images are arranged in memory as convolutions like them; by hand they are as they came."""
@@ -166,9 +171,8 @@ def test_convolutions_are_scored_as_by_hand(chunk: int, monkeypatch: pytest.Monk
 
     assert score.num_examples == 40
     assert score.num_correct == int((outputs.argmax(1) == labels).sum())
-    assert score.loss_sum == pytest.approx(
-        nn.functional.cross_entropy(outputs, labels, reduction="sum").item(), rel=1e-5
-    )
+    loss = nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
+    assert score.loss_sum == pytest.approx(loss, rel=1e-5)
     np.testing.assert_allclose(softmax, outputs.softmax(1).numpy(), rtol=0, atol=CONVOLUTION_ATOL)
 
 
@@ -176,10 +180,7 @@ def test_convolutions_are_scored_as_by_hand(chunk: int, monkeypatch: pytest.Monk
 
 
 NUM_STEPS, NUM_PARAMETERS = 12, 53
-TORCH_S: dict[str, type[torch.optim.Optimizer]] = {
-    **{"sgd": torch.optim.SGD, "adam": torch.optim.Adam},
-    **{"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta},
-}
+TORCH_S = {"sgd": optim.SGD, "adam": optim.Adam, "rmsprop": optim.RMSprop, "adadelta": optim.Adadelta}
 SETTINGS: list[dict[str, Any]] = [
     *({"optimizer": name, **more} for name in TORCH_S for more in ({}, {"weight_decay": 0.05})),
     *({"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01}),
@@ -358,9 +359,8 @@ def replies_of(algorithm: ClientAlgorithm, backend: str = "auto") -> dict[int, A
 @pytest.mark.parametrize("backend", ["auto", "loop"])
 def test_a_client_reports_the_scores_of_what_it_sends(backend: Any) -> None:
     """Each trained model, evaluated by the engine on the client's validation rows, has the same sums."""
-    session = replace(
-        flower_spec(FLOWER_CHOICES["fedavg"]).session, seed=SEED, validation_fraction=0.3, evaluate_on="validation"
-    )
+    asked = {"seed": SEED, "validation_fraction": 0.3, "evaluate_on": "validation"}
+    session = flower_spec(FLOWER_CHOICES["fedavg"], **asked).session
     for client, reply in zip(EVERYBODY, replies_of(Validating(), backend).values(), strict=True):
         grid = LocalGrid(HOST, session=session)
         evaluation = grid.evaluate_all(flat_record(read_array(reply.content["arrays"]["flat"])))

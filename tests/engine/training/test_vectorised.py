@@ -136,10 +136,8 @@ CASES = {
 def test_block_equals_loop(name: str) -> None:
     net, training, algorithm = CASES[name]
     assert isinstance(backends.fastest_trainer(new_model(net, 1)), backends.BlockTrainer)
-    blocks, loops = (
-        made(range(len(SIZES)), training, algorithm, net, seed=4, server_round=3, initial_loss=True)
-        for made in (in_block, in_loop)
-    )
+    asked = {"seed": 4, "server_round": 3, "initial_loss": True}
+    blocks, loops = (made(range(len(SIZES)), training, algorithm, net, **asked) for made in (in_block, in_loop))
     for block, loop in zip(blocks, loops, strict=True):
         np.testing.assert_allclose(block.vector, loop.vector, rtol=0, atol=TOLERANCE)
         assert block.loss == pytest.approx(loop.loss, abs=TOLERANCE)
@@ -313,8 +311,7 @@ def scored(model: FlatModel, stack: DenseStack | None, data: Sequence[Samples]) 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    chosen=st.lists(st.integers(0, len(SCORED_SIZES) - 1), min_size=1, max_size=2 * len(SCORED_SIZES)),
-    factory=st.sampled_from([images, shallow, wide]),
+    st.lists(st.integers(0, len(SCORED_SIZES) - 1), min_size=1, max_size=32), st.sampled_from([images, shallow, wide])
 )
 def test_bits_do_not_depend_on_the_company(chosen: list[int], factory: ModelFactory) -> None:
     """Whoever is scored along, in whatever order, how often ever."""
@@ -368,9 +365,8 @@ def test_outputs_that_are_not_numbers_have_no_score(metric: str | None, bad: flo
     """Whatever is measured: no row counts as being of the first class, and the federation has no measure."""
     quantity = metric in OF_QUANTITIES
     measure = None if metric is None else {**OF_CLASSES, **OF_QUANTITIES}[metric]()
-    model, stack = model_and_stack(
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, 1 if quantity else SCORED_CLASSES))
-    )
+    num_outputs = 1 if quantity else SCORED_CLASSES
+    model, stack = model_and_stack(lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, num_outputs)))
     data = clients([20, 30])
     if quantity:
         targets = np.random.default_rng(2).normal(size=50)

@@ -136,9 +136,8 @@ def test_a_report_holds_the_received_model_s_losses_and_what_training_moved(host
     for place, client in enumerate(report.clients.tolist()):
         own = federation.client_data(client).own
         session = settings.session
-        split = federation.split_rows(
-            client, own.labels[own.rows], session.seed, session.test_fraction, session.validation_fraction
-        )
+        shares = session.test_fraction, session.validation_fraction
+        split = federation.split_rows(client, own.labels[own.rows], session.seed, *shares)
         for losses, part in ((report.training, split.train), (report.validation, split.validation)):
             rows = own.rows[part]
             if not len(rows):

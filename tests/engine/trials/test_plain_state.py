@@ -324,16 +324,12 @@ class LaterScore(Score):
 
 
 @pytest.mark.parametrize(
-    ("state", "fresh", "values"),
-    [
-        (Holder(1), Later(), (Score,)),
-        (Holder([Holder(1)]), Holder([Later()]), (Score,)),
-        (Holder(1), Holder(), (LaterScore,)),
-    ],
+    ("state", "fresh", "value"),
+    [(Holder(1), Later(), Score), (Holder([Holder(1)]), Holder([Later()]), Score), (Holder(1), Holder(), LaterScore)],
     ids=["itself", "what it holds", "what is stored by value"],
 )
-def test_the_state_of_another_version_is_refused(state: Any, fresh: Any, values: tuple[type, ...]) -> None:
+def test_the_state_of_another_version_is_refused(state: Any, fresh: Any, value: type) -> None:
     """Where a class has other attributes, wherever its object lies."""
     document, arrays = PlainState(state, (Score,)).encode(state)
     with pytest.raises(ValueError, match="version"):
-        PlainState(fresh, values).restore(document, arrays)
+        PlainState(fresh, (value,)).restore(document, arrays)

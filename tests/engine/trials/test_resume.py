@@ -152,36 +152,30 @@ def assert_going_on(spec: TrialSettings, host: ClientHost, folder: Path, stopped
 
 UNEVEN = federations.uneven_federation()
 VARIATES = replace(choices.FEDAVG, algorithm=choices.Variates())
+of_four = partial(choices.spec_of, num_rounds=NUM_ROUNDS)
+
+
+def stepping(optimizer: str) -> LocalTraining:
+    return LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.01, optimizer=optimizer)
+
+
 CASES: dict[str, tuple[Federation, TrialSettings]] = {
+    **{name: (UNEVEN, of_four(choice, num_sampled=5)) for name, choice in CHOICES.items()},
     **{
-        name: (UNEVEN, choices.spec_of(choice, num_rounds=NUM_ROUNDS, num_sampled=5))
-        for name, choice in CHOICES.items()
-    },
-    **{
-        f"dropout and {optimizer}": (
+        f"dropout and {name}": (
             federations.uneven_federation(federations.dropping),
-            choices.spec_of(
-                choices.FEDAVG,
-                num_rounds=NUM_ROUNDS,
-                training=LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.01, optimizer=optimizer),
-            ),
+            of_four(choices.FEDAVG, training=stepping(name)),
         )
-        for optimizer in ("rmsprop", "adadelta")
+        for name in ("rmsprop", "adadelta")
     },
     "a metric and the worst clients": (
         federations.uneven_federation(federations.normalised),
-        choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=MacroF1(), worst_clients=True),
+        of_four(VARIATES, metric=MacroF1(), worst_clients=True),
     ),
-    "a quantity": (federations.quantities(), choices.spec_of(VARIATES, num_rounds=NUM_ROUNDS, metric=Mae())),
-    "clients that play": (federations.guessing_federation(), choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS)),
-    "a clock": (
-        federations.timed_federation(),
-        choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=5, deadline_seconds=9.0),
-    ),
-    "unseen clients": (
-        replace(UNEVEN, unseen=frozenset((1, 5))),
-        choices.spec_of(choices.FEDAVG, num_rounds=NUM_ROUNDS, num_sampled=3),
-    ),
+    "a quantity": (federations.quantities(), of_four(VARIATES, metric=Mae())),
+    "clients that play": (federations.guessing_federation(), of_four(choices.FEDAVG)),
+    "a clock": (federations.timed_federation(), of_four(choices.FEDAVG, num_sampled=5, deadline_seconds=9.0)),
+    "unseen clients": (replace(UNEVEN, unseen=frozenset((1, 5))), of_four(choices.FEDAVG, num_sampled=3)),
 }
 
 

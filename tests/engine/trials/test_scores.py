@@ -373,12 +373,8 @@ def test_a_strategy_that_evaluates_others_is_answered_by_them() -> None:
     assert len(known) == 2
     assert len(replies) == 7
     alone = LocalGrid(uneven_federation(), QUERIES).evaluate_all(arrays)
-    for name, expected in (
-        ("accuracy", alone.accuracies),
-        ("loss", alone.losses),
-        ("num-examples", alone.num_examples),
-    ):
-        assert [metrics_of(reply)[name] for reply in replies] == expected.tolist()
+    for name, told in (("accuracy", alone.accuracies), ("loss", alone.losses), ("num-examples", alone.num_examples)):
+        assert [metrics_of(reply)[name] for reply in replies] == told.tolist()
 
 
 # -- A strategy with a model for each group of clients: who is scored by what, with any grid, and through a checkpoint

@@ -73,7 +73,7 @@ def configured(values: Mapping[str, Any], since: int = 1) -> choices.Choice:
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "fitness"), [([0.5], 0.5), ([0.0, 1.0], 0.5), ([1.0, 1.0, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)]
+    ("accuracies", "fitness"), [([0.0, 1.0], 0.5), ([1, 1, 0.1, 0.2, 0.3, 0.4, 0.5], 0.3), ([], 0.0)]
 )
 def test_fitness_is_the_mean_of_the_last_five_rounds(accuracies: list[float], fitness: float) -> None:
     clean = tuple(accuracy / 2 for accuracy in accuracies)
@@ -211,9 +211,8 @@ def test_a_trial_that_lost_most_of_its_rounds_fails_whoever_drives(kind: type[Fe
         for s in range(1000)
         if [all(misses(federation.dropout, s, r, client) for client in range(7)) for r in range(1, 5)] == pattern
     )
-    result = local_result(
-        choices.spec_of(choices.Choice(kind), seed=seed, num_rounds=4), ClientHost(federation, QUERIES)
-    )
+    spec = choices.spec_of(choices.Choice(kind), seed=seed, num_rounds=4)
+    result = local_result(spec, ClientHost(federation, QUERIES))
     assert (result.status, result.fitness) == ("failed", 0.0)
     assert re.match("3 of 4 .*round 2: .*AbsentError", str(result.error))
     assert [*result.skipped_rounds] == ["2", "3", "4"]
@@ -348,12 +347,9 @@ def test_exactly_the_sampled_number_trains_and_others_each_round(host: ClientHos
 
 def test_candidates_of_one_seed_train_the_same_clients(host: ClientHost) -> None:
     """Common random numbers: who trains does not depend on the strategy."""
-    by_strategy = [
-        sampled_clients(choices.spec_of(choices.FLOWER_CHOICES[name], num_sampled=4), host)
-        for name in ("fedavg", "fedadam", "krum")
-    ]
-
-    assert by_strategy[0] == by_strategy[1] == by_strategy[2]
+    specs = [choices.spec_of(choices.FLOWER_CHOICES[name], num_sampled=4) for name in ("fedavg", "fedadam", "krum")]
+    first, second, third = (sampled_clients(spec, host) for spec in specs)
+    assert first == second == third
 
 
 def draws(flower: Any, *args: Any) -> Any:

@@ -248,9 +248,7 @@ def test_many_files_become_one_and_read_as_before(tmp_path: Path, log_of_fours: 
     assert {*read_trials(tmp_path)["key"]} == {record.key for record in records}
 
 
-@pytest.mark.parametrize(
-    ("later", "num_parts"), [([], 1), ([*many(5, first=4)], 2)], ids=["a single file", "the later of two parts"]
-)
+@pytest.mark.parametrize(("later", "num_parts"), [([], 1), (many(5, first=4), 2)], ids=["a file", "the later part"])
 def test_the_later_of_two_counts(tmp_path: Path, log_of_fours: TrialLog, later: list[Trial], num_parts: int) -> None:
     """As where a run was killed before it removed the single files, or a trial ran anew."""
     newer = replace(RECORD, trial=2, key="again", fitness=0.875)
