@@ -401,6 +401,7 @@ def test_a_word_among_numbers_is_refused_unless_overruled(tmp_path: Path) -> Non
     table = pd.DataFrame({"x": ["1", "2", "many", *"4567" * 5], "y": [*"abbaabbaabb"] * 2 + ["a"]})
     named = ("'many' in 1 of 23 cells", "federation.columns.x=number", "federation.columns.x=category")
     assert_refused(str(saved(table, tmp_path / "t.csv")), label="y", names=named)
+    assert_refused(str(tmp_path / "t.csv"), label="x", columns={"y": "number"})  # which has none
     dataset = load_own(tmp_path, table, "y", columns={"x": "number"})
     assert told(dataset, "became")["x"] == "a number; words count as missing in 1 of 23 rows"
     assert dataset.features[2].tolist() == [0, 1]

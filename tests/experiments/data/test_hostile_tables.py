@@ -222,7 +222,6 @@ MIXED = ["1", "2", "three", "4"] * (NUM_ROWS // 4)
 NUMERALS = [f"{row + 1},{row + 100}" for row in range(NUM_ROWS)]  # thousands, or decimals
 WORDS = [str(row) if row != 7 else "seven" for row in range(NUM_ROWS)]
 TEXTS = [f"row {row} was quite a day" for row in range(NUM_ROWS)]
-DATES = [f"2024-01-{row % 28 + 1:02}" for row in range(NUM_ROWS - 1)] + ["2024-02-30"]
 
 
 def table(name: str, cells: list[Any], **columns: list[str]) -> pd.DataFrame:
@@ -257,18 +256,14 @@ def nested(folder: Path) -> Path:
 
 NO_HEADER = "\n".join(f"{row / 8},{'ab'[row % 2]},{row % 7}" for row in range(NUM_ROWS))
 
-IDENTIFIED = table("code no", [f"c{row}" for row in range(NUM_ROWS)]).drop(columns=["age", "site"])
 OF_TEXTS = table("Churn Reason", TEXTS, other=TEXTS[::-1]).drop(columns=["age", "site"])
 FAULTY: dict[str, Callable[[Path], Path]] = {
     "commas": written(table("It's", NUMERALS), ";"),
     "several columns": written(table("numero", WORDS, yes=NUMERALS, **{"a b": MIXED})),
-    "an impossible date": written(table("when", DATES)),
     "identifiers as categories": written(table("note", TEXTS)),
     "texts of two columns": written(OF_TEXTS),
-    "one identifier": written(IDENTIFIED),
     "no header": raw(NO_HEADER),
     "two separators": raw("a;b,c\n" + "1;2,p\n3;4,q\n" * 20),
-    "one column": raw("grade\nwell\nill\n"),
     "a formula": sheet,
     "lists": nested,
 }
@@ -280,8 +275,6 @@ ASKED = {
     "a formula": ("label=y",),
 }
 """What is asked of some; of the others that `grade` be the label."""
-
-NO_WAY_OUT = ("one identifier", "one column")
 
 
 def proposed(message: str) -> list[str]:
@@ -307,7 +300,7 @@ def test_what_a_refusal_proposes_leads_on(tmp_path: Path, fault: str) -> None:
     first = tuple(f"federation.{choice}" for choice in asked)
     with pytest.raises(UserError):
         load_dataset(load_config(first).federation)
-    assert followed(first) or fault in NO_WAY_OUT
+    assert followed(first)
 
 
 @pytest.mark.parametrize("label", ["1", "yes", "007", "a b"])

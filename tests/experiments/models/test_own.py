@@ -224,7 +224,7 @@ def test_python_s_own_library_is_not_even_imported(build: Build, path: str) -> N
     assert "antigravity" not in set(sys.modules) - already
 
 
-@pytest.mark.parametrize("path", ["numpy:show_config", "torch.cuda:synchronize", "torch.optim:Adam"])
+@pytest.mark.parametrize("path", ["numpy:show_config", "ray:init", "torch.cuda:synchronize", "torch.optim:Adam"])
 def test_a_function_of_others_must_say_that_it_returns_a_module(build: Build, path: str) -> None:
     with refused(ConfigurationError, key="model.kind"):
         build(path)
