@@ -580,15 +580,15 @@ def knowledge_tables(packages: Sequence[Path], folder: Path) -> list[Path]:
             for member in map(PurePosixPath, reversed(archive.namelist())):
                 if member.suffix in (".dat", ".ts"):  # of a table in two folders, the first one
                     contents[member.stem] = archive.read(str(member)).decode("latin-1").replace(" ", "").splitlines()
-    paths = []
-    for name in read_experiment(SUITES / "knowledge.yaml").axes["federation.dataset"].values():
-        path = folder / name
+    files = read_experiment(SUITES / "knowledge.yaml").axes["federation.dataset"]
+    assert isinstance(files, dict), "the files of the data sets by name"
+    paths = [folder / name for name in files.values()]
+    for path in paths:
         lines = chain.from_iterable(contents.get(f"{path.stem}{part}", ()) for part in ("", "_TRAIN", "_TEST"))
         rows = [line.replace(":", ",") for line in lines if line and line[0] not in "#@"]
         header = ",".join([*(f"x{place}" for place in range(1, rows[0].count(",") + 1)), "class"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([header, *rows]) + "\n")
-        paths.append(path)
     return paths
 
 
