@@ -109,6 +109,10 @@ def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
 # detect
 
 
+def test_the_version_is_told(cli: Cli) -> None:
+    assert cli("--version").silent.out.startswith("fedscout ")
+
+
 def test_detect_prints_the_report_alone(cli: Cli, tmp_path: Path) -> None:
     document = cli("detect", *SMALL, "--json").silent.document
     assert set(document) == {"report", "affected_clients"}
@@ -280,6 +284,7 @@ def test_what_can_be_run_is_listed(cli: Cli) -> None:
     listed = cli("reproduce", "list", "--json").document
     assert {"choice/table6", "client-settings/table3", "fedpilot/advice"} <= listed["studies"].keys()
     assert "choice/fig1" in listed["absent"]
+    assert "choice/fig1" in cli("reproduce", "list").ok.out
     cli("reproduce", "choice/fig1").refuses("an experiment")
     cli("reproduce", "fedpilot/advice", "training.num_round=1").refuses("", "training.num_round ")
 

@@ -67,6 +67,7 @@ WRONG: dict[str, list[tuple[str, ...]]] = {
     "run federation.dataset=cifar": [("", "cifar10 or cifar100")],
     "run 'federation.scenario=[{kind: label_flp}]'": [("", "label_flip?")],
     "run selection.kind=ort": [("", "oort?")],
+    "run model.kind=desne": [("", "dense")],
     "run report=report.json": [("", "--report")],
 }
 
@@ -141,6 +142,17 @@ def test_a_pickle_in_place_of_a_table_is_refused_and_not_run(cli: Cli, tmp_path:
     (tmp_path / name).write_bytes(pickle.dumps(Harm()))
     cli("detect", f"federation.dataset={name}", "federation.label=grade").refuses(name)
     assert not (tmp_path / "harm-was-done").exists()
+
+
+NO_FEATURES = "site,grade\n" + "n,a\ns,b\n" * 9
+SMALL_CLIENTS = "site,x,grade\n" + "".join(f"s{row},{row},{'ab'[row % 2]}\n" for row in range(20))
+
+
+@pytest.mark.parametrize("content", [NO_FEATURES, SMALL_CLIENTS], ids=["no features", "small clients"])
+def test_a_table_that_makes_no_federation_is_refused(cli: Cli, tmp_path: Path, content: str) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    roles = ("federation.label=grade", "federation.client_column=site")
+    cli("detect", "federation.dataset=t.csv", *roles).refuses("data set 't.csv'")
 
 
 # A study folder that was edited or is half there: one line and exit code 2, or what is left of it.

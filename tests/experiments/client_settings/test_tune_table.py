@@ -109,6 +109,7 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
     [
         (("--quantity", "0"), ("--quantity", "got 0")),
         (("--heterogeneity", "1.5"), ("--heterogeneity", "got 1.5")),
+        (("--quantity", "ten"), ("--quantity", "'ten'")),
         (("--quantity", "600"), ("600 rows of 3 classes",)),
         (("federation.dataset=diabetes",), ("federation.server_rows",)),
         (("federation.dataset=cartpole",), ("federation.dataset", "federation.server_rows")),

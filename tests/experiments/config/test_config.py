@@ -233,5 +233,6 @@ def test_a_number_is_no_text_but_in_quotes(tmp_path: Path, text: str) -> None:
     file.write_text(f"federation:\n  label: {text}\n")
     (fault,) = faults(file=file)
     assert fault.key == "federation.label"
+    assert "quote" in fault
     file.write_text(f'federation:\n  label: "{text}"\n')
     assert load_config(file=file).federation.label == text

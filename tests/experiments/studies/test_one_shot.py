@@ -13,6 +13,8 @@ import pytest
 from fedscout.engine.errors import ConfigurationError, NoValidAnswerError, RecommenderError
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.reports.page import write_report
+from fedscout.experiments.reports.study_console import headline
 from fedscout.experiments.studies.workflow import SILENT, Display, FinishedStudy, Pipeline, run_workflow
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import FedMedianSpec
@@ -124,6 +126,7 @@ def test_a_killed_study_does_not_ask_again(server: Server, tmp_path: Path, monke
     again = run_workflow(small(at=at), folder)
     assert lasting(again) == lasting(found)
     assert len(at.asked) == 2
+    assert "as clients drift" in write_report(again.folder).read_text()
 
 
 def test_a_model_that_must_answer_and_does_not_ends_the_study(server: Server, tmp_path: Path) -> None:
@@ -161,6 +164,7 @@ def test_where_fedavg_is_recommended_nothing_else_is_trained(server: Server, tmp
     assert [trial["phase"] for trial in found.document["trials"]] == ["baseline"]
     assert found.outcome.confirmation is None
     assert found.outcome.best is found.outcome.baseline
+    assert "fedavg" in headline(found.outcome)
 
 
 def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
@@ -263,3 +267,10 @@ def test_a_kept_warm_start_names_no_code(earlier: Path, tmp_path: Path, monkeypa
         assert "planted_module" not in sys.modules
         assert lasting(again) == lasting(finished)
         assert json.loads(kept.read_text()) == start
+
+
+def test_studies_of_another_measure_propose_nothing(earlier: Path, tmp_path: Path) -> None:
+    """What is best by accuracy need not serve the worst clients."""
+    config = config_from(earlier, more=("search.objective=worst_clients", "search.budget=1"))
+    start = run_workflow(config, tmp_path / "study", Display()).document["warm_start"]
+    assert (start["proposals"], all(study["note"] for study in start["studies"])) == ([], True)
