@@ -22,7 +22,7 @@ from fedscout.experiments.studies.workflow import SILENT
 from tests.conftest import REPOSITORY
 from tests.experiments.cli.conftest import exit_code
 from tests.kits.refusals import refused
-from tests.test_docs import fences
+from tests.snippets import blocks
 
 KINDS = ("fedavg", "ditto")
 HERE = {"grid": "local"}
@@ -134,8 +134,9 @@ def test_what_the_document_shows_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(REPOSITORY))
     names: dict[str, Any] = {}
-    for example in fences("python.md"):
-        exec(example, names)
+    for example in blocks():
+        if (example.page, example.language) == ("python.md", "python"):
+            exec(example.text, names)
 
 
 # What a notebook shows of federations, reports, studies and trainings, and how it is told of progress.
