@@ -94,7 +94,7 @@ def measure_labels(
     sizes = np.array([answers.num_examples[client] for client in clients])
     if private:
         plausible = dict(zip(clients, privacy.plausible_counts(reported, sizes), strict=True))
-        released = label_skew.ReleasedCounts.whole(plausible)
+        released = label_skew.ReleasedCounts.exact(plausible)
     else:
         min_release = np.concatenate([arrays["min_release"] for arrays in answers.arrays.values()]).astype(np.int64)
         released = label_skew.ReleasedCounts(clients, reported, sizes, np.maximum(min_release, 1))  # a client may lie
@@ -319,7 +319,7 @@ def clients_with_similar_labels(labels: LabelMeasurement) -> tuple[int, ...]:
     from scipy.special import chdtrc
 
     finding = labels.calibrated
-    reported, rows = labels.released.told, labels.released.num_rows
+    reported, rows = labels.released.by_class, labels.released.num_rows
     if not finding.measured or finding.detected or reported.sum() < MIN_RELEASED_SHARE * rows.sum():
         return ()
     if reported.sum() == rows.sum():

@@ -152,8 +152,8 @@ def measure_features(
     if comparison is not None:
         compared_arrays = comparison.arrays()
         for is_shifted in (False, True):  # clients with feature skew subtract their shift
-            if asked := [client for client in answered if (client in comparison.shifted) == is_shifted]:
-                queries.append(Query("label_agreement", compared_arrays, {"shifted": is_shifted}, asked))
+            if members := [client for client in answered if (client in comparison.shifted) == is_shifted]:
+                queries.append(Query("label_agreement", compared_arrays, {"shifted": is_shifted}, members))
     (answers, histograms, norms, *others), _ = yield queries, []
     groups = feature_skew.FeatureGroups.read(others[0].arrays) if grouped else None
     agreements = others[1:] if grouped else others

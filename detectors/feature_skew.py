@@ -132,9 +132,9 @@ def feature_moments(inputs: QueryInputs) -> Answer:
     if num_features > int(inputs.config["max_features"]):
         return {"sum": RowAggregate(total, len(inputs.data))}
     mean = total / len(inputs.data)
-    whole = len(flat) == len(inputs.data)  # one chunk, at hand
+    is_one_chunk = len(flat) == len(inputs.data)
     scatter = np.zeros((num_features, num_features))
-    for chunk in [flat] if whole else (flat_features(features) for features, _ in inputs.data.chunks()):
+    for chunk in [flat] if is_one_chunk else (flat_features(features) for features, _ in inputs.data.chunks()):
         centred = np.subtract(chunk, mean, out=chunk)
         scatter += inputs.cross_products(centred)
     triangle = scatter[upper_triangle(num_features)]

@@ -104,27 +104,27 @@ class ReleasedCounts:
 
     Attributes:
         clients: Client indices.
-        told: Released rows of each class, shape `(clients, classes)`.
+        by_class: Released rows of each class, shape `(clients, classes)`.
         num_rows: Rows of each client, shape `(clients,)`.
         min_release: Fewest rows of a class that each client releases, shape `(clients,)`.
     """
 
     clients: tuple[int, ...]
-    told: IntArray
+    by_class: IntArray
     num_rows: IntArray
     min_release: IntArray
 
     @classmethod
-    def whole(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
+    def exact(cls, counts: Mapping[int, IntArray]) -> ReleasedCounts:
         """Return the counts of clients that withhold nothing, each of shape `(classes,)`."""
         clients = tuple(sorted(counts))
-        told = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
-        return cls(clients, told, told.sum(axis=1), np.ones(len(told), np.int64))
+        by_class = np.stack([counts[client] for client in clients]) if clients else np.zeros((0, 0), np.int64)
+        return cls(clients, by_class, by_class.sum(axis=1), np.ones(len(by_class), np.int64))
 
     def of(self, positions: IntArray) -> ReleasedCounts:
         """Return the counts of the clients at the given positions, shape `(clients,)`."""
         clients = tuple(self.clients[position] for position in positions)
-        return ReleasedCounts(clients, self.told[positions], self.num_rows[positions], self.min_release[positions])
+        return ReleasedCounts(clients, self.by_class[positions], self.num_rows[positions], self.min_release[positions])
 
     def limits(self) -> tuple[IntArray, IntArray]:
         """Return the bounds on the rows of each class that follow from the release, `(clients, classes)` each.
@@ -133,8 +133,11 @@ class ReleasedCounts:
         rows are withheld; or, if too few of it would remain to be released, more than that and fewer than twice as
         many.
         """
-        min_release, withheld = self.min_release[:, None], np.maximum(self.num_rows - self.told.sum(axis=1), 0)[:, None]
-        unreleased = self.told == 0
+        min_release, withheld = (
+            self.min_release[:, None],
+            np.maximum(self.num_rows - self.by_class.sum(axis=1), 0)[:, None],
+        )
+        unreleased = self.by_class == 0
         first = np.where(unreleased.all(axis=1), unreleased.shape[1], (~unreleased).argmax(axis=1))[:, None]
         positions = np.arange(unreleased.shape[1])
         may_join = unreleased & (positions < first) & (min_release < withheld) & (withheld < 2 * min_release)
@@ -142,7 +145,7 @@ class ReleasedCounts:
         extra = np.where((positions == first) & (withheld == min_release), min_release - 1, extra)
         impossible = extra.sum(axis=1, keepdims=True) < withheld  # of a client that does not keep to the release
         extra = np.where(impossible, np.where(unreleased | ~unreleased.any(axis=1, keepdims=True), withheld, 0), extra)
-        return self.told, self.told + np.minimum(extra, withheld)
+        return self.by_class, self.by_class + np.minimum(extra, withheld)
 
     def completed(self, start: Values | None = None) -> Values:
         """Return the rows of each class that make clients most similar, shape `(clients, classes)`; see the module.
@@ -151,7 +154,7 @@ class ReleasedCounts:
             start: Expected rows of each class, positive, shape `(classes,)`, used for rows that no client's counts
                 determine.
         """
-        return _most_similar(*self.limits(), self.num_rows, self.told.sum(axis=0) + 1.0 if start is None else start)
+        return _most_similar(*self.limits(), self.num_rows, self.by_class.sum(axis=0) + 1.0 if start is None else start)
 
     def against_others(self) -> Values:
         """Return each client's rows and those of all others, completed so that these two are most similar.
@@ -160,12 +163,12 @@ class ReleasedCounts:
         """
         low, high = (np.stack([limit, limit.sum(axis=0) - limit], axis=1) for limit in self.limits())
         num_rows = np.stack([self.num_rows, self.num_rows.sum() - self.num_rows], axis=1)
-        return _most_similar(low, high, num_rows, self.told.sum(axis=0) + 1.0)
+        return _most_similar(low, high, num_rows, self.by_class.sum(axis=0) + 1.0)
 
     @property
     def share_released(self) -> float:
         """Share of all rows whose class is released, in `[0, 1]`."""
-        return float(self.told.sum() / self.num_rows.sum())
+        return float(self.by_class.sum() / self.num_rows.sum())
 
 
 def _most_similar(low: IntArray, high: IntArray, num_rows: IntArray, start: Values) -> Values:

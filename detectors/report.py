@@ -126,10 +126,10 @@ TITLES: Final[Mapping[DetectorName, str]] = {
     "feature_skew": "Feature skew",
     "outliers": "Outlier clients",
 }
-"""How the sentence of a finding begins."""
+"""Beginning of a finding's sentence."""
 
 ROWS_BELONG_TOGETHER: Final = "Rows seem to belong together"
-"""How the note begins which says so."""
+"""Beginning of that note."""
 
 TENTHS: Final = (
     "This is regression: labels are deciles of the target, and models were compared by their parameters alone."
@@ -406,7 +406,7 @@ class HeterogeneityReport(_ReportPart):
         return {client: rows for client, rows in withheld.items() if rows}
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def further_sentences(self) -> tuple[str, ...]:
         """Sentences on further properties than the findings."""
         speeds = self.speed_skew if self.speed_skew is not None and self.speed_skew.is_notable else None
         return () if speeds is None else (speeds.sentence,)
@@ -435,7 +435,7 @@ class HeterogeneityReport(_ReportPart):
             clients = ", ".join(map(self.names.client, finding.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, finding.sentence))
         return table(("", "found", "clients", ""), rows) + "".join(
-            map(paragraph, (*self.beside, *filter(None, [self.withholding]), *self.notes))
+            map(paragraph, (*self.further_sentences, *filter(None, [self.withholding]), *self.notes))
         )
 
     def without_timings(self) -> HeterogeneityReport:
@@ -469,13 +469,13 @@ class Verdict:
     Attributes:
         decided_by: The finding that decides.
         sentence: Its description for users.
-        beside: The published rule's answer in one line, and why it disagrees; empty if nothing was measured, or there
+        published_line: The published rule's answer in one line, and why it disagrees; empty if nothing was measured, or
             is no calibrated finding.
     """
 
     decided_by: Finding | CalibratedFinding
     sentence: str
-    beside: str = ""
+    published_line: str = ""
 
     @property
     def name(self) -> DetectorName:
@@ -508,11 +508,11 @@ def _verdict(report: HeterogeneityReport, published: Finding) -> Verdict:
     if calibrated is None:
         return Verdict(published, published.sentence)
     sentence = calibrated.sentence.replace(", calibrated:", ":", 1)
-    beside = _published_line(published, report.names) if published.measured or calibrated.measured else ""
+    published_line = _published_line(published, report.names) if published.measured or calibrated.measured else ""
     if published.measured and calibrated.measured and published.detected != calibrated.detected:
         reasons = WHY_PUBLISHED_ONLY if published.detected else WHY_TESTED_ONLY
-        beside += f" The two rules disagree: {reasons[published.name]}."
-    return Verdict(calibrated, sentence, beside)
+        published_line += f" The two rules disagree: {reasons[published.name]}."
+    return Verdict(calibrated, sentence, published_line)
 
 
 def _published_line(rule: Finding, names: Names) -> str:

@@ -183,10 +183,10 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
     return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
 
 
-def shaded_cell(share: float, told: object) -> Markup:
-    """Return a table cell that is darker for a larger share in `[0, 1]`; `told` is its tooltip."""
+def shaded_cell(share: float, tooltip: object) -> Markup:
+    """Return a table cell that is darker for a larger share in `[0, 1]`; `tooltip` is its tooltip."""
     shade = f"background: rgba({SHADE}, {min(max(share, 0.0), 1.0):.2f})"
-    return Markup(f'<td style="{shade}; min-width: 1.2em" title="{html(told)}"></td>')
+    return Markup(f'<td style="{shade}; min-width: 1.2em" title="{html(tooltip)}"></td>')
 
 
 def curve(values: Sequence[float | None], span: tuple[float, float] | None = None) -> Markup:
@@ -207,7 +207,7 @@ def curve(values: Sequence[float | None], span: tuple[float, float] | None = Non
     return _picture(CURVE_WIDTH, CURVE_HEIGHT, f"{finite[0]:.4g} to {finite[-1]:.4g}, highest {max(finite):.4g}", drawn)
 
 
-def interval(low: float, mean: float, high: float, told: str) -> Markup:
+def interval(low: float, mean: float, high: float, tooltip: str) -> Markup:
     """Return a plot of an interval with its mean and the position of zero."""
     left, right = min(low, 0.0), max(high, 0.0)
     wide = (INTERVAL_WIDTH - 12) / ((right - left) or 1.0)
@@ -217,12 +217,12 @@ def interval(low: float, mean: float, high: float, told: str) -> Markup:
         f'<line x1="{at_low:.1f}" x2="{at_high:.1f}" y1="10" y2="10" stroke="rgb({SHADE})" stroke-width="3"/>'
         f'<circle cx="{at_mean:.1f}" cy="10" r="5" fill="rgb({SHADE})"/>'
     )
-    return _picture(INTERVAL_WIDTH, 20, told, drawn)
+    return _picture(INTERVAL_WIDTH, 20, tooltip, drawn)
 
 
 def _cell(value: object) -> str:
     return value if isinstance(value, Markup) and value.startswith("<td") else f"<td>{html(value)}</td>"
 
 
-def _picture(width: int, height: int, told: str, drawn: str) -> Markup:
-    return Markup(f'<svg width="{width}" height="{height}" role="img"><title>{html(told)}</title>{drawn}</svg>')
+def _picture(width: int, height: int, tooltip: str, drawn: str) -> Markup:
+    return Markup(f'<svg width="{width}" height="{height}" role="img"><title>{html(tooltip)}</title>{drawn}</svg>')

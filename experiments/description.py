@@ -509,7 +509,7 @@ def measure(
     client_rows = holdings_of(federation, num_compared, seed)
     with_labels = () if plays else measured
     counts = client_rows.label_counts
-    released_counts = ReleasedCounts.whole({client: counts[client] for client in with_labels})
+    released_counts = ReleasedCounts.exact({client: counts[client] for client in with_labels})
     finding = decide_label_skew(released_counts, settings.label_threshold)
     num_present = np.count_nonzero(counts, axis=1).tolist()
     indices = {client: metrics.heterogeneity_index(num_present[client], counts.shape[1]) for client in with_labels}

@@ -157,13 +157,13 @@ ROWS_KEY = "federation.server_rows"
 
 
 def without_server_rows(
-    dataset: Dataset, asked: float | None, labelled: bool, generator: np.random.Generator
+    dataset: Dataset, amount: float | None, labelled: bool, generator: np.random.Generator
 ) -> tuple[Dataset, ServerData | None]:
-    """Return the clients' part of a data set and the server's; all and None if `asked` is None.
+    """Return the clients' part of a data set and the server's; all and None if `amount` is None.
 
     Args:
         dataset: All rows.
-        asked: A number of rows, >= 1, or a share of all, in (0, 1), rounded to at least one row; met as closely as
+        amount: A number of rows, >= 1, or a share of all, in (0, 1), rounded to at least one row; met as closely as
             whole groups allow.
         labelled: Whether the server keeps their labels.
         generator: Draws them.
@@ -171,9 +171,9 @@ def without_server_rows(
     Raises:
         DataError: If the clients would be left without a row of each class.
     """
-    if asked is None:
+    if amount is None:
         return dataset, None
-    num_rows = _number(asked, dataset)
+    num_rows = _number(amount, dataset)
     max_server_rows = dataset.num_rows - dataset.num_classes
     if num_rows > max_server_rows:
         raise DataError.of(
@@ -194,8 +194,8 @@ def without_server_rows(
     return replace(clients, facts={**clients.facts, **facts}), server
 
 
-def _number(asked: float, dataset: Dataset) -> int:
-    return max(1, round(asked * dataset.num_rows)) if asked < 1 else int(asked)
+def _number(amount: float, dataset: Dataset) -> int:
+    return max(1, round(amount * dataset.num_rows)) if amount < 1 else int(amount)
 
 
 def stratified(labels: IntArray, num_rows: int, generator: np.random.Generator) -> IntArray:
@@ -267,14 +267,14 @@ def with_server(dataset: Dataset, federation: FederationConfig) -> tuple[Dataset
 
 
 def rows_of_another(
-    clients: Dataset, other: Dataset, asked: float | None, labelled: bool, generator: np.random.Generator
+    clients: Dataset, other: Dataset, amount: float | None, labelled: bool, generator: np.random.Generator
 ) -> ServerData:
     """Return server rows drawn from another data set than the clients'.
 
     Args:
         clients: Data set of the clients, with all rows that any of them holds.
         other: Data set of the server.
-        asked: A number of its rows, a share in (0, 1) of them, or None for all; drawn in proportion to the classes.
+        amount: A number of its rows, a share in (0, 1) of them, or None for all; drawn in proportion to the classes.
         labelled: Whether the server keeps labels.
         generator: Draws them.
 
@@ -283,7 +283,7 @@ def rows_of_another(
     """
     _check_rows(clients, other)
     labels = _labels_by_client_class(clients, other) if labelled else None
-    num_rows = other.num_rows if asked is None else _number(asked, other)
+    num_rows = other.num_rows if amount is None else _number(amount, other)
     if num_rows > other.num_rows:
         raise DataError.of(
             "federation.server_rows", f"be at most the {other.num_rows} rows of {DATASET_KEY}={other.name}", num_rows
@@ -445,8 +445,8 @@ def build_federation(
     num_outputs = 1 if quantity else dataset.num_classes
     request = ModelRequest(shape, num_outputs, model, dataset.kind, dataset.vocabulary_size, quantity)
     factory = build_model(request)
-    deal, plan = _deal_and_plan(federation, dataset)
-    sizes = deal.partition.sizes
+    partitioned, plan = _partition_and_plan(federation, dataset)
+    sizes = partitioned.partition.sizes
     if federation.min_release > sizes.max():
         raise ConfigurationError.of(
             "federation.min_release",
@@ -455,14 +455,14 @@ def build_federation(
             "otherwise no client could answer a query",
         )
     is_held = np.zeros(dataset.num_rows, np.bool_)
-    is_held[deal.partition.rows] = True  # a partition may give a row to several clients
+    is_held[partitioned.partition.rows] = True  # a partition may give a row to several clients
     num_used = int(np.count_nonzero(is_held))
     return Federation(
-        name=f"{dataset.name}, {_partition_text(federation)}, {deal.partition.num_clients} clients",
+        name=f"{dataset.name}, {_partition_text(federation)}, {partitioned.partition.num_clients} clients",
         features=dataset.features,
         labels=dataset.labels,
         num_classes=dataset.num_classes,
-        partition=deal.partition,
+        partition=partitioned.partition,
         model=factory,
         transforms=plan.transforms,
         embedding=embedding_source(federation.embedding, request, factory),
@@ -486,10 +486,10 @@ def build_federation(
             "vocabulary_size": dataset.vocabulary_size,
             "encoding": dataset.encoding,
         },
-        unseen=draw_unseen(federation, deal.partition.num_clients),
+        unseen=draw_unseen(federation, partitioned.partition.num_clients),
         facts={
             **dataset.facts,
-            **deal.facts,
+            **partitioned.facts,
             **plan.facts,
             **_dependence(dataset, federation.split_kind),
             "source": dataset.source,
@@ -527,7 +527,7 @@ def _dependence(dataset: Dataset, split: SplitKind) -> dict[str, Any]:
     return {**facts, **({} if split == "random" else {"split": split})}
 
 
-def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[PartitionResult, ScenarioPlan]:
+def _partition_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[PartitionResult, ScenarioPlan]:
     """Return the partition and the scenario plan."""
     partition_request = PartitionRequest(
         labels=dataset.labels,
@@ -540,10 +540,10 @@ def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Part
         data_kind=dataset.kind,
     )
     scenario = federation.scenario
-    dealer = SCENARIOS[scenario] if isinstance(scenario, str) else PARTITIONS[str(federation.partition.kind)]
-    deal = dealer.deal(partition_request)
+    entry = SCENARIOS[scenario] if isinstance(scenario, str) else PARTITIONS[str(federation.partition.kind)]
+    partitioned = entry.partition(partition_request)
     request = EffectRequest(
-        partition=deal.partition,
+        partition=partitioned.partition,
         labels=dataset.labels,
         num_classes=dataset.num_classes,
         feature_shape=dataset.features.shape[1:],
@@ -553,10 +553,10 @@ def _deal_and_plan(federation: FederationConfig, dataset: Dataset) -> tuple[Part
         predicts_quantity=dataset.targets is not None,
     )
     if isinstance(scenario, str):
-        plan = SCENARIOS[scenario].plan(deal, request)
+        plan = SCENARIOS[scenario].plan(partitioned, request)
     else:
         plan = stack_effects(scenario, request) if scenario else ScenarioPlan()
-    return deal if plan.partition is None else replace(deal, partition=plan.partition), plan
+    return partitioned if plan.partition is None else replace(partitioned, partition=plan.partition), plan
 
 
 def _partition_text(federation: FederationConfig) -> str:

@@ -142,7 +142,7 @@ class CartPoleTask:
         """The clients whose physics differ from the published ones."""
         return tuple(client for client, physics in enumerate(self.physics) if physics != Physics())
 
-    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
+    def train(self, model: FlatModel, request: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Play episodes, extend the replay buffer, and train the model on it."""
         from fedscout.engine.contracts.algorithm import TaskResult
         from fedscout.experiments.q_learning import learn
@@ -151,12 +151,12 @@ class CartPoleTask:
         memory = work.state.get(MEMORY_KEY, np.empty((0, 2 * WIDTH + 3), np.float32))
         model.module.eval()
         epsilon = LAST_EPSILON + (FIRST_EPSILON - LAST_EPSILON) * exp(-steps / EPSILON_STEPS)
-        num_episodes = EPISODES * asked.training.local_epochs
+        num_episodes = EPISODES * request.training.local_epochs
         played, _ = play(model, self.physics[work.client], num_episodes, epsilon, work.generator)
         memory = np.concatenate([memory, played])[-MEMORY_STEPS:]
         state = {MEMORY_KEY: memory, STEPS_KEY: np.array([steps + len(played) / num_episodes], np.float32)}
-        num_steps = GRADIENT_STEPS * asked.training.local_epochs
-        loss = learn(model, asked.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
+        num_steps = GRADIENT_STEPS * request.training.local_epochs
+        loss = learn(model, request.training, work.generator, memory, num_steps, RENEWAL_STEPS, DISCOUNT, correct)
         return TaskResult(num_steps, loss, state)
 
     def score(self, model: FlatModel, client: int, generator: np.random.Generator) -> npt.NDArray[np.float64]:

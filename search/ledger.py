@@ -51,7 +51,7 @@ def trainings_of(settings: TrialSettings, repetitions: int) -> list[TrialSetting
         return [settings]
     seed = settings.session.seed
     seeds = [seed, *(integer(seed, "repetition", number) % SEEDS for number in range(1, repetitions))]
-    return [replace(settings, whole=False).on_seed(training_seed) for training_seed in seeds]
+    return [replace(settings, is_full=False).on_seed(training_seed) for training_seed in seeds]
 
 
 def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
@@ -70,7 +70,7 @@ def median_of(settings: TrialSettings, trainings: Sequence[Trial]) -> Trial:
     ]
     phases = dict.fromkeys(phase for training in trainings for phase in training.seconds)
     common: dict[str, Any] = {
-        "asked_rounds": None if settings.whole else settings.num_rounds,
+        "asked_rounds": None if settings.is_full else settings.num_rounds,
         "key": settings.key,
         "seed": settings.session.seed,
         "repetition_fitness": tuple(training.fitness for training in trainings),
@@ -188,7 +188,7 @@ class StudyFacts:
             config_hash=self.config_hash,
             phase=phase,
             generation=generation,
-            whole=num_rounds is None,
+            is_full=num_rounds is None,
             full_rounds=self.num_rounds,
             selection=named_selection(strategy.selection, self.selection),
         )
@@ -241,7 +241,7 @@ class Ledger:
         for position, settings in enumerate(batch):
             logged = self._logged.get((first + position, settings.key))
             if logged is not None:
-                asked_rounds = None if settings.whole else settings.num_rounds
+                asked_rounds = None if settings.is_full else settings.num_rounds
                 trials[position] = replace(logged, spec=settings.strategy, asked_rounds=asked_rounds)
                 self._forget(settings)  # in case the run ended between log and checkpoint
         for trial in trials.values():
@@ -308,7 +308,7 @@ class Ledger:
 
     def _forget(self, settings: TrialSettings) -> None:
         for training in trainings_of(settings, self.facts.repetitions):
-            if settings.whole:
+            if settings.is_full:
                 self._kept.pop(training.checkpoint, None)
                 self._runner.forget(training.checkpoint)
             else:
@@ -344,7 +344,7 @@ def full_trainings_of(trials: Iterable[Trial], num_rounds: int) -> float:
 
 def comparable(trials: Iterable[Trial]) -> list[Trial]:
     """Return the completed full trainings."""
-    return [trial for trial in trials if trial.status == "completed" and trial.whole]
+    return [trial for trial in trials if trial.status == "completed" and trial.is_full]
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:

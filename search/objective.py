@@ -96,7 +96,7 @@ class Measure(BaseModel):
         """Return a formatted score, such as `72.4 %`."""
         return f"{100 * score:.1f} %" if self.per_unit == 100 else f"{self.per_unit * score:.3g} {self.unit}"
 
-    def told(self, difference: float) -> str:
+    def difference_text(self, difference: float) -> str:
         """Return a formatted difference with its unit, such as `+3.1 points`."""
         return f"{self.number(difference)} {self.unit}"
 

@@ -129,9 +129,9 @@ class StudyOutcome:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def whole_trials(self) -> list[Trial]:
+    def full_trials(self) -> list[Trial]:
         """The search's full trainings, in order."""
-        return [trial for trial in self.trials if trial.whole]
+        return [trial for trial in self.trials if trial.is_full]
 
     @property
     def worst(self) -> Trial | None:
@@ -255,16 +255,16 @@ def advised(
     config: SearchConfig, facts: StudyFacts, report: HeterogeneityReport
 ) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
     """Return the rules' recommendation, initial proposals of an informed search, and one configuration of each kind."""
-    situation = context_of(config, facts, diagnose(report))
+    context = context_of(config, facts, diagnose(report))
     seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
-    advice = recommend_by_rules(situation)
+    advice = recommend_by_rules(context)
     if not config.is_informed:
         return advice, (), ()
-    kinds = kinds_in_turn(situation, seed)
+    kinds = kinds_in_turn(context, seed)
     size, references = min(config.budget, PORTFOLIO), (BASELINE,)
-    evidence = Evidence.of(situation, is_robust(advice.spec), references)
+    evidence = Evidence.of(context, is_robust(advice.spec), references)
     portfolio = () if evidence is None else evidence.portfolio(3 * size)  # robust ones may be left out
-    return advice, first_generation(situation, advice, size, seed, references, portfolio), kinds
+    return advice, first_generation(context, advice, size, seed, references, portfolio), kinds
 
 
 def _is_best_possible(trial: Trial, facts: StudyFacts) -> bool:

@@ -297,11 +297,11 @@ class WarmStart(BaseModel, frozen=True):
             return False
 
 
-def similarity_of(situation: RecommendationContext, report: HeterogeneityReport) -> float:
+def similarity_of(context: RecommendationContext, report: HeterogeneityReport) -> float:
     """Return how similar the federation of a report is to one that needs a strategy, in (0, 1]."""
-    assert situation.diagnosis is not None, "similarity needs a diagnosis"
-    ours, theirs = situation.diagnosis, diagnose(report)
-    same_kind = calls_for_robust(situation) == calls_for_robust(situation.diagnosed(theirs))
+    assert context.diagnosis is not None, "similarity needs a diagnosis"
+    ours, theirs = context.diagnosis, diagnose(report)
+    same_kind = calls_for_robust(context) == calls_for_robust(context.diagnosed(theirs))
     difference = (ours.label_skew.value or 0.0) - (theirs.label_skew.value or 0.0)
     of_labels = math.exp(-0.5 * (difference / HIGH_LABEL_DIVERGENCE) ** 2)
     return of_labels * similarity(ours.input_curvature, theirs.input_curvature, same_kind)
@@ -309,7 +309,7 @@ def similarity_of(situation: RecommendationContext, report: HeterogeneityReport)
 
 def warm_start(
     studies: Sequence[EarlierStudy],
-    situation: RecommendationContext,
+    context: RecommendationContext,
     num_proposals: int,
     references: Sequence[StrategySpec] = (),
 ) -> WarmStart:
@@ -317,12 +317,12 @@ def warm_start(
 
     Args:
         studies: Earlier studies, none of them of the present federation.
-        situation: The present federation, with a diagnosis.
+        context: The present federation, with a diagnosis.
         num_proposals: Largest number of proposals.
         references: Configurations that are never proposed.
     """
-    space = situation.space
-    similarities = [similarity_of(situation, study.report) for study in studies]
+    space = context.space
+    similarities = [similarity_of(context, study.report) for study in studies]
     order = sorted(range(len(studies)), key=lambda place: (-similarities[place], studies[place].name))
     taken = {space.digest(spec) for spec in references}
     proposals: list[WarmProposal] = []

@@ -118,7 +118,7 @@ def converted(path: str, constructor: Callable[..., Any], values: Mapping[str, A
 
 
 def constructed(
-    path: str, constructor: Callable[..., Any], arguments: Mapping[str, Any], told: Mapping[str, Any]
+    path: str, constructor: Callable[..., Any], arguments: Mapping[str, Any], given_arguments: Mapping[str, Any]
 ) -> Any:
     """Return the instance that a user's constructor creates.
 
@@ -126,7 +126,7 @@ def constructed(
         path: Import path of the class, for error messages.
         constructor: The class.
         arguments: All arguments, converted.
-        told: Those that the user gave.
+        given_arguments: Those that the user gave.
 
     Raises:
         StrategyError: If the constructor raises anything.
@@ -136,7 +136,7 @@ def constructed(
     except StrategyError:
         raise
     except (Exception, SystemExit) as error:  # a user's constructor may raise anything
-        raise StrategyError.of(path, f"accept {dict(told)}", f"{type(error).__name__}: {error}") from error
+        raise StrategyError.of(path, f"accept {dict(given_arguments)}", f"{type(error).__name__}: {error}") from error
 
 
 def _well_formed(path: str) -> str:

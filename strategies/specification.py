@@ -429,7 +429,7 @@ class StrategySpec(BaseModel, ABC):
     def _construct(self, cohort: Cohort) -> Strategy:
         """Construct the Flower strategy from valid parameters."""
 
-    # Which clients train, and what they are told.
+    # Which clients train, and the settings that they receive.
 
     def client_values(self) -> Mapping[str, Value]:
         """Return the client parameters that are set."""
@@ -538,12 +538,14 @@ class StrategySpec(BaseModel, ABC):
 
     def __str__(self) -> str:
         fields, searched = type(self).model_fields, self.search_names()
-        told = {
+        values = {
             name: own if isinstance(own := getattr(self, name), StrategySpec) else value
             for name, value in self.parameters().items()
             if name in searched or getattr(self, name) != fields[name].default
         }
-        return f"{self.label}({', '.join(f'{name}={value}' for name, value in told.items())})" if told else self.label
+        return (
+            f"{self.label}({', '.join(f'{name}={value}' for name, value in values.items())})" if values else self.label
+        )
 
 
 def given_values(training: LocalTraining) -> Mapping[str, Value]:

@@ -101,10 +101,10 @@ def test_the_gallery_tells_what_its_command_finds(
     given[given.index("--out") + 1] = str(tmp_path / "out")
     assert exit_code(*given, "--json") == 0
     confirmation = json.loads(capsys.readouterr().out)["confirmation"]
-    means = {one["role"]: sum(one["own"]) / len(one["own"]) for one in confirmation["contestants"]}
+    means = {one["role"]: sum(one["own"]) / len(one["own"]) for one in confirmation["candidates"]}
     assert confirmation["verdict"] == ("better" if chosen else "no difference")
     if chosen:
-        assert confirmation["contestants"][0]["strategy"] == chosen
+        assert confirmation["candidates"][0]["strategy"] == chosen
     else:
         assert 1 - means["fedavg"] < confirmation["design"]["resolution"] / 2  # of one test row
     text = re.sub(r"\s+", " ", GALLERY_TEXT.partition(f"## {section}\n")[2].partition("\n## ")[0])

@@ -98,7 +98,7 @@ class ClientHost:
             grouped=federation.groups is not None,
             classifies=federation.targets is None,
             ordered=federation.has_ordered_classes,
-            trained_on=f"{self._device.name()}, {self._trainers['auto'].told()}",
+            trained_on=f"{self._device.name()}, {self._trainers['auto'].description()}",
             least_training_rows=federation.release.least_rows,
         )
 
@@ -198,38 +198,38 @@ class ClientHost:
                 losses[part][client] = score
         return losses
 
-    def _durations(self, call: calls.HostCall, asked: contracts.TrainRequest) -> dict[int, float]:
+    def _durations(self, call: calls.HostCall, request: contracts.TrainRequest) -> dict[int, float]:
         """Return the simulated seconds of a call's clients; empty if the federation has no devices."""
         if not self._federation.devices:
             return {}
         rows = self._training_rows if self._federation.task is None else None
-        return updates.round_durations(call, asked, self._model.layout, self._federation.devices, rows)
+        return updates.round_durations(call, request, self._model.layout, self._federation.devices, rows)
 
-    def _trainer(self, call: calls.HostCall, asked: contracts.TrainRequest) -> Trainer:
+    def _trainer(self, call: calls.HostCall, request: contracts.TrainRequest) -> Trainer:
         """Return the training backend of a call."""
-        one_by_one = asked.algorithm is not None and asked.algorithm.one_by_one
-        one_by_one |= asked.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
+        one_by_one = request.algorithm is not None and request.algorithm.one_by_one
+        one_by_one |= request.training.is_narrow and not self._device.in_lanes  # blocks of small nets gain nothing
         return self._trainers["loop" if one_by_one else call.session.backend]
 
     def _honest_vectors(
-        self, call: calls.HostCall, asked: contracts.TrainRequest, clients: Sequence[int]
+        self, call: calls.HostCall, request: contracts.TrainRequest, clients: Sequence[int]
     ) -> FloatArray:
         """Train clients as in a call, but without client states; return the vectors of those that can train.
 
         Args:
             call: The train call; its clients may be others.
-            asked: The call's train request.
+            request: The call's train request.
             clients: Clients to train, ascending.
 
         Returns:
             Shape `(clients that trained, layout.size)`.
         """
         stateless, works = replace(call, clients=tuple(clients), states={}), []
-        durations = self._durations(stateless, asked)
+        durations = self._durations(stateless, request)
         for client in clients:
-            with suppress(Exception):  # who can't train or misses the round has no update to tell of
+            with suppress(Exception):  # a client that can't train or misses the round has no update
                 works.append(self._work(client, stateless, durations))
-        blocks = self._trainer(call, asked).train(replace(asked, initial_loss=False), works)
+        blocks = self._trainer(call, request).train(replace(request, initial_loss=False), works)
         trained = {work.client: update for block in blocks for work, update in block}
         sent = [trained[client] for client in sorted(trained)]
         vectors = [update.vector for update in sent if isinstance(update, contracts.ClientUpdate)]
@@ -370,7 +370,7 @@ class ClientHost:
 
     @torch.random.fork_rng(devices=[])
     def _tuned_scores(
-        self, call: calls.HostCall, asked: contracts.TrainRequest, parts: Mapping[int, Samples]
+        self, call: calls.HostCall, request: contracts.TrainRequest, parts: Mapping[int, Samples]
     ) -> tuple[dict[int, contracts.ClientScore | Exception], dict[int, Samples]]:
         """Score clients with their tuned models; return the scores, and the rows of clients that can't train."""
         works: list[RowsWork] = []
@@ -378,11 +378,11 @@ class ClientHost:
         for client in parts:
             data = self._part(client, call, "train", clean=False)
             if len(data) and self._federation.release.participates(len(data)):
-                generator = stream(asked.seed, "tuning", client)
+                generator = stream(request.seed, "tuning", client)
                 works.append(RowsWork(client, generator, call.states.get(client) or {}, data))
-        for block in self._trainer(call, asked).train(asked, works):
+        for block in self._trainer(call, request).train(request, works):
             trainer = self._trainers[call.session.backend]
-            scores |= updates.tuned_scores(trainer, block, parts, asked.seed, call.session.metric)
+            scores |= updates.tuned_scores(trainer, block, parts, request.seed, call.session.metric)
         return scores, {client: part for client, part in parts.items() if client not in scores}
 
     def _work(self, client: int, call: calls.HostCall, durations: Mapping[int, float]) -> RowsWork:

@@ -227,7 +227,7 @@ Attacks = Mapping[int, tuple[contracts.UpdateAttack, ...]]
 def sent_by(
     attacks: Attacks,
     num_trainable: int,
-    asked: contracts.TrainRequest,
+    request: contracts.TrainRequest,
     clients: Sequence[int],
     honest: Callable[[tuple[int, ...]], FloatArray],
 ) -> Callable[[Sequence[Outcome]], Sequence[Outcome]]:
@@ -236,7 +236,7 @@ def sent_by(
     Args:
         attacks: Attacks of the federation's clients.
         num_trainable: Number of leading vector elements that attacks see.
-        asked: The train request.
+        request: The train request.
         clients: Clients of the call.
         honest: Trains the given clients, in ascending order and whether of the call or not; returns the vectors of
             those that can train, in that order, shape `(clients, layout.size)`.
@@ -251,10 +251,10 @@ def sent_by(
         if not own or isinstance(update, Exception):
             return update
         parameters = slice(num_trainable)
-        received, vector = asked.received.numpy()[parameters], update.vector.copy()
+        received, vector = request.received.numpy()[parameters], update.vector.copy()
         try:
             for place, attack in enumerate(own):
-                generator = stream(asked.seed, "attack", asked.server_round, work.client, place)
+                generator = stream(request.seed, "attack", request.server_round, work.client, place)
                 inputs = contracts.AttackInputs(received, vector[parameters], known[attack.colluders], generator)
                 with np.errstate(over="ignore", invalid="ignore"):  # what leaves float32's range counts as diverged
                     vector[parameters] = attack(inputs)
@@ -510,7 +510,7 @@ NOBODY = calls.RoundSelection(observed=calls.ReportRequest())
 
 def round_durations(
     call: calls.HostCall,
-    asked: contracts.TrainRequest,
+    request: contracts.TrainRequest,
     layout: ParameterLayout,
     devices: Mapping[int, Device],
     rows: Callable[[int, calls.HostCall], Samples] | None,
@@ -519,7 +519,7 @@ def round_durations(
 
     Args:
         call: The call, with the clients that train and those that only measure.
-        asked: The train request.
+        request: The train request.
         layout: Layout of the model.
         devices: Devices of clients.
         rows: Returns a client's training rows, or raises if it has none for this call; None if clients have a task.
@@ -528,10 +528,10 @@ def round_durations(
 
     def num_steps(client: int, times: int) -> int:
         if rows is None:
-            return times * asked.training.local_epochs
+            return times * request.training.local_epochs
         try:
             data = rows(client, call)
-            training = own_training(asked, client, data, times, has_labels=True)
+            training = own_training(request, client, data, times, has_labels=True)
         except Exception:  # it will fail in training, and say why there
             return 0
         return int(training.num_steps(np.array([len(data)]))[0])
@@ -543,10 +543,10 @@ def round_durations(
             keys.client_bytes_down(layout, algorithm, call.auxiliary.values()),
             keys.client_bytes_up(layout, algorithm) - keys.BYTES_A_VALUE * num_withheld(call, layout, client),
         )
-        return simulated_seconds(devices.get(client, free), work, asked.seed, asked.server_round, client)
+        return simulated_seconds(devices.get(client, free), work, request.seed, request.server_round, client)
 
     def measured(client: int) -> float:
         work = RoundWork(num_steps(client, 1), keys.client_bytes_down(layout, algorithm, ()), bytes_up=0)
-        return devices.get(client, free).probe_seconds(work, asked.training.local_epochs)
+        return devices.get(client, free).probe_seconds(work, request.training.local_epochs)
 
     return {c: measured(c) for c in watched.measured} | {c: trained(c) for c in call.clients}

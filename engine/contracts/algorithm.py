@@ -55,7 +55,7 @@ ClientState = Mapping[str, npt.NDArray[np.float32]]
 """What a client keeps between rounds: named arrays. A value, held by the trial, not by the host."""
 
 Correct = Callable[..., None]
-"""Changes a gradient in place: told weights, gradient and what lies beside them, element by element of equal shape.
+"""Changes a gradient in place, given weights, gradient and the extra tensors, all of one shape.
 
 It is called before every step, ahead of weight decay and momentum, for as many elements of as many clients as lie
 together in memory. So it must work element by element; what needs a whole vector, such as a norm, belongs in the loss.
@@ -88,7 +88,7 @@ class Steps:
 
     training: LocalTraining
     correct: Correct | None = None
-    beside: Sequence[Tensor] = ()
+    extra: Sequence[Tensor] = ()
     loss: Loss | None = None
     ahead: Lookahead | None = None
     adjusted: Adjusted | None = None
@@ -192,7 +192,7 @@ class LocalRun(Clients, ABC):
         self,
         start: Tensor,
         correct: Correct | None = None,
-        beside: Sequence[Tensor] = (),
+        extra: Sequence[Tensor] = (),
         loss: Loss | None = None,
         ahead: Lookahead | None = None,
         adjusted: Adjusted | None = None,
@@ -206,7 +206,7 @@ class LocalRun(Clients, ABC):
         Args:
             start: Initial models, shape `(size,)` or `(clients, size)`.
             correct: Modifies each step's gradient.
-            beside: Further arguments of `correct` after weights and gradient, each `(size,)` or `(clients, size)`.
+            extra: Further arguments of `correct` after weights and gradient, each `(size,)` or `(clients, size)`.
             loss: Replaces the mean cross-entropy; only for algorithms that declare `one_by_one`.
             ahead: Weights at which each step's gradient is taken; only for algorithms that declare `one_by_one`.
             adjusted: Transforms outputs before the cross-entropy.
@@ -223,9 +223,9 @@ class LocalRun(Clients, ABC):
             raise TypeError("loss must not be combined with adjusted or compared, which change the cross-entropy")
         training = self.training if epochs is None else self.training.model_copy(update={"local_epochs": epochs})
         if trainable is not None:
-            correct, beside = freeze_others(trainable, training.weight_decay, correct, beside)
+            correct, extra = freeze_others(trainable, training.weight_decay, correct, extra)
             training = training.model_copy(update={"weight_decay": 0.0})
-        steps = Steps(training, correct, beside, loss, ahead, adjusted, compared, row_loss or RowLoss())
+        steps = Steps(training, correct, extra, loss, ahead, adjusted, compared, row_loss or RowLoss())
         return self._descend(start, steps)
 
     @abstractmethod
@@ -347,7 +347,7 @@ class ClientAlgorithm:
 
 
 def freeze_others(
-    trainable: npt.NDArray[np.bool_], weight_decay: float, correct: Correct | None, beside: Sequence[Tensor]
+    trainable: npt.NDArray[np.bool_], weight_decay: float, correct: Correct | None, extra: Sequence[Tensor]
 ) -> tuple[Correct, Sequence[Tensor]]:
     """Return a gradient correction that lets only the trainable elements change, and its further arguments.
 
@@ -360,7 +360,7 @@ def freeze_others(
             correct(weights, gradient, *others)
         gradient.add_(weights, alpha=weight_decay).mul_(moves)
 
-    return zero_others, (torch.from_numpy(trainable).float(), *beside)
+    return zero_others, (torch.from_numpy(trainable).float(), *extra)
 
 
 def algorithm_if_configured(algorithm: ClientAlgorithm | None, config: Mapping[str, Any]) -> ClientAlgorithm | None:
@@ -526,12 +526,12 @@ class ClientTask(Protocol):
     def largest_score(self) -> float:
         """The largest possible score, of which scores are shares."""
 
-    def train(self, model: FlatModel, asked: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
+    def train(self, model: FlatModel, request: TrainRequest, work: ClientWork, correct: Correct | None) -> TaskResult:
         """Perform one client's local steps from the loaded model.
 
         Args:
             model: Modified in place.
-            asked: The train request; the part of a client algorithm is passed as `correct`.
+            request: The train request; the part of a client algorithm is passed as `correct`.
             work: The client's part of the round; its generator is the only source of randomness.
             correct: Modifies the gradient of each step in place; receives weights and gradient of the trainable part.
         """

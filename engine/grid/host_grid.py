@@ -240,7 +240,7 @@ class HostGrid(Grid, Generic[replies.Handle]):
         Raises:
             TrialError: If the strategy waits for more nodes than exist.
         """
-        self._polls.asked(self.facts.num_seen)
+        self._polls.count(self.facts.num_seen)
         if self._node_ids is None:
             nodes, unseen = range(node_of(0), node_of(self.facts.num_clients)), self.facts.unseen
             self._node_ids = tuple(node for node in nodes if client_of(node) not in unseen) if unseen else tuple(nodes)
@@ -506,10 +506,10 @@ class HostGrid(Grid, Generic[replies.Handle]):
 
     def _states_for(self, kind: str, members: Iterable[int], evaluated: Iterable[int]) -> dict[int, ClientState]:
         """Return the states of those clients whose answer depends on them."""
-        states, asked = self.client_states, {*members, *evaluated} if self._personal else members
+        states, stateful = self.client_states, {*members, *evaluated} if self._personal else members
         if not states or (kind != MessageType.TRAIN and not self._personal):
             return {}
-        return {client: states[client] for client in asked if client in states}
+        return {client: states[client] for client in stateful if client in states}
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -551,7 +551,7 @@ class HostGrid(Grid, Generic[replies.Handle]):
                 if evaluations:
                     scores = replies.fold_evaluation(evaluations, self.facts.unseen, self.session.metric)
                     self.scores.keep(job.vector, job.states_version, scores)
-                else:  # all were lost on the way; whoever asked is told that there are none
+                else:  # all replies were lost; the caller learns that there are none
                     self.scores.ask(job.vector)
             contents, failures = self._replies.train(job, results)
             for client in sorted(failures):

@@ -81,7 +81,7 @@ class HostActor:
     """
 
     def __init__(self, federation: list[Any], queries: QueryTable, device: HostDevice = CPU) -> None:
-        from fedscout.engine.client.host import ClientHost  # torch, which who makes a handle does without
+        from fedscout.engine.client.host import ClientHost  # imports torch, which the creator of a handle does without
 
         self._host = ClientHost(ray.get(federation[0]), queries, device)
 
@@ -327,7 +327,7 @@ def lost_host(error: RayError) -> str:
 
 
 Send = Callable[[Any], Sequence[Any]]
-"""Sends a part of a call, told the reference of the answer to those before, or None; returns references."""
+"""Sends a part of a call, given the reference of the previous parts' answer, or None; returns references."""
 
 
 @dataclass
@@ -337,7 +337,7 @@ class RayCall:
     Attributes:
         results: Reference to the joint results of the clients.
         host: Index of the host that performs the call.
-        beside: References to separately stored objects by kind, in the order in which clients finish.
+        stored: References to separately stored objects by kind, in the order in which clients finish.
         send: Sends the call again and returns all of its references, results last; None if Ray repeats the call.
         repeats_left: Remaining number of repetitions.
         group: Reference to the answers of a group of calls with one sum; None if the call is answered alone.
@@ -347,7 +347,7 @@ class RayCall:
 
     results: Any
     host: int
-    beside: Mapping[calls.Part, Sequence[Any]] = field(default_factory=dict)
+    stored: Mapping[calls.Part, Sequence[Any]] = field(default_factory=dict)
     send: Callable[[], Sequence[Any]] | None = None
     repeats_left: int = RESTARTS
     group: Any = None
@@ -374,10 +374,10 @@ class RayCall:
         self._take(self.send())
 
     def _take(self, references: Sequence[Any]) -> None:
-        *beside, self.results = references
-        self.beside = {
-            part: [*finished[: self._num_finished], *beside[n :: len(self.beside)]]
-            for n, (part, finished) in enumerate(self.beside.items())
+        *stored, self.results = references
+        self.stored = {
+            part: [*finished[: self._num_finished], *stored[n :: len(self.stored)]]
+            for n, (part, finished) in enumerate(self.stored.items())
         }
 
     def go_on(self) -> Iterator[calls.TrainResults]:
@@ -400,13 +400,13 @@ class RayCall:
     @property
     def references(self) -> list[Any]:
         """References to all objects that are fetched."""
-        return [self.reference, *self.beside.get("vectors", ()), *self.beside.get("auxiliary", ())]
+        return [self.reference, *self.stored.get("vectors", ()), *self.stored.get("auxiliary", ())]
 
     def sent_again(self) -> bool:
         """Send the call again if its host died during it, or with an answer of it; return whether it was sent."""
         if self.send is None or not self.repeats_left:
             return False
-        answers = [each[self._num_finished :] for part, each in self.beside.items() if part != "states"]
+        answers = [each[self._num_finished :] for part, each in self.stored.items() if part != "states"]
         try:
             ray.get([self.results, *chain.from_iterable(answers)], timeout=0)
         except (RayActorError, NodeDiedError, OutOfMemoryError, ObjectLostError) as error:
@@ -440,8 +440,8 @@ class RayCall:
 
     def _refer_to_states(self, several: Sequence[calls.TrainResults]) -> dict[calls.Part, dict[int, Any]]:
         """Add references to large states to the results; return those to all separately stored objects, by client."""
-        finished = [client for part in several for client in part.slots] if self.beside else []
-        references = {part: dict(zip(finished, objects, strict=False)) for part, objects in self.beside.items()}
+        finished = [client for part in several for client in part.slots] if self.stored else []
+        references = {part: dict(zip(finished, objects, strict=False)) for part, objects in self.stored.items()}
         for results in several if "states" in references else ():
             results.states |= {client: StateReference(references["states"][client]) for client in results.large}
         return references
@@ -637,9 +637,9 @@ class RayGrid(HostGrid[RayCall]):
             ray.cancel(call.results)
 
 
-def _send(train: Any, asked: tuple[Any, ...], before: Any) -> Sequence[Any]:
+def _send(train: Any, part: tuple[Any, ...], before: Any) -> Sequence[Any]:
     """Send a part of a training with the answer of the previous parts; return the references to its results."""
-    *arguments, owners, states = asked
+    *arguments, owners, states = part
     references: Sequence[Any] = train.remote(*arguments, before, owners, *states)
     return references
 

@@ -434,11 +434,11 @@ def _count_columns(results: Sequence[calls.TrainResults]) -> Columns:
     }
 
 
-def evaluate_contents(asked: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
+def evaluate_contents(clients: Container[int], evaluation: Evaluation, tells_rows: bool = True) -> Contents:
     """Return the evaluation replies of the requested clients; each counts as one row if rows are not disclosed."""
     answers = {}
     for index, client in enumerate(evaluation.clients):
-        if client in asked:
+        if client in clients:
             metrics: Metrics = {
                 keys.NUM_EXAMPLES_KEY: int(evaluation.num_examples[index]) if tells_rows else 1,
                 keys.NUM_CLIENTS_KEY: 1,

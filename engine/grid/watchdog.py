@@ -124,17 +124,17 @@ class IdlePolls:
     """Counts polls for nodes with pauses in between while no message is sent."""
 
     def __init__(self) -> None:
-        self._last_asked, self._pauses = 0.0, 0
+        self._last_poll, self._pauses = 0.0, 0
 
-    def asked(self, num_clients: int) -> None:
+    def count(self, num_clients: int) -> None:
         """Count a poll.
 
         Raises:
             TrialError: If there were more than `MAX_IDLE_POLLS` pauses.
         """
         now = time.monotonic()
-        self._pauses += now - self._last_asked > PAUSE_SECONDS
-        self._last_asked = now
+        self._pauses += now - self._last_poll > PAUSE_SECONDS
+        self._last_poll = now
         if self._pauses > MAX_IDLE_POLLS:
             raise TrialError(f"the strategy waits for more clients than the {num_clients} in the federation")
 

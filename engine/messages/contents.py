@@ -467,8 +467,8 @@ def exchange(
     requests += [(training, MessageType.TRAIN) for training in trainings]
     for index, (request, message_type) in enumerate(requests):
         content = request.content()
-        asked = request.clients
-        nodes = sorted(grid.get_node_ids()) if asked is None else [node_of(client) for client in asked]
+        clients = request.clients
+        nodes = sorted(grid.get_node_ids()) if clients is None else [node_of(client) for client in clients]
         if nodes:
             messages += addressed(Message(content, nodes[0], message_type, group_id=str(index)), nodes)
     replies: list[list[Message]] = [[] for _ in requests]

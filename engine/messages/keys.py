@@ -96,9 +96,9 @@ def num_shared(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> in
     return layout.size - (0 if private_mask is None else int(np.count_nonzero(private_mask)))
 
 
-def client_bytes_down(layout: ParameterLayout, algorithm: ClientAlgorithm | None, beside: Iterable[FloatArray]) -> int:
-    """Return the bytes sent to one client: the model and the auxiliary vectors in `beside`."""
-    return BYTES_A_VALUE * (num_shared(layout, algorithm) + sum(vector.size for vector in beside))
+def client_bytes_down(layout: ParameterLayout, algorithm: ClientAlgorithm | None, vectors: Iterable[FloatArray]) -> int:
+    """Return the bytes sent to one client: the model and the auxiliary vectors in `vectors`."""
+    return BYTES_A_VALUE * (num_shared(layout, algorithm) + sum(vector.size for vector in vectors))
 
 
 def client_bytes_up(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> int:

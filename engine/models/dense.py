@@ -277,7 +277,7 @@ def loss_and_gradient(
     adjusted: Adjusted | None = None,
     beyond: Callable[[Tensor, Tensor], Tensor] | None = None,
     row_loss: RowLoss | None = None,
-    told: Tensor | None = None,
+    pseudo_labels: Tensor | None = None,
     masks: Sequence[Tensor] = (),
 ) -> Tensor:
     """Write the gradient of each client's mean loss and return the losses.
@@ -292,7 +292,7 @@ def loss_and_gradient(
         beyond: An additional loss of each row, shape `(clients, rows)`, as a function of the last layer's inputs and
             the rows.
         row_loss: Replaces the cross-entropy of each row.
-        told: Its pseudo-labels, shape `(clients, rows, classes)`.
+        pseudo_labels: Its pseudo-labels, shape `(clients, rows, classes)`.
         masks: Factors of each hidden layer's outputs, each `(clients, rows, width)`; empty without dropout.
 
     Returns:
@@ -310,7 +310,7 @@ def loss_and_gradient(
             losses = (logs * targets).sum(dim=(1, 2)).neg_()
             delta = logs.exp_().mul_(shares).sub_(targets)
         else:
-            losses, delta = row_loss.means_and_gradient(logs, targets, shares, told)
+            losses, delta = row_loss.means_and_gradient(logs, targets, shares, pseudo_labels)
         if adjusted is not None and adjusted.scale is not None:
             delta *= adjusted.scale[:, None]
     pull = None

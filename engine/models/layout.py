@@ -230,23 +230,23 @@ class RowLoss:
         """Whether it is the cross-entropy alone."""
         return self == RowLoss()
 
-    def mean(self, first: Tensor, outputs: Tensor, labels: Tensor, told: Tensor | None) -> Tensor:
+    def mean(self, first: Tensor, outputs: Tensor, labels: Tensor, pseudo_labels: Tensor | None) -> Tensor:
         """Return the mean over a batch, for autograd.
 
         Args:
             first: Mean of the first term, without the weight w.
             outputs: Logits, shape `(rows, classes)`.
             labels: Shape `(rows,)`.
-            told: q, shape `(rows, classes)`; None if α is 0.
+            pseudo_labels: q, shape `(rows, classes)`; None if α is 0.
         """
         logs = outputs.log_softmax(dim=1)
         total = self.cross_entropy * first
         if self.miss:
             total = total + self.miss * (1 - logs.gather(1, labels[:, None]).exp()).mean()
-        return total if told is None else total - self.pseudo_label * (told * logs).sum(dim=1).mean()
+        return total if pseudo_labels is None else total - self.pseudo_label * (pseudo_labels * logs).sum(dim=1).mean()
 
     def means_and_gradient(
-        self, logs: Tensor, targets: Tensor, shares: Tensor, told: Tensor | None
+        self, logs: Tensor, targets: Tensor, shares: Tensor, pseudo_labels: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return each client's mean, shape `(clients,)`, and its gradient by the logits, shaped as `logs`.
 
@@ -254,19 +254,19 @@ class RowLoss:
             logs: log p, shape `(clients, rows, classes)`; overwritten.
             targets: One-hot labels times shares, same shape.
             shares: Weight of each row, shape `(clients, rows, 1)`.
-            told: q, shaped as `logs`; None if α is 0.
+            pseudo_labels: q, shaped as `logs`; None if α is 0.
         """
         means = (logs * targets).sum(dim=(1, 2)).mul_(-self.cross_entropy)
-        if told is not None:
-            means -= self.pseudo_label * (logs * told).mul_(shares).sum(dim=(1, 2))
+        if pseudo_labels is not None:
+            means -= self.pseudo_label * (logs * pseudo_labels).mul_(shares).sum(dim=(1, 2))
         probabilities = logs.exp_()
         hit = probabilities * targets  # p_y times the share at the label, 0 elsewhere
         label_mass = hit.sum(dim=2, keepdim=True)
         means += self.miss * (shares - label_mass).sum(dim=(1, 2))
         gradient = (probabilities * shares).sub_(targets).mul_(self.cross_entropy)
         gradient += (probabilities * label_mass).sub_(hit).mul_(self.miss)
-        if told is not None:
-            gradient += (probabilities - told).mul_(shares).mul_(self.pseudo_label)
+        if pseudo_labels is not None:
+            gradient += (probabilities - pseudo_labels).mul_(shares).mul_(self.pseudo_label)
         return means, gradient
 
 

@@ -52,25 +52,25 @@ class ExpectedAnswer:
     num_classes: int
 
 
-def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
+def checked_training(results: Any, expectation: ExpectedAnswer) -> TrainResults:
     """Return one client's training results, restricted to what was requested.
 
     Args:
         results: The client's results.
-        asked: The client and the request.
+        expectation: The client and the request.
 
     Raises:
         AnswerError: If they can't be used.
     """
     if not isinstance(results, TrainResults):
         raise AnswerError("its answer is not a training result")
-    client, call = asked.client, asked.call
+    client, call = expectation.client, expectation.call
     assert call.vector is not None
     wanted = results.evaluation if call.evaluated else None
     common = TrainResults(
         failures=_failures(results.failures, client) if call.clients else {},
-        evaluation=None if wanted is None else checked_scores(wanted, asked),
-        received_losses=_measured(results.received_losses, asked),
+        evaluation=None if wanted is None else checked_scores(wanted, expectation),
+        received_losses=_measured(results.received_losses, expectation),
         states=_marks(results.states, call, client),
         seconds=_seconds(results.seconds),
     )
@@ -80,7 +80,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
         raise AnswerError(f"its answer is for the clients {shown(results.clients)}")
     algorithm, size = call.session.algorithm, len(call.vector)
     hides_counts = call.session.client_table is not None  # all count as one row and one step
-    rows = _rows(results.num_examples, 1, replace(asked, num_rows=1) if hides_counts else asked)
+    rows = _rows(results.num_examples, 1, replace(expectation, num_rows=1) if hides_counts else expectation)
     initial_losses = [_number("loss", results.initial_losses)] if call.config.get(INITIAL_LOSS_KEY) else []
     observed = None if call.watched is None else call.watched.observed
     norms = {client: results.update_norms.get(client)} if observed is not None and observed.update_norms else {}
@@ -99,7 +99,7 @@ def checked_training(results: Any, asked: ExpectedAnswer) -> TrainResults:
     )
 
 
-def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
+def checked_scores(results: Any, expectation: ExpectedAnswer) -> EvaluateResults:
     """Return one client's scores, restricted to what was requested.
 
     Raises:
@@ -107,15 +107,15 @@ def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
     """
     if not isinstance(results, EvaluateResults):
         raise AnswerError("its answer is not a set of scores")
-    client, metric = asked.client, asked.call.session.metric
+    client, metric = expectation.client, expectation.call.session.metric
     observed, clean, received = (
-        {client: _score(scores[client], asked)} if client in scores else {}
+        {client: _score(scores[client], expectation)} if client in scores else {}
         for scores in (results.own, results.clean, results.received)
     )
     sums = (
         {}
         if metric is None
-        else {part: _statistics(part_sums, metric, asked) for part, part_sums in results.sums.items()}
+        else {part: _statistics(part_sums, metric, expectation) for part, part_sums in results.sums.items()}
     )
     if not {*sums} <= {"own", "clean", "received"} or (metric is not None and observed and "own" not in sums):
         raise AnswerError(f"its scores have the wrong sums, {shown([*sums])}")
@@ -123,7 +123,7 @@ def checked_scores(results: Any, asked: ExpectedAnswer) -> EvaluateResults:
     return EvaluateResults(observed, clean, failures, _seconds(results.seconds), received, sums)
 
 
-def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
+def checked_query(results: Any, expectation: ExpectedAnswer) -> QueryResults:
     """Return one client's result of a query.
 
     Raises:
@@ -131,7 +131,7 @@ def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
     """
     if not isinstance(results, QueryResults):
         raise AnswerError("its answer is not a query result")
-    client = asked.client
+    client = expectation.client
     if not results.clients:
         failures = _failures(results.failures, client) or {client: "it gave no answer"}
         return QueryResults(failures=failures, seconds=_seconds(results.seconds))
@@ -141,7 +141,7 @@ def checked_query(results: Any, asked: ExpectedAnswer) -> QueryResults:
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or not (np.abs(array) <= LARGEST_ANSWER).all():
             raise AnswerError(f"its {shown(name)} are not finite numbers")
-    rows = _rows(results.num_examples, 1, asked)
+    rows = _rows(results.num_examples, 1, expectation)
     return QueryResults([client], [rows], [arrays], {}, _seconds(results.seconds))
 
 
@@ -176,8 +176,8 @@ def _number(
     return float(value)
 
 
-def _rows(values: Sequence[int], least: int, asked: ExpectedAnswer) -> int:
-    return int(_number("number of rows", values, least, asked.num_rows))
+def _rows(values: Sequence[int], least: int, expectation: ExpectedAnswer) -> int:
+    return int(_number("number of rows", values, least, expectation.num_rows))
 
 
 def _only(what: str, vectors: Sequence[npt.NDArray[Any]] | None, size: int) -> list[npt.NDArray[np.float32]]:
@@ -226,18 +226,18 @@ def _seconds(seconds: float) -> float:
 
 
 def _measured(
-    losses: Mapping[str, Mapping[int, ClientScore]], asked: ExpectedAnswer
+    losses: Mapping[str, Mapping[int, ClientScore]], expectation: ExpectedAnswer
 ) -> dict[str, dict[int, ClientScore]]:
     """Return the losses of the received model that were requested."""
-    if asked.call.watched is None:
+    if expectation.call.watched is None:
         return {}
-    observed, client = asked.call.watched.observed, asked.client
+    observed, client = expectation.call.watched.observed, expectation.client
     wanted = {"train": observed.training_losses, "validation": observed.validation_losses}
     losses_by_part: dict[str, dict[int, ClientScore]] = {part: {} for part, is_wanted in wanted.items() if is_wanted}
     for part, scores in losses_by_part.items():
         reported = losses.get(part, {}).get(client)
         if reported is not None:
-            rows = _rows([reported.num_examples], 0, asked)
+            rows = _rows([reported.num_examples], 0, expectation)
             sums = reported.statistics if rows else None
             if rows and (sums is None or sums.shape != (4,) or not all(0 <= each < inf for each in sums.tolist())):
                 raise AnswerError(f"its losses of the received model must be finite and >= 0, got {shown(sums)}")
@@ -245,8 +245,8 @@ def _measured(
     return losses_by_part
 
 
-def _score(score: ClientScore, asked: ExpectedAnswer) -> ClientScore:
-    metric, rows = asked.call.session.metric, _rows([score.num_examples], 0, asked)
+def _score(score: ClientScore, expectation: ExpectedAnswer) -> ClientScore:
+    metric, rows = expectation.call.session.metric, _rows([score.num_examples], 0, expectation)
     if not (fits(score.num_correct, float) and isnan(score.num_correct)):
         _number("number of correct predictions", [score.num_correct], 0, rows)
     if score.loss_sum < 0 or not fits(score.loss_sum, float):
@@ -256,11 +256,11 @@ def _score(score: ClientScore, asked: ExpectedAnswer) -> ClientScore:
     return ClientScore(rows, score.num_correct, score.loss_sum, metric=score.metric)
 
 
-def _statistics(sums: Sums, metric: Metric, asked: ExpectedAnswer) -> Sums:
+def _statistics(sums: Sums, metric: Metric, expectation: ExpectedAnswer) -> Sums:
     """Return a metric's sums over one client's rows; no count may exceed its rows."""
-    no_outputs = np.empty((0, asked.num_classes), np.float32)
+    no_outputs = np.empty((0, expectation.num_classes), np.float32)
     expected = metric.statistics(no_outputs, np.empty(0, np.int64))
     has_form = sums.shape == expected.shape and sums.dtype.kind in "iu" and expected.dtype.kind in "iu"
-    if not has_form or not 0 <= sums.min(initial=0) <= sums.max(initial=0) <= asked.num_rows:
+    if not has_form or not 0 <= sums.min(initial=0) <= sums.max(initial=0) <= expectation.num_rows:
         raise AnswerError(f"its sums of {metric.name} are invalid")
     return sums

@@ -292,41 +292,41 @@ class ClientNode:
         )
 
     def _answered(
-        self, asked: wire.NodeCall, context: Context
+        self, node_call: wire.NodeCall, context: Context
     ) -> TrainResults | EvaluateResults | QueryResults | wire.Refusal:
         """Return the result of one call, or the reason why it was refused or failed."""
         try:
-            return self._perform(asked, context)
+            return self._perform(node_call, context)
         except Exception as error:
             return wire.Refusal(_reason(error))
 
-    def _perform(self, asked: wire.NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
+    def _perform(self, node_call: wire.NodeCall, context: Context) -> TrainResults | EvaluateResults | QueryResults:
         """Return the result of one call."""
-        call = asked.call
+        call = node_call.call
         measured = () if call.watched is None else call.watched.measured
         clients = {*call.clients, *call.evaluated, *measured}
         if len(clients) != 1 or not 0 <= min(clients) < MAX_CLIENTS:
             raise RefusedError(f"must be called for one client below {MAX_CLIENTS}, got {shown(sorted(clients))}")
         (client,) = clients
-        if asked.method == "query":
+        if node_call.method == "query":
             self._owner.check("query", str(call.config.get(keys.FUNCTION_KEY, "")))
-            return self._answer(asked, client, context)
+            return self._answer(node_call, client, context)
         if call.vector is None:
             raise RefusedError("must receive a model")
-        call, reason = self._allowed(asked)
+        call, reason = self._allowed(node_call)
         states_store = KeptStates(context.state, self._owner.folder)
         marked = call.states.get(client)
         try:
-            states = {client: states_store.find(asked.trial, marked)} if marked else {}
+            states = {client: states_store.find(node_call.trial, marked)} if marked else {}
         except LostStateError:
-            return _lost_state_results(asked.method, call, client)
+            return _lost_state_results(node_call.method, call, client)
         call = replace(call, states=states, config={**call.config, keys.REPLY_KEY: "individual"})
-        host = self._host(client, asked.terms, context)
-        results: TrainResults | EvaluateResults = getattr(host, asked.method)(_without_seeded_response(call))
+        host = self._host(client, node_call.terms, context)
+        results: TrainResults | EvaluateResults = getattr(host, node_call.method)(_without_seeded_response(call))
         if isinstance(results, TrainResults):
             server_round = int(call.config[keys.ROUND_KEY])
             results.states = {
-                number: states_store.keep(asked.trial, server_round, state, marked) if state else {}
+                number: states_store.keep(node_call.trial, server_round, state, marked) if state else {}
                 for number, state in results.states.items()
             }
             if reason:
@@ -334,15 +334,15 @@ class ClientNode:
             self._report_far(call, results, context)
         return presentable(results, call)
 
-    def _allowed(self, asked: wire.NodeCall) -> tuple[HostCall, str]:
+    def _allowed(self, node_call: wire.NodeCall) -> tuple[HostCall, str]:
         """Return the part of a call that the owner allows, and why training was removed from it.
 
         Raises:
             RefusedError: If nothing is allowed.
         """
-        call, owner, reason = asked.call, self._owner, ""
-        if asked.method != "train":
-            owner.check(asked.method)
+        call, owner, reason = node_call.call, self._owner, ""
+        if node_call.method != "train":
+            owner.check(node_call.method)
         if call.clients and not owner.trains:
             if not (call.evaluated and owner.scores):
                 raise RefusedError(NO_TRAINING)
@@ -391,22 +391,22 @@ class ClientNode:
                 ledger.note(name, terms, answers)
         return float(answers[name])
 
-    def _answer(self, asked: wire.NodeCall, client: int, context: Context) -> QueryResults:
+    def _answer(self, node_call: wire.NodeCall, client: int, context: Context) -> QueryResults:
         """Answer a query, within the owner's ε if there is one."""
-        owner, call = self._owner, asked.call
+        owner, call = self._owner, node_call.call
         if owner.epsilon is None or owner.folder is None:
-            return presentable(self._host(client, asked.terms, context).query(call), call)
+            return presentable(self._host(client, node_call.terms, context).query(call), call)
         name = str(call.config[keys.FUNCTION_KEY])
         terms = {key: value for key, value in call.config.items() if key != keys.FUNCTION_KEY}
         with alone_with(owner.folder):
             ledger = PrivacyLedger(owner.folder, owner.epsilon, owner.delta)
             answers = ledger.repeated(name, terms)
             if answers is None:
-                results = self._host(client, asked.terms, context, ledger.spend(terms)).query(call)
+                results = self._host(client, node_call.terms, context, ledger.spend(terms)).query(call)
                 for arrays in results.arrays:
                     ledger.note(name, terms, arrays)
                 return presentable(results, call)
-        rows = int(self._host(client, asked.terms, context).facts().client_rows[client])
+        rows = int(self._host(client, node_call.terms, context).facts().client_rows[client])
         return QueryResults([client], [rows], [answers])
 
     def _plain_training(self, message: Message, context: Context) -> RecordDict:

@@ -434,14 +434,14 @@ class NodeGrid(HostGrid[PendingCall]):
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
         self._send()
         requests = _requests_of(handles)
-        limit, sent = self.session.round_timeout_seconds, min((flight.sent for flight in handles), default=0.0)
+        limit, sent = (self.session.round_timeout_seconds, min((pending.sent for pending in handles), default=0.0))
         remaining = None if limit is None else sent + limit - time.monotonic()
         waits = [max(0.0, seconds) for seconds in (timeout, remaining) if seconds is not None]
         complete = self._exchange.wait(requests, min(waits, default=None))
         if not complete and (remaining is None or (timeout is not None and timeout < remaining)):
             return None
         self._exchange.drop(requests)
-        return self._drop_deviating([self._result(flight) for flight in handles])
+        return self._drop_deviating([self._result(pending) for pending in handles])
 
     def _drop_deviating(self, results: list[Results]) -> list[Results]:
         """Return the results of one call, without those of another form than the majority."""
@@ -455,24 +455,24 @@ class NodeGrid(HostGrid[PendingCall]):
     def _give_up(self, handles: Sequence[PendingCall]) -> None:
         self._exchange.drop(_requests_of(handles))
 
-    def _result(self, flight: PendingCall) -> Results:
+    def _result(self, pending: PendingCall) -> Results:
         """Return the result of a call, or a failure of a client without a usable result."""
-        if flight.client is None:
-            return self._server.serve(flight.call)
+        if pending.client is None:
+            return self._server.serve(pending.call)
         limit = self.session.round_timeout_seconds or 0
-        batch, is_late = flight.batch, False
+        batch, is_late = pending.batch, False
         if batch is not None and batch.answers is None and batch.request is not None:
             reply = batch.request.reply
             is_late = reply is None
             batch.answers = None if reply is None else self._read(reply, len(batch.calls))
         missing = answers.AnswerError(f"did not answer within {limit:g} s" if is_late else "is not connected")
-        answer = missing if batch is None or batch.answers is None else batch.answers[flight.place]
+        answer = missing if batch is None or batch.answers is None else batch.answers[pending.place]
         try:
             if isinstance(answer, ValueError):
                 raise answer
-            return self._checked(flight, answer)
+            return self._checked(pending, answer)
         except ValueError as error:
-            return self._absent(flight, str(error))
+            return self._absent(pending, str(error))
 
     def _read(self, reply: Message, num_calls: int) -> Sequence[Any]:
         if reply.has_error():
@@ -488,16 +488,16 @@ class NodeGrid(HostGrid[PendingCall]):
             for each in content.answers
         ]
 
-    def _checked(self, flight: PendingCall, answer: Any) -> Results:
-        client = flight.client
+    def _checked(self, pending: PendingCall, answer: Any) -> Results:
+        client = pending.client
         assert client is not None
         num_rows = self._roster.members[client].introduction.num_rows or ROWS_IF_UNKNOWN
-        asked = answers.ExpectedAnswer(client, flight.call, num_rows, self.facts.num_classes)
-        if flight.method == "query":
-            return answers.checked_query(answer, asked)
-        if flight.method == "evaluate":
-            return self._scored(client, answers.checked_scores(answer, asked))
-        results = answers.checked_training(answer, asked)
+        expectation = answers.ExpectedAnswer(client, pending.call, num_rows, self.facts.num_classes)
+        if pending.method == "query":
+            return answers.checked_query(answer, expectation)
+        if pending.method == "evaluate":
+            return self._scored(client, answers.checked_scores(answer, expectation))
+        results = answers.checked_training(answer, expectation)
         if results.evaluation is not None:
             results.evaluation = self._scored(client, results.evaluation)
         for reason in results.failures.values():
@@ -510,13 +510,13 @@ class NodeGrid(HostGrid[PendingCall]):
             self._record_absence(client, scores.failures[client])
         return replace(scores, failures={})
 
-    def _absent(self, flight: PendingCall, reason: str) -> Results:
-        client, call = flight.client, flight.call
+    def _absent(self, pending: PendingCall, reason: str) -> Results:
+        client, call = pending.client, pending.call
         assert client is not None
         self._record_absence(client, reason)
-        if flight.method == "query":
+        if pending.method == "query":
             return calls.QueryResults(failures={client: reason})
-        if flight.method == "evaluate":
+        if pending.method == "evaluate":
             return calls.EvaluateResults()
         return calls.TrainResults(failures={client: reason} if client in call.clients else {})
 
@@ -528,6 +528,10 @@ class NodeGrid(HostGrid[PendingCall]):
         self.away[client] = (count + 1, reason)
 
 
-def _requests_of(flights: Sequence[PendingCall]) -> set[Request]:
+def _requests_of(calls_sent: Sequence[PendingCall]) -> set[Request]:
     """Return the messages in which these calls were sent."""
-    return {flight.batch.request for flight in flights if flight.batch is not None and flight.batch.request is not None}
+    return {
+        pending.batch.request
+        for pending in calls_sent
+        if pending.batch is not None and pending.batch.request is not None
+    }

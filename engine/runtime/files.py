@@ -228,7 +228,7 @@ def _holder(lock: int) -> tuple[int, str, str]:
 
 
 def _write(lock: int, text: str) -> None:
-    with suppress(OSError):  # a full disk is told by what must be written
+    with suppress(OSError):  # a full disk is reported where a file must be written
         os.ftruncate(lock, 0)
         os.pwrite(lock, text.encode(), 0)
 
@@ -328,7 +328,7 @@ def storage_at(uri: str) -> FileStorage | Path:
         raise ConfigurationError.of("--out", "name a folder", uri)
     if filesystem.type_name == "local":
         return Path(path)
-    parts = urlsplit(uri)  # the address is told and logged: no options, no credentials
+    parts = urlsplit(uri)  # the address appears in messages and logs: no options, no credentials
     place = parts.netloc.rpartition("@")[2]
     return FileStorage(filesystem, path.rstrip("/"), f"{parts.scheme}://{place}{parts.path}".rstrip("/"))
 

@@ -292,7 +292,7 @@ def _ray_output_redirected(verbose: bool) -> Iterator[None]:
 
 
 _HINT = "if that cluster requires a token, set RAY_AUTH_MODE=token and provide the token on this machine"
-"""Ray says no more than that it failed to connect."""
+"""Ray's own message is only that it failed to connect."""
 
 CONNECT_SECONDS = 10.0
 

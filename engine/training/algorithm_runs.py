@@ -63,7 +63,7 @@ class LoopRun(LocalRun):
     integers: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, model: FlatModel, asked: TrainRequest, work: loop.RowsWork) -> Self:
+    def of(cls, model: FlatModel, request: TrainRequest, work: loop.RowsWork) -> Self:
         """Return the run of a client.
 
         Raises:
@@ -71,8 +71,8 @@ class LoopRun(LocalRun):
         """
         if not len(work.data):
             raise ValueError(loop.NO_ROWS)
-        common = known_of(asked, model.layout, [work])
-        return cls(**common, model=model, work=work, seen=loop.Representation(model), integers=asked.integers)
+        common = known_of(request, model.layout, [work])
+        return cls(**common, model=model, work=work, seen=loop.Representation(model), integers=request.integers)
 
     def _descend(self, start: Tensor, steps: Steps) -> Descent:
         """Run all local steps of the client."""
@@ -134,11 +134,11 @@ class BlockRun(LockstepRun):
 
     @classmethod
     def of(
-        cls, stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[loop.RowsWork]
+        cls, stack: DenseStack, layout: ParameterLayout, request: TrainRequest, works: Sequence[loop.RowsWork]
     ) -> Self:
         """Return the run of clients that are in lockstep order."""
-        common = known_of(asked, layout, works)
-        return cls(**common, stack=stack, works=works, draws=LayerDraws(stack, asked, works))
+        common = known_of(request, layout, works)
+        return cls(**common, stack=stack, works=works, draws=LayerDraws(stack, request, works))
 
     def _made(self, start: Tensor, steps: Steps) -> Descent:
         """Run the steps in lockstep."""
@@ -149,19 +149,19 @@ def _label_counts(works: Sequence[loop.RowsWork], num_classes: int) -> Tensor:
     return torch.from_numpy(np.stack([work.data.label_counts(num_classes) for work in works])).float()
 
 
-def known_of(asked: TrainRequest, layout: ParameterLayout, works: Sequence[loop.RowsWork]) -> dict[str, Any]:
+def known_of(request: TrainRequest, layout: ParameterLayout, works: Sequence[loop.RowsWork]) -> dict[str, Any]:
     """Return the fields of a run that are common to all backends."""
     num_examples = torch.tensor([len(work.data) for work in works])
     return {
-        "received": asked.received,
+        "received": request.received,
         "layout": layout,
         "states": [work.state for work in works],
-        "config": asked.config,
-        "training": asked.training,
-        "auxiliary": asked.auxiliary,
+        "config": request.config,
+        "training": request.training,
+        "auxiliary": request.auxiliary,
         "num_examples": num_examples,
-        "counts_as": num_examples if asked.table is None else torch.ones_like(num_examples),
-        "num_classes": asked.num_classes,
+        "counts_as": num_examples if request.table is None else torch.ones_like(num_examples),
+        "num_classes": request.num_classes,
     }
 
 
@@ -170,7 +170,7 @@ def correct_alone(steps: Steps, model: FlatModel) -> Correct | None:
     correct = steps.correct
     if correct is None:
         return None
-    others = [vectors.view(-1)[: model.layout.num_trainable].to(model.device) for vectors in steps.beside]
+    others = [vectors.view(-1)[: model.layout.num_trainable].to(model.device) for vectors in steps.extra]
     return lambda weights, gradient: correct(weights, gradient, *others)
 
 
@@ -192,26 +192,28 @@ def loss_of(steps: Steps, seen: loop.Representation, device: torch.device) -> Lo
     return loss
 
 
-def train_client(model: FlatModel, asked: TrainRequest, work: loop.RowsWork) -> ClientUpdate:
+def train_client(model: FlatModel, request: TrainRequest, work: loop.RowsWork) -> ClientUpdate:
     """Train one client by the requested algorithm, or plainly; `model` is scratch and overwritten.
 
     Raises:
         ValueError: If the client has no training rows.
     """
-    (update,) = updates_by(asked.algorithm, LoopRun.of(model, asked, work))
+    (update,) = updates_by(request.algorithm, LoopRun.of(model, request, work))
     return update
 
 
 def train_block(
-    stack: DenseStack, layout: ParameterLayout, asked: TrainRequest, works: Sequence[loop.RowsWork]
+    stack: DenseStack, layout: ParameterLayout, request: TrainRequest, works: Sequence[loop.RowsWork]
 ) -> list[ClientUpdate]:
     """Train clients together by the requested algorithm, or plainly; return one update each, in the order of `works`.
 
     Raises:
         ValueError: If a client has no training rows.
     """
-    order = lockstep_order(stack, works, asked.training)
-    updates = updates_by(asked.algorithm, BlockRun.of(stack, layout, asked, [works[position] for position in order]))
+    order = lockstep_order(stack, works, request.training)
+    updates = updates_by(
+        request.algorithm, BlockRun.of(stack, layout, request, [works[position] for position in order])
+    )
     return [updates[position] for position in np.argsort(order)]
 
 
@@ -269,83 +271,83 @@ SimilarTasks = list[tuple[TrainRequest, Sequence[loop.RowsWork]]]
 
 
 def by_settings(
-    asked: TrainRequest, works: Sequence[loop.RowsWork], has_labels: bool, mixes: bool = False
+    request: TrainRequest, works: Sequence[loop.RowsWork], has_labels: bool, mixes: bool = False
 ) -> tuple[SimilarTasks, list[loop.Outcome]]:
     """Return the requests and clients grouped by training settings, and the clients whose settings failed.
 
     Args:
-        asked: The request of the train message.
+        request: The request of the train message.
         works: The clients' parts of the round.
         has_labels: Whether clients hold labelled rows.
         mixes: Whether clients of different learning rates, batch sizes and epochs may share a group, each with its own.
     """
-    algorithm = asked.algorithm
+    algorithm = request.algorithm
     chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
-    if not chooses and asked.table is None and all(work.epochs == 1 for work in works):
-        return [(asked, works)], []
+    if not chooses and request.table is None and all(work.epochs == 1 for work in works):
+        return [(request, works)], []
     groups: dict[LocalTraining, list[loop.RowsWork]] = {}
     failed: list[loop.Outcome] = []
     for work in works:
         try:
-            training_of_client = own_training(asked, work.client, work.data, work.epochs, has_labels)
+            training_of_client = own_training(request, work.client, work.data, work.epochs, has_labels)
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
         else:
             shared, member = training_of_client, work
             if mixes:
-                shared = shared.model_copy(update=asked.training.model_dump(include=_MIXABLE_SETTINGS))
+                shared = shared.model_copy(update=request.training.model_dump(include=_MIXABLE_SETTINGS))
                 member = replace(work, training=training_of_client)
             groups.setdefault(shared, []).append(member)
-    return [(replace(asked, training=training), members) for training, members in groups.items()], failed
+    return [(replace(request, training=training), members) for training, members in groups.items()], failed
 
 
-def own_training(asked: TrainRequest, client: int, data: Samples, times: int, has_labels: bool) -> LocalTraining:
+def own_training(request: TrainRequest, client: int, data: Samples, times: int, has_labels: bool) -> LocalTraining:
     """Return a client's training settings.
 
     They are as requested, unless a table, the client's algorithm or a selection policy changes them.
 
     Args:
-        asked: The request of the train message.
+        request: The request of the train message.
         client: Its index.
         data: The client's training rows.
         times: Factor on the number of epochs.
         has_labels: Whether clients hold labelled rows.
     """
-    training, algorithm = asked.training, asked.algorithm
-    if asked.table is not None and len(data):
-        training = asked.table.settings(training, data.label_counts(asked.num_classes))
+    training, algorithm = request.training, request.algorithm
+    if request.table is not None and len(data):
+        training = request.table.settings(training, data.label_counts(request.num_classes))
     if algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings:
-        training = algorithm.settings(replace(facts_of(asked, client, data, has_labels), training=training))
+        training = algorithm.settings(replace(facts_of(request, client, data, has_labels), training=training))
     return training if times == 1 else training.model_copy(update={"local_epochs": times * training.local_epochs})
 
 
-def facts_of(asked: TrainRequest, client: int, data: Samples, has_labels: bool) -> LocalFacts:
+def facts_of(request: TrainRequest, client: int, data: Samples, has_labels: bool) -> LocalFacts:
     """Return the facts about a client that its algorithm may use in a round.
 
     Args:
-        asked: The request of the train message.
+        request: The request of the train message.
         client: Its index.
         data: Its training rows.
         has_labels: Whether clients hold labelled rows.
     """
-    counts = data.label_counts(asked.num_classes) if has_labels else np.empty(0, np.int64)
-    generator = stream(asked.seed, "settings", asked.server_round, client)
-    return LocalFacts(asked.training, len(data), counts, asked.auxiliary, generator)
+    counts = data.label_counts(request.num_classes) if has_labels else np.empty(0, np.int64)
+    generator = stream(request.seed, "settings", request.server_round, client)
+    return LocalFacts(request.training, len(data), counts, request.auxiliary, generator)
 
 
-def with_signals(asked: TrainRequest, outcomes: Sequence[loop.Outcome]) -> Sequence[loop.Outcome]:
+def with_signals(request: TrainRequest, outcomes: Sequence[loop.Outcome]) -> Sequence[loop.Outcome]:
     """Return the outcomes with each client's report whether it is far from the table's cells, if requested."""
-    table = asked.table
+    table = request.table
     if table is None or table.table.threshold is None:
         return outcomes
 
-    def told(work: loop.RowsWork, update: ClientUpdate | Exception) -> loop.Outcome:
+    def with_signal(work: loop.RowsWork, update: ClientUpdate | Exception) -> loop.Outcome:
         if isinstance(update, Exception):
             return work, update
-        is_far = table.reports_far(work.data.label_counts(asked.num_classes), asked.seed, work.client)
+        is_far = table.reports_far(work.data.label_counts(request.num_classes), request.seed, work.client)
         return work, replace(update, sums={**update.sums, FAR_KEY: float(is_far)})
 
-    return [told(work, update) for work, update in outcomes]
+    return [with_signal(work, update) for work, update in outcomes]
 
 
 Scores = Callable[[Tensor, Mapping[int, Samples], int], Mapping[int, ClientScore | Exception]]
@@ -354,7 +356,7 @@ Scores = Callable[[Tensor, Mapping[int, Samples], int], Mapping[int, ClientScore
 
 def with_validation(
     scores: Scores,
-    asked: TrainRequest,
+    request: TrainRequest,
     block: Sequence[loop.RowsWork],
     updates: Sequence[ClientUpdate | Exception],
     has_labels: bool,
@@ -363,25 +365,25 @@ def with_validation(
 
     Args:
         scores: Scores models.
-        asked: The request of the train message.
+        request: The request of the train message.
         block: Clients that were trained together.
         updates: The update of each, or its exception.
         has_labels: Whether clients hold labelled rows.
     """
-    algorithm = asked.algorithm
+    algorithm = request.algorithm
     trained = {place: update for place, update in enumerate(updates) if isinstance(update, ClientUpdate)}
     if algorithm is None or not algorithm.validates or not trained:
         return updates
     rows = {place: part for place in trained if (part := block[place].validation) is not None}
     vectors = torch.from_numpy(np.stack([trained[place].vector for place in rows]))
     outcomes = list(updates)
-    for place, score in scores(vectors, rows, asked.seed).items():
+    for place, score in scores(vectors, rows, request.seed).items():
         if isinstance(score, Exception):
             outcomes[place] = score
             continue
         work, update = block[place], trained[place]
         try:
-            sums = algorithm.validated(facts_of(asked, work.client, work.data, has_labels), score, update.sums)
+            sums = algorithm.validated(facts_of(request, work.client, work.data, has_labels), score, update.sums)
             outcomes[place] = replace(update, sums={**update.sums, **sums})
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             outcomes[place] = error

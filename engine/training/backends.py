@@ -227,7 +227,7 @@ class Trainer(ABC):
         self._model = model
         self._stack = stack
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return a description of the training backend."""
         return "one client at a time"
 
@@ -235,10 +235,10 @@ class Trainer(ABC):
         """Return a note on the response to an exhausted device memory; empty if that did not happen."""
         return ""
 
-    def train(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[list[loop.Outcome]]:
+    def train(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[list[loop.Outcome]]:
         """Yield each client's update, or the exception raised for it, a few clients at a time."""
-        losses = self._initial_losses(asked, works) if asked.initial_loss else {}
-        groups, failed = algorithm_runs.by_settings(asked, works, self.has_labels, self._mixes(asked))
+        losses = self._initial_losses(request, works) if request.initial_loss else {}
+        groups, failed = algorithm_runs.by_settings(request, works, self.has_labels, self._mixes(request))
         if failed:
             yield failed
         for alike, members in groups:
@@ -268,20 +268,20 @@ class Trainer(ABC):
         """Yield the softmax outputs of a model on all of a client's rows, chunk by chunk, `(rows, num_classes)`."""
         return loop.model_outputs(self._model, data, vector)
 
-    def _mixes(self, asked: TrainRequest) -> bool:
+    def _mixes(self, request: TrainRequest) -> bool:
         """Return whether clients of different learning rates, batch sizes and epochs are trained together."""
         return False
 
-    def _blocks(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
+    def _blocks(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield the clients that are trained together: each one alone."""
         yield from ([work] for work in works)
 
     @abstractmethod
-    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         """Train the clients of one block."""
 
     def _train_isolating_failures(
-        self, asked: TrainRequest, block: Sequence[loop.RowsWork]
+        self, request: TrainRequest, block: Sequence[loop.RowsWork]
     ) -> Sequence[ClientUpdate | Exception]:
         """Train a block; if that raises, train each client alone, so that only the failing clients fail.
 
@@ -290,16 +290,18 @@ class Trainer(ABC):
         """
         generator_states = [work.generator.bit_generator.state for work in block]
         try:
-            return self._train_block(asked, block)
+            return self._train_block(request, block)
         except Exception as error:  # user code may raise; a client's failure is an answer, not the host's end
             if len(block) == 1:
                 return [error]
         for work, state in zip(block, generator_states, strict=True):
             work.generator.bit_generator.state = state
-        return [self._train_isolating_failures(asked, [work])[0] for work in block]
+        return [self._train_isolating_failures(request, [work])[0] for work in block]
 
-    def _initial_losses(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> dict[int, float | Exception]:
-        scores = self.scores(asked.received, {work.client: work.data for work in works if len(work.data)}, asked.seed)
+    def _initial_losses(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> dict[int, float | Exception]:
+        scores = self.scores(
+            request.received, {work.client: work.data for work in works if len(work.data)}, request.seed
+        )
         return {
             client: score if isinstance(score, Exception) else score.loss_sum / score.num_examples
             for client, score in scores.items()
@@ -316,10 +318,10 @@ def _with_initial_loss(loss: float | Exception | None, update: ClientUpdate | Ex
 class LoopTrainer(Trainer):
     """Trains one client after the other."""
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
-        seed_layers(asked, work.client, self._model.device)
-        return [algorithm_runs.train_client(self._model, asked, work)]
+        seed_layers(request, work.client, self._model.device)
+        return [algorithm_runs.train_client(self._model, request, work)]
 
 
 class BlockTrainer(Trainer):
@@ -329,15 +331,15 @@ class BlockTrainer(Trainer):
         super().__init__(model, stack)
         self._dense = stack
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return a description of the training backend."""
         return "clients with small dense networks in blocks"
 
-    def _mixes(self, asked: TrainRequest) -> bool:
+    def _mixes(self, request: TrainRequest) -> bool:
         """Return whether clients train without an algorithm, or by one that supports mixed settings."""
-        return asked.algorithm is None or asked.algorithm.mixes
+        return request.algorithm is None or request.algorithm.mixes
 
-    def _blocks(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
+    def _blocks(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield the clients that are trained together: those with equally padded batches; see `_cut`."""
         yield from ([work] for work in works if not len(work.data))
         works_by_width: dict[int, list[loop.RowsWork]] = {}
@@ -345,7 +347,7 @@ class BlockTrainer(Trainer):
             if len(work.data):
                 works_by_width.setdefault(self._padded_batch(work), []).append(work)
         for same_width in works_by_width.values():
-            yield from self._cut(asked, same_width)
+            yield from self._cut(request, same_width)
 
     def _padded_batch(self, work: loop.RowsWork) -> int:
         """Return the padded batch size of a client with settings of its own; 0 without."""
@@ -353,17 +355,17 @@ class BlockTrainer(Trainer):
             return 0
         return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
 
-    def _cut(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
+    def _cut(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield blocks of nearly equal size, clients sorted by decreasing steps, then decreasing rows."""
         filled = sorted(works, key=lambda work: (-num_own_steps(work), -len(work.data)))
-        max_clients = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * asked.received.nbytes)))
+        max_clients = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * request.received.nbytes)))
         num_blocks = -(-len(filled) // max_clients)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]
         for start, stop in zip([0, *stops], stops, strict=False):
             yield filled[start:stop]
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
-        return algorithm_runs.train_block(self._dense, self._model.layout, asked, works)
+    def _train_block(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
+        return algorithm_runs.train_block(self._dense, self._model.layout, request, works)
 
 
 def num_own_steps(work: loop.RowsWork) -> int:
@@ -385,14 +387,14 @@ class TaskRun(LocalRun):
     Attributes:
         model: Scratch, overwritten.
         task: The clients' task.
-        asked: The request of the train message.
+        request: The request of the train message.
         work: The client's part of the round.
         own_state: State that the task keeps for the client, set by training.
     """
 
     model: FlatModel
     task: ClientTask
-    asked: TrainRequest
+    request: TrainRequest
     work: ClientWork
     own_state: dict[str, npt.NDArray[np.float32]]
 
@@ -409,8 +411,8 @@ class TaskRun(LocalRun):
             raise TypeError("no term can be added to the rows' loss where clients have a task")
         self.model.load(start.view(-1))
         work = replace(self.work, state={**self.work.state, **self.own_state})
-        asked = replace(self.asked, training=steps.training)
-        result = self.task.train(self.model, asked, work, algorithm_runs.correct_alone(steps, self.model))
+        request = replace(self.request, training=steps.training)
+        result = self.task.train(self.model, request, work, algorithm_runs.correct_alone(steps, self.model))
         self.own_state.update(result.state)
         vectors = self.model.vector.clone()[None]
         return Descent(vectors, torch.tensor([result.num_steps]), torch.tensor([result.loss], dtype=torch.float64))
@@ -440,12 +442,12 @@ class TaskTrainer(Trainer):
         pairs = zip(clients, vectors.expand(len(clients), -1), strict=True)
         return {client: _attempt(self._score, vector, client, seed) for client, vector in pairs}
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         (work,) = works
-        seed_layers(asked, work.client, self._model.device)
-        common = algorithm_runs.known_of(asked, self._model.layout, [work])
-        run = TaskRun(**common, model=self._model, task=self._task, asked=asked, work=work, own_state={})
-        (update,) = algorithm_runs.updates_by(asked.algorithm, run)
+        seed_layers(request, work.client, self._model.device)
+        common = algorithm_runs.known_of(request, self._model.layout, [work])
+        run = TaskRun(**common, model=self._model, task=self._task, request=request, work=work, own_state={})
+        (update,) = algorithm_runs.updates_by(request.algorithm, run)
         return [replace(update, state={**update.state, **run.own_state})]
 
     def _score(self, vector: Tensor, client: int, seed: int) -> ClientScore:

@@ -115,10 +115,10 @@ class LaneRun(LockstepRun):
     generators: Sequence[torch.Generator]
 
     @classmethod
-    def of(cls, lanes: ClientLanes, model: FlatModel, asked: TrainRequest, works: Sequence[RowsWork]) -> Self:
+    def of(cls, lanes: ClientLanes, model: FlatModel, request: TrainRequest, works: Sequence[RowsWork]) -> Self:
         """Return the run of clients, each with training rows."""
-        common = known_of(asked, model.layout, works)
-        return cls(**common, lanes=lanes, works=works, generators=layer_generators(asked, works))
+        common = known_of(request, model.layout, works)
+        return cls(**common, lanes=lanes, works=works, generators=layer_generators(request, works))
 
     def _made(self, start: Tensor, steps: Steps) -> Descent:
         """Run the steps in lanes."""
@@ -139,15 +139,20 @@ class DeviceTrainer(LoopTrainer):
         self._lanes = lanes
         self._slabs = slabs
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return a description of the training backend."""
-        return super().told() if self._lanes is None else f"{self._lanes.num_lanes(USUAL_ROWS)} clients in parallel"
+        return (
+            super().description() if self._lanes is None else f"{self._lanes.num_lanes(USUAL_ROWS)} clients in parallel"
+        )
 
     def memory_note(self) -> str:
         """Return a note that memory ran out and how many clients train together since; empty if it did not."""
         if self._lanes is None or not self._lanes.num_halved:
             return ""
-        return f"a host's device ran out of memory and then trained {self.told()}; engine.clients_together sets fewer"
+        return (
+            f"a host's device ran out of memory and then trained {self.description()}; "
+            "engine.clients_together sets fewer"
+        )
 
     def scores(
         self, vectors: Tensor, clients: Mapping[int, Samples], seed: int, metric: Metric | None = None
@@ -165,14 +170,14 @@ class DeviceTrainer(LoopTrainer):
             scores |= zip(members, group_scores, strict=True)
         return {client: scores[client] for client in clients}
 
-    def _mixes(self, asked: TrainRequest) -> bool:
+    def _mixes(self, request: TrainRequest) -> bool:
         """Return whether clients in lanes train without an algorithm, or by one that supports mixed settings."""
-        return self._lanes is not None and (asked.algorithm is None or asked.algorithm.mixes)
+        return self._lanes is not None and (request.algorithm is None or request.algorithm.mixes)
 
-    def _blocks(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
+    def _blocks(self, request: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield the clients that are trained together: those that read the same arrays."""
         if self._lanes is None:
-            yield from super()._blocks(asked, works)
+            yield from super()._blocks(request, works)
             return
         yield from ([work] for work in works if not len(work.data))
         nonempty = {number: work for number, work in enumerate(works) if len(work.data)}
@@ -181,10 +186,10 @@ class DeviceTrainer(LoopTrainer):
             for start in range(0, len(members), MOST_CLIENTS):
                 yield [nonempty[number] for number in members[start : start + MOST_CLIENTS]]
 
-    def _train_block(self, asked: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
+    def _train_block(self, request: TrainRequest, works: Sequence[RowsWork]) -> Sequence[ClientUpdate]:
         if self._lanes is None or not len(works[0].data):
-            return super()._train_block(asked, works)
-        return updates_by(asked.algorithm, LaneRun.of(self._lanes, self._model, asked, works))
+            return super()._train_block(request, works)
+        return updates_by(request.algorithm, LaneRun.of(self._lanes, self._model, request, works))
 
 
 def device_trainers(federation: Federation, device: HostDevice) -> dict[str, Trainer]:

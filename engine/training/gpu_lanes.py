@@ -112,7 +112,7 @@ Tensors = dict[str, Tensor]
 
 Beyond = Mapping[str, Any]
 """`scale` and `shift` of `Adjusted`, `teacher` and `others`, tensors of models by name, and of each batch `masks` of
-dropout, which these do without; what nobody wants is absent."""
+dropout, which is not among these; unused ones are absent."""
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ COPIES = 4
 """Copies of the weights in that."""
 
 DEVICE_FAULT = re.compile("CUDA error|CUBLAS_STATUS|CUDNN_STATUS")
-"""What a device that can't go on says, such as one whose memory others have taken: nothing of the module."""
+"""Errors of a device that can't continue, such as one whose memory others have taken; the module is not at fault."""
 
 MOST_LANES, USUAL_ROWS = 64, 32
 
@@ -485,7 +485,7 @@ class ClientLanes:
         plan = LanePlan.of(works, how.training, num_lanes, num_rows)
         in_lanes = partial(_filled, num_lanes, np.asarray(clients)[plan.order], device=self._model.device)
         weights, buffers = self._tensors(in_lanes(start))
-        beside = [self._tensors(in_lanes(vectors))[0] for vectors in how.beside]
+        extra = [self._tensors(in_lanes(vectors))[0] for vectors in how.extra]
         lane_generators = [generators[clients[place]] for place in plan.order]
         shares, sizes = (self._on_device(torch.from_numpy(array)) for array in (plan.shares, plan.sizes))
         sums = torch.zeros_like(sizes[0])  # of each lane's losses over the rows that it saw, float64
@@ -504,7 +504,7 @@ class ClientLanes:
                 sums += means.double() * sizes[step]
                 active_weights, active_gradients, *others = (
                     [part[:num_active].reshape(num_active, -1) for part in tensors.values()]
-                    for tensors in (weights, gradient, *beside)
+                    for tensors in (weights, gradient, *extra)
                 )
                 if how.correct is not None:
                     for parts in zip(active_weights, active_gradients, *others, strict=True):

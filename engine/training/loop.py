@@ -229,12 +229,12 @@ class WeightedRows:
 
     Attributes:
         row_loss: The weights.
-        told: Probabilities under the received model, shape `(rows of the client, classes)`; None if unused.
+        description: Probabilities under the received model, shape `(rows of the client, classes)`; None if unused.
         adjusted: Adjustment of outputs before every term.
     """
 
     row_loss: RowLoss
-    told: Tensor | None
+    probabilities: Tensor | None
     adjusted: Adjusted | None
 
     def __call__(self, loss: Loss, positions: IntArray, outputs: Tensor, labels: Tensor, features: Tensor) -> Tensor:
@@ -247,7 +247,9 @@ class WeightedRows:
             labels: Labels of the rows.
             features: Features of the rows.
         """
-        pseudo_labels = None if self.told is None else self.told[torch.from_numpy(positions).to(outputs.device)]
+        pseudo_labels = (
+            None if self.probabilities is None else self.probabilities[torch.from_numpy(positions).to(outputs.device)]
+        )
         mean = loss(outputs, labels, features)
         return self.row_loss.mean(mean, _adjusted(self.adjusted, outputs), labels, pseudo_labels)
 
@@ -272,8 +274,8 @@ def weighted_rows(
     model.load(received)
     model.module.eval()
     with torch.no_grad():
-        told = [_adjusted(adjusted, model.outputs(features)).softmax(dim=1) for features, _ in batches]
-    return WeightedRows(row_loss, torch.cat(told), adjusted)
+        probabilities = [_adjusted(adjusted, model.outputs(features)).softmax(dim=1) for features, _ in batches]
+    return WeightedRows(row_loss, torch.cat(probabilities), adjusted)
 
 
 def _adjusted(adjusted: Adjusted | None, outputs: Tensor) -> Tensor:

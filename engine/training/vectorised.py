@@ -35,22 +35,22 @@ from fedscout.engine.seeds import integer
 from fedscout.engine.training.loop import NO_ROWS, RowsWork, batch_bounds, epoch_orders, new_optimizer
 
 
-def layer_seed(asked: TrainRequest, client: int) -> int:
+def layer_seed(request: TrainRequest, client: int) -> int:
     """Return the seed of a client's layers in a round."""
-    return integer(asked.seed, "layers", asked.server_round, client)
+    return integer(request.seed, "layers", request.server_round, client)
 
 
-def seed_layers(asked: TrainRequest, client: int, device: torch.device) -> None:
+def seed_layers(request: TrainRequest, client: int, device: torch.device) -> None:
     """Seed torch's global generators, from which layers such as dropout draw."""
-    seed = layer_seed(asked, client)
+    seed = layer_seed(request, client)
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
-def layer_generators(asked: TrainRequest, works: Sequence[ClientWork]) -> list[torch.Generator]:
+def layer_generators(request: TrainRequest, works: Sequence[ClientWork]) -> list[torch.Generator]:
     """Return one generator per client for its layers, where several clients are trained at once."""
-    return [torch.Generator().manual_seed(layer_seed(asked, work.client)) for work in works]
+    return [torch.Generator().manual_seed(layer_seed(request, work.client)) for work in works]
 
 
 def dropout_masks(
@@ -81,13 +81,13 @@ class LayerDraws:
 
     Args:
         stack: The model.
-        asked: The request of the train message.
+        request: The request of the train message.
         works: The clients, in the order of the block.
     """
 
-    def __init__(self, stack: dense.DenseStack, asked: TrainRequest, works: Sequence[ClientWork]) -> None:
+    def __init__(self, stack: dense.DenseStack, request: TrainRequest, works: Sequence[ClientWork]) -> None:
         self._layers = [((layer.num_outputs,), stack.dropout) for layer in stack.layers[:-1]] if stack.dropout else []
-        self._generators = layer_generators(asked, works if self._layers else ())
+        self._generators = layer_generators(request, works if self._layers else ())
 
     def masks(self, start: int, sizes: IntArray, num_rows: int) -> list[Tensor]:
         """Return the factors of each hidden layer's outputs, 0 or 1 / (1 − dropout); an empty list without dropout.
@@ -404,7 +404,7 @@ def descend_block(
     rates = _rates(works)
     optimizer = new_optimizer(works[0].training or how.training, rates)
     parameters = dense.BlockParameters(stack, start, len(works), block.together and rates is None)
-    auxiliary = [parameters.arranged(vectors) for vectors in how.beside]
+    auxiliary = [parameters.arranged(vectors) for vectors in how.extra]
 
     def without_gradients(vectors: Tensor) -> dense.BlockParameters:
         return dense.BlockParameters(stack, vectors, len(works), block.together)
@@ -423,8 +423,8 @@ def descend_block(
             sums[run.start : run.stop] += means.numpy().astype(np.float64) * run.sizes
         regions = parameters.regions(num_active)
         if correct is not None:
-            beside = [parameters.regions_of(vectors, num_active) for vectors in auxiliary]
-            for parts in zip(*regions, *beside, strict=True):
+            extra = [parameters.regions_of(vectors, num_active) for vectors in auxiliary]
+            for parts in zip(*regions, *extra, strict=True):
                 correct(*parts)
         optimizer.step_all(*regions)
     num_rows = np.array([plan.sizes.sum() for plan in block.schedules])

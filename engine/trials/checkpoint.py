@@ -125,7 +125,7 @@ class PlainState:
         values: Dataclasses whose instances are stored by value, field by field.
 
     Attributes:
-        told: Whether a warning that something can't be stored was already logged.
+        warned: Whether a warning that something can't be stored was already logged.
     """
 
     def __init__(self, fresh: Any, values: Sequence[type] = ()) -> None:
@@ -133,7 +133,7 @@ class PlainState:
         self._forms = {**FORMS, **{documents.name_of(kind): documents.form_of(kind) for kind in values}}
         self._anchors = _anchors(fresh)
         self._form = _form_digest(self._anchors, values)
-        self.told = False
+        self.warned = False
 
     def encode(self, state: Any) -> tuple[documents.Document, documents.Arrays]:
         """Return the JSON document and the arrays of an object's state.
@@ -179,7 +179,7 @@ def _anchors(fresh: Any) -> dict[str, Any]:
         for place, item in _items(value, path):
             visit(item, place)
         if not _is_fixed(value):
-            with suppress(Exception):  # whatever a user's `__getstate__` raises; told if it is to be stored
+            with suppress(Exception):  # a user's `__getstate__` may raise anything; reported if it is to be stored
                 for place, item in _items(_state_of(value, path), path):
                     visit(item, place)
 
@@ -398,9 +398,9 @@ class CheckpointStore:
         try:
             write_atomically(path, partial(_write, *plain.encode(state)))
         except documents.NotPlainError as error:
-            if not plain.told:
+            if not plain.warned:
                 logger.warning("trial %s continues without a checkpoint: %s", key[:12], error)
-            plain.told = True
+            plain.warned = True
         except Exception as error:  # whatever a user's strategy object raises
             logger.warning("trial %s continues without a checkpoint: %s: %s", key[:12], type(error).__name__, error)
 

@@ -42,9 +42,9 @@ class TrialSettings:
         config_hash: Hash of everything else that determines results.
         phase: `baseline`, `search`, `tuned-baseline`, `confirmation` or `train`.
         generation: The searcher's generation, from 1; 0 outside the search.
-        whole: Whether this is a full training. A shorter one keeps its final state as a checkpoint, from which a longer
-            one of the same settings resumes. That only saves time: a trial without a checkpoint starts at round 1 and
-            ends with the same bits.
+        is_full: Whether this is a full training. A shorter one keeps its final state as a checkpoint, from which a
+            longer one of the same settings resumes. That only saves time: a trial without a checkpoint starts at
+            round 1 and ends with the same bits.
         key: The identity of the trial, a SHA-256 in hexadecimal; covers the code of a user's own strategy.
         checkpoint: Name of its checkpoint: the key of the full training of which a shorter one is the beginning.
     """
@@ -58,7 +58,7 @@ class TrialSettings:
     config_hash: str = ""
     phase: str = ""
     generation: int = 0
-    whole: bool = True
+    is_full: bool = True
     full_rounds: int | None = None
     selection: SelectionChoice | None = None
     key: str = field(init=False)
@@ -90,7 +90,7 @@ class TrialSettings:
         if code:
             identity["code"] = code
         checkpoint = _digest(identity)
-        key = checkpoint if self.whole else _digest({**identity, "num_rounds": self.num_rounds})
+        key = checkpoint if self.is_full else _digest({**identity, "num_rounds": self.num_rounds})
         for name, value in (("session", session), ("key", key), ("checkpoint", checkpoint)):
             object.__setattr__(self, name, value)  # frozen for everybody else
 
@@ -241,7 +241,7 @@ class Trial:
         """
         trial = cls(
             settings.strategy,
-            asked_rounds=None if settings.whole else settings.num_rounds,
+            asked_rounds=None if settings.is_full else settings.num_rounds,
             key=settings.key,
             phase=settings.phase,
             generation=settings.generation,
@@ -261,7 +261,7 @@ class Trial:
         return replace(trial, fitness=observed, own_fitness=observed, clean_fitness=clean)
 
     @property
-    def whole(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it is a full training, whose fitness can be compared with those of others."""
         return self.asked_rounds is None
 

@@ -103,7 +103,7 @@ def time_limit(seconds: float | None, reason: str) -> Iterator[None]:
 
 
 GRACE_SECONDS = 1.0
-"""After its time a trial ends by itself where it looks at the clock, between calls; so much later it is interrupted."""
+"""A trial checks its time limit between calls; this long after the limit it is interrupted."""
 
 OnRound = Callable[[int], None]
 """Called with the number of finished rounds, for progress displays."""
@@ -194,8 +194,8 @@ class _Rounds:
             failure = self._reason(error)
             failure = self._score_last_round() or failure
         self._count_time()
-        if failure is None and not self._settings.whole and not self._overrides_start:
-            ended = replace(self._state, seconds={})  # whoever goes on counts its own
+        if failure is None and not self._settings.is_full and not self._overrides_start:
+            ended = replace(self._state, seconds={})  # the process that resumes it counts its own
             self._save(ended)
         return self._trial(failure)
 
@@ -299,7 +299,7 @@ class _Rounds:
         state, grid, num_rounds = self._state, self._grid, self._settings.num_rounds
         name = type(state.strategy).__name__
         evaluated: dict[int, Evaluation] = {}
-        told = before = trainings = 0
+        last_round = before = trainings = 0
         grid.counts_rounds = True
         seed_global_random(self._seed, "start", 0)
 
@@ -311,11 +311,11 @@ class _Rounds:
             return self._scores.of(server_round)
 
         def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-            nonlocal told, before, trainings
-            # It counts anew, as where it calls Flower's start twice, unless it scores an earlier model once more.
-            if server_round < told and (server_round == 0 or grid.server_round > trainings):
-                before += told
-            told, number, trainings = server_round, before + server_round, grid.server_round
+            nonlocal last_round, before, trainings
+            # It starts counting again, for example if it calls Flower's start twice, unless it rescores an old model.
+            if server_round < last_round and (server_round == 0 or grid.server_round > trainings):
+                before += last_round
+            last_round, number, trainings = server_round, before + server_round, grid.server_round
             if number > num_rounds:
                 raise TrialError(f"{name}.start must train {num_rounds} rounds, got round {number} to evaluate")
             evaluation = evaluated[number] = score(arrays, number)

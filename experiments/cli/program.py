@@ -52,8 +52,8 @@ for command in (
 app.add_typer(bench.bench)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         print(f"fedscout {version('fedscout')}")

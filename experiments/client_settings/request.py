@@ -344,7 +344,7 @@ def provenance(request: TableRequest, federation: Federation, tuning: CellTuning
     }
 
 
-def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
+def check_output_file(out: Path, document: Mapping[str, Any]) -> None:
     """Check that the output file is new or a table of the same settings.
 
     Raises:
@@ -354,7 +354,7 @@ def check_output_file(out: Path, told: Mapping[str, Any]) -> None:
         return
     _, stored = read_settings_table(out)
     before = {**stored.get("tuned", {}), "metric": stored.get("metric", HETEROGENEITY)}
-    changes = differences(before, {**told["tuned"], "metric": told["metric"]})
+    changes = differences(before, {**document["tuned"], "metric": document["metric"]})
     if changes := [change for change in changes if not change.startswith("proxy: ")] or changes[:1]:
         raise ConfigurationError.of(
             "--out",

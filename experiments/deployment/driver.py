@@ -169,7 +169,7 @@ SEARCH = "search"
 GREETING_SECONDS = 120.0
 
 print_at_once = partial(print, flush=True)
-"""Flower forwards what is printed to those who follow the run."""
+"""Flower forwards printed lines to `flwr log`."""
 
 
 class RealFederation:

@@ -201,7 +201,7 @@ def _measured(method: Method, runner: federation_runner.FederationRunner, contex
     seeds = range(context.num_seeds)
     if isinstance(method, BestOfKind):
         outcomes = [searched(ChoiceTask(runner, seed), arguments(method.settings)) for seed in seeds]
-        trials = [[outcome.baseline, *outcome.whole_trials] for outcome in outcomes]
+        trials = [[outcome.baseline, *outcome.full_trials] for outcome in outcomes]
         best = [
             max((trial.fitness for trial in seed_trials if trial.spec.kind == method.strategy), default=None)
             for seed_trials in trials

@@ -222,7 +222,7 @@ def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult
 def statement_results(experiment: Experiment, measured: Measured) -> tuple[StatementResult, ...]:
     """Return the result of every statement."""
     printed, results = experiment.printed(), []
-    for one in experiment.said():
+    for one in experiment.all_statements():
         difference = _difference(experiment, measured, one.first, one.second)
         first, second = printed.get(one.first), printed.get(one.second)
         published = None if first is None or second is None else first[0] - second[0]

@@ -330,7 +330,7 @@ class Experiment(BaseModel):
             if isinstance(self.rows[row], BaseModel) and not isinstance(self.columns.get(column), str)
         ]
 
-    def said(self) -> tuple[Statement, ...]:
+    def all_statements(self) -> tuple[Statement, ...]:
         """Return the statements, each on two cells."""
         return tuple(statement for text, says in self.statements.items() for statement in self._read(text, says))
 
@@ -377,7 +377,7 @@ class Experiment(BaseModel):
                 published.setdefault(row, {})[column] = number
         statements = {
             f"{' @ '.join(one.first)} {one.relation} {' @ '.join(one.second)}": one.says
-            for one in self.said()
+            for one in self.all_statements()
             if {one.first, one.second} <= cells
         }
         groups = {group: tuple(name for name in names if name in kept_columns) for group, names in self.groups.items()}

@@ -67,7 +67,7 @@ class ChoiceTask:
             if not study.is_of(digest, identity, self.context.data_digest) and not study.is_of_data(identity)
         ]
 
-    def situation(self) -> RecommendationContext:
+    def recommendation_context(self) -> RecommendationContext:
         """Return the recommendation context."""
         context = self.context
         return RecommendationContext(
@@ -119,7 +119,7 @@ def _tuned_fedavg(task: ChoiceTask) -> Choice:
 
 def _language_model(task: ChoiceTask) -> Choice:
     with language_model(task.config(), task.context.out) as model:
-        return Choice(recommend_by_llm(task.situation(), model).spec)
+        return Choice(recommend_by_llm(task.recommendation_context(), model).spec)
 
 
 def searched(
@@ -137,7 +137,7 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
         config, context = task.config(settings), task.context
         outcome = searched(task, settings, first(task))
         fedavg = outcome.baseline.fitness
-        gains = [(trial.spec, trial.fitness - fedavg) for trial in outcome.whole_trials]
+        gains = [(trial.spec, trial.fitness - fedavg) for trial in outcome.full_trials]
         study = EarlierStudy(  # as a later one on another federation would read it from its folder
             name=f"{context.name}, {config.search.kind} {config.search.budget}, seed {config.seed}",
             config_hash=config.digest(),
@@ -154,7 +154,9 @@ def _searching(settings: Sequence[str], first: Callable[[ChoiceTask], WarmStart 
 
 def _from_earlier(task: ChoiceTask) -> WarmStart:
     """Return a warm start of one generation from the earlier studies of other data sets."""
-    return warm_start(task.others(), task.situation(), task.config().search.generation_size, references=(BASELINE,))
+    return warm_start(
+        task.others(), task.recommendation_context(), task.config().search.generation_size, references=(BASELINE,)
+    )
 
 
 def _search_named(name: str) -> Recommender:
@@ -177,7 +179,7 @@ RECOMMENDERS: Mapping[str, Recommender] = {
     for recommender in (
         Recommender("FedAvg", lambda _: Choice(BASELINE)),
         Recommender("tuned FedAvg", _tuned_fedavg),
-        Recommender("rules", lambda task: Choice(recommend_by_rules(task.situation()).spec)),
+        Recommender("rules", lambda task: Choice(recommend_by_rules(task.recommendation_context()).spec)),
         Recommender(LLM, _language_model, asks_model=True, in_tables=False),
         Recommender("FedEx", lambda _: Choice(parse_strategy("fedex")), in_tables=False),
         Recommender("FedPop", lambda _: Choice(parse_strategy("fedpop")), in_tables=False),

@@ -251,13 +251,13 @@ class PartitionKind:
     """Entry of the table of partitions.
 
     Attributes:
-        deal: Partitions the rows.
+        partition: Partitions the rows.
         reads: Fields of `PartitionSettings` that it reads; all others must keep their defaults.
         fixes_num_clients: Whether data or settings determine the number of clients, which may then be omitted.
         repeats_rows: Whether a row may be assigned to several clients.
     """
 
-    deal: Partitioner
+    partition: Partitioner
     reads: tuple[str, ...] = ()
     fixes_num_clients: bool = False
     repeats_rows: bool = False

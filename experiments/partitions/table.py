@@ -378,9 +378,9 @@ def shard(request: PartitionRequest) -> PartitionResult:
     rows = sorted_rows(np.arange(num_rows), request.labels, request.generator)
     clients = request.generator.permutation(np.repeat(np.arange(num_clients), num_each))
     owners[rows[: size * len(clients)]] = np.repeat(clients, size)
-    dealt = request.by_owners(owners, shard_size=size)
-    request.check_sizes(dealt.partition.sizes)
-    return dealt
+    partitioned = request.by_owners(owners, shard_size=size)
+    request.check_sizes(partitioned.partition.sizes)
+    return partitioned
 
 
 def distribution(request: PartitionRequest) -> PartitionResult:

@@ -205,12 +205,12 @@ def _confirmation(study: StoredStudy) -> Section:
     wider = "widened" if confirmation.design.same_rows else "new data"
     chart = charts.confirmed_difference(means, pd.DataFrame(seeds), confirmation.measure.unit, wider)
     caption = (
-        f"Gain of {confirmation.contestants[0].name}. Thin line: 95 % interval {confirmation.design.wider_is}; thick "
+        f"Gain of {confirmation.candidates[0].name}. Thin line: 95 % interval {confirmation.design.wider_is}; thick "
         "line: for another run on these rows; diamond: mean; ticks: fresh seeds."
     )
     scores = {
         names.get(candidate.role, candidate.name): candidate.scores(view)
-        for candidate in confirmation.contestants
+        for candidate in confirmation.candidates
         if len(candidate.scores(view)) == len(confirmation.seeds)
     }
     headings = ("configuration", *(f"seed {number}" for number in range(1, len(confirmation.seeds) + 1)), "mean")
@@ -276,7 +276,7 @@ def vega_code() -> str:
     import vl_convert
 
     code = vl_convert.javascript_bundle(SNIPPET).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    with suppress(OSError):  # without it, it is made anew each time
+    with suppress(OSError):  # only a cache
         write_atomically(cache_file, partial(Path.write_text, data=code, encoding="utf-8"))
     return code
 

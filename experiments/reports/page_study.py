@@ -173,7 +173,7 @@ def _roles(study: StoredStudy, trials: Sequence[Trial]) -> dict[int, str]:
         return roles | ({fittest(candidates).trial: "best so far"} if candidates else {})
     numbers = {_configuration(trial): trial.trial for trial in reversed(trials)}
     pick = "chosen" if confirmation.verdict == "better" else "best of the search"
-    for candidate in confirmation.contestants:
+    for candidate in confirmation.candidates:
         role = {"tuned-fedavg": "FedAvg, tuned learning rate", "challenger": pick}.get(candidate.role)
         number = numbers.get(_configuration(candidate))
         if number is not None and role is not None:
@@ -218,7 +218,7 @@ def client_table(study: StoredStudy) -> BeforeAndAfter | None:
         new = [fittest(found)]
         names = ("FedAvg", strategy_name(new[0]))
     else:
-        reference, pick = confirmation.reference, confirmation.contestants[0]
+        reference, pick = confirmation.reference, confirmation.candidates[0]
         trials = completed(study, "confirmation")
         old, new = (
             [trial for trial in trials if _configuration(trial) == _configuration(side)] for side in (reference, pick)
@@ -286,12 +286,12 @@ def verdict(study: StoredStudy, clients: BeforeAndAfter | None = None) -> Words:
         return headline, sentences, cost
     measure, difference = confirmation.measure, confirmation.difference
     scores = map(measure.value, confirmation.means)
-    pick, reference = confirmation.contestants[0].strategy, reference_name(confirmation.reference)
+    pick, reference = confirmation.candidates[0].strategy, reference_name(confirmation.reference)
     names = (f"{measure.name} of {pick}", f"of {reference}")
     figures = [*zip(names, scores, strict=True)]
     if confirmation.guessing:
         figures.append(("of a constant prediction", measure.value(confirmation.guessing)))
-    figures.append(("difference", measure.told(difference.mean)))
+    figures.append(("difference", measure.difference_text(difference.mean)))
     if difference.low is not None and difference.high is not None:
         ends = f"{measure.number(difference.low)} to {measure.number(difference.high)}"
         figures.append((f"95 % interval, {len(difference.differences)} fresh seeds", ends))
@@ -306,7 +306,7 @@ def losers_sentence(study: StoredStudy, clients: BeforeAndAfter) -> str:
     lost = table[table["change"] < 0].sort_values("change")
     if lost.empty:
         return f"No client that was scored has a lower mean score than with {before}."
-    worst, change = lost.iloc[0], study.score_measure.told(float(lost.iloc[0]["change"]))
+    worst, change = lost.iloc[0], study.score_measure.difference_text(float(lost.iloc[0]["change"]))
     losing_clients = study.names.some_clients(sorted(int(client) for client in lost["client"]))
     verb = "has" if len(lost) == 1 else "have"
     largest = (
@@ -394,7 +394,7 @@ def diagnosis(study: StoredStudy) -> Section:
             pictures += _shifts(report, study.names, decided)
     headings = ("property", "found", "clients", "strength", "what it means")
     table = Table(headings, rows, ("found", "clients", "what it means"))
-    sentences = (*report.beside, *filter(None, [report.withholding]), *report.notes)
+    sentences = (*report.further_sentences, *filter(None, [report.withholding]), *report.notes)
     return Section("diagnosis", "Diagnosis", sentences, tuple(pictures), table, tuple(missing))
 
 

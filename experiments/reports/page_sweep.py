@@ -140,7 +140,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seed
         dict(zip(layout.panels, panel, strict=True)) for panel in product(*(values[axis] for axis in layout.panels))
     ]
     is_tuned = any(TUNED in group.accuracy for group in groups)
-    rival = "FedAvg at its tuned client rate" if is_tuned else "FedAvg at the configured learning rate"
+    reference = "FedAvg at its tuned client rate" if is_tuned else "FedAvg at the configured learning rate"
     x_name, y_name = axes = (_short(layout.x or "", names), _short(layout.colour or "", names))
     pictures = []
     for number, fixed in enumerate(panels[:MOST_PANELS], start=1):
@@ -149,7 +149,7 @@ def _maps(cells: Sequence[Cell], groups: Sequence[Group], measure: Measure, seed
             continue
         where = "".join(f" At {_short(axis, names)} = {value_text(value)}." for axis, value in fixed.items())
         ending = f"-{number}" if len(panels) > 1 else ""
-        gain = f"Gain over {rival}, in {measure.unit}; outlined where the interval contains zero.{where}"
+        gain = f"Gain over {reference}, in {measure.unit}; outlined where the interval contains zero.{where}"
         pictures.append(Picture(f"gain-map{ending}", gain, gain_map(panel_cells, axes, measure.unit)))
         winner = f"Recommended strategy: FedAvg, unless another strategy is shown to be better.{where}"
         pictures.append(Picture(f"winner-map{ending}", winner, winner_map(panel_cells, axes)))

@@ -115,11 +115,11 @@ class TrialProgress(WorkLine):
             self._say(f"{self._step}: {self._so_far()}; {self._finished['trials']}/{self._num_trials} trials")
         self._step = step
         rounds = trial.num_rounds if self._shorter else self._num_rounds
-        added = (1, rounds, trial.num_trainings, 0 if trial.whole else trial.num_trainings)
+        added = (1, rounds, trial.num_trainings, 0 if trial.is_full else trial.num_trainings)
         for counts in (self._finished, self._known) if known else (self._finished,):
             counts |= {name: count + more for (name, count), more in zip(counts.items(), added, strict=True)}
         self._lost_clients.update(place.partition(":")[2] for place in trial.dropped_clients)
-        if trial.status != "failed" and trial.whole and trial.phase in ("baseline", "search"):
+        if trial.status != "failed" and trial.is_full and trial.phase in ("baseline", "search"):
             self._fedavg = trial if trial.phase == "baseline" else self._fedavg
             self._best = trial if self._best is None or trial.fitness > self._best.fitness else self._best
         self._refresh()

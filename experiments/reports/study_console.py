@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedscout.detectors.report import TITLES, CalibratedFinding, Finding, HeterogeneityReport, Verdict, verdicts
-from fedscout.detectors.statistics import standing
+from fedscout.detectors.statistics import sort_key
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.reports.console import WIDTH, bytes_text, paragraph, plain_table, seconds_text, show_path
@@ -82,7 +82,9 @@ def show_diagnosis(console: Console, report: HeterogeneityReport) -> None:
     """Print the diagnosis, with a sentence per property present or not measured, and further findings."""
     width = min(console.width, WIDTH)
     sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
-    sentence_lines = [line for sentence in (*sentences, *report.beside) for line in paragraph(sentence, width)]
+    sentence_lines = [
+        line for sentence in (*sentences, *report.further_sentences) for line in paragraph(sentence, width)
+    ]
     for line in (*diagnosis_lines(report, width), *sentence_lines):
         console.print(line, soft_wrap=True)
 
@@ -128,7 +130,7 @@ def _effect_text(found: CalibratedFinding, effect: float) -> str:
         return f"up to {effect:.2g} std. dev."
     if found.name == "label_skew":
         return f"up to {effect:.0%} of rows"
-    leader = min(found.clients.values(), key=standing, default=None)
+    leader = min(found.clients.values(), key=sort_key, default=None)
     is_by_models = leader is not None and leader.source == "models"
     return f"{effect:.0%} farther" if is_by_models else f"up to {min(effect, 1.0):.0%} of labels"
 
@@ -197,7 +199,7 @@ class StudyScreen:
         """Return a summary of the search, with the best trial of each kind."""
         outcome, measure = self.outcome, self.measure
         best: dict[str, float] = {}
-        for trial in outcome.whole_trials:
+        for trial in outcome.full_trials:
             if trial.status != "failed":
                 best[trial.spec.label] = max(trial.fitness, best.get(trial.spec.label, trial.fitness))
         num_failed = sum(trial.status == "failed" for trial in outcome.trials)
@@ -239,10 +241,10 @@ def certainty(confirmation: Confirmation) -> str:
     if confirmation.no_verdict:
         return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
     measure, difference = confirmation.measure, confirmation.difference
-    name, reference_text = confirmation.contestants[0].strategy, reference_name(confirmation.reference)
+    name, reference_text = confirmation.candidates[0].strategy, reference_name(confirmation.reference)
     count = len(difference.differences)
     seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
-    gain = f"{confirmation.scores_text}, {measure.told(difference.mean)}"
+    gain = f"{confirmation.scores_text}, {measure.difference_text(difference.mean)}"
     if difference.low is None or difference.high is None:
         return f"{name} and {reference_text}: {gain} on {seeds}; an interval requires at least two seeds."
     interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
@@ -261,33 +263,33 @@ def certainty(confirmation: Confirmation) -> str:
 
 def caveats(confirmation: Confirmation) -> str:
     """Return the caveats of the verdict, most important first; empty if there are none."""
-    from fedscout.search.confirmation.confirmation import failure_sentences, rivals_sentence
+    from fedscout.search.confirmation.confirmation import failure_sentences, runners_up_sentence
 
     sentences = [
-        failure_sentences(confirmation.contestants),
+        failure_sentences(confirmation.candidates),
         *confirmation.caveats,
-        rivals_sentence(confirmation.rivals),
+        runners_up_sentence(confirmation.runners_up),
     ]
     return " ".join(part.strip() for part in sentences if part)
 
 
 def reason(outcome: StudyOutcome) -> str:
     """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
-    confirmation, asked, advice = outcome.confirmation, outcome.recommendation, outcome.advice
+    confirmation, recommendation, advice = outcome.confirmation, outcome.recommendation, outcome.advice
     if outcome.best is None:
         return ""
     keeps_fedavg = outcome.best is outcome.baseline if confirmation is None else confirmation.verdict != "better"
-    if asked is not None:
-        explanation = asked.reasons[0].explanation
+    if recommendation is not None:
+        explanation = recommendation.reasons[0].explanation
         if not outcome.trials or not keeps_fedavg:
             return f"it was recommended: {explanation}"
-        return f"{asked.spec}, which was recommended, is not shown to be better: {explanation}"
+        return f"{recommendation.spec}, which was recommended, is not shown to be better: {explanation}"
     rules_text = "" if advice is None else f"fedscout's rules recommended {advice.spec}"
     explanation = "" if advice is None else f" {advice.reasons[0].explanation}"
     if keeps_fedavg:
         also = ", too" if advice is not None and advice.spec == FedAvgSpec() else ""
         return f"no other strategy is shown to be better{rules_text and f'; {rules_text}{also}'}.{explanation}"
-    name = str(outcome.best.spec) if confirmation is None else confirmation.contestants[0].name
+    name = str(outcome.best.spec) if confirmation is None else confirmation.candidates[0].name
     first = next((why for spec, why in _first_proposals(outcome) if str(spec) == name), None)
     if advice is not None and str(advice.spec) == name:
         origin = "recommended by fedscout's rules"
@@ -356,10 +358,10 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
     for verdict in verdicts(report):
         answer, style = answer_of(verdict)
         table.add_row(Text(answer, style=style), verdict.sentence)
-        if verdict.beside:
-            table.add_row("", Text(verdict.beside, style="dim"))
+        if verdict.published_line:
+            table.add_row("", Text(verdict.published_line, style="dim"))
     console.print(table)
-    for sentence in report.beside:
+    for sentence in report.further_sentences:
         console.print(f"  {sentence}")
     for note in filter(None, (report.withholding, *report.notes)):
         console.print(f"  {note}")
@@ -373,7 +375,7 @@ def show_trials(
     measure: Measure = ACCURACY,
 ) -> None:
     """Print a table of trials."""
-    has_partial_trials = any(not trial.whole for trial in trials)
+    has_partial_trials = any(not trial.is_full for trial in trials)
     against = "" if baseline is None else f"{measure.unit} vs. FedAvg"
     numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
     columns = informative_columns([trial_values(trial, measure) for trial in trials])
@@ -387,7 +389,7 @@ def show_trials(
         if trial.status == "failed":
             table.add_row(*first, "failed", (trial.error or "")[:60], *more)
             continue
-        compared = baseline is not None and trial.phase != "baseline" and trial.whole
+        compared = baseline is not None and trial.phase != "baseline" and trial.is_full
         gain = measure.number(trial.fitness - (baseline or 0.0)) if compared else ""
         table.add_row(*first, f"{trial.fitness:.4f}", gain, *more)
     console.print()
@@ -416,10 +418,10 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: Mea
     """Print the verdict on the fresh seeds, in both views if they differ."""
     from fedscout.search.confirmation.confirmation import difference_text
 
-    clean = any(candidate.own != candidate.clean for candidate in confirmation.contestants)
+    clean = any(candidate.own != candidate.clean for candidate in confirmation.candidates)
     numbers = ["learning rate", measure.name, *(["on clean data"] if clean else [])]
     table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
-    for candidate in confirmation.contestants:
+    for candidate in confirmation.candidates:
         views = [candidate.own, candidate.clean] if clean else [candidate.own]
         spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
         table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread)
@@ -428,11 +430,10 @@ def show_confirmation(console: Console, confirmation: Confirmation, measure: Mea
     for view in ("own", "clean") if clean else ("own",):
         name = f"challenger minus {confirmation.reference.role}" + (f", {view} data" if clean else "")
         console.print(f"{name}: {difference_text(confirmation.versus[view], measure, confirmation.design)}")
-    for rival in confirmation.rivals:
-        status = "dropped" if rival.dropped else "not dropped"
-        console.print(
-            f"challenger minus {rival.name} ({status}): {difference_text(rival.behind, measure, confirmation.design)}"
-        )
+    for runner_up in confirmation.runners_up:
+        status = "dropped" if runner_up.dropped else "not dropped"
+        behind = difference_text(runner_up.behind, measure, confirmation.design)
+        console.print(f"challenger minus {runner_up.name} ({status}): {behind}")
     console.print(confirmation.sentence, style="bold")
 
 

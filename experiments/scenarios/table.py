@@ -170,14 +170,14 @@ class PublishedScenario:
     Attributes:
         effects: Effects in order; without a client choice, each applies to the affected client.
         in_turn: Whether they cycle through all clients instead: of J effects the j-th for clients j, j + J, …
-        deal: Partitions the rows.
+        partition: Partitions the rows.
     """
 
     effects: tuple[ScenarioEffect, ...] = ()
     in_turn: bool = False
-    deal: Partitioner = iid
+    partition: Partitioner = iid
 
-    def plan(self, deal: PartitionResult, request: EffectRequest) -> ScenarioPlan:
+    def plan(self, partitioned: PartitionResult, request: EffectRequest) -> ScenarioPlan:
         """Return the plan for the clients of a partition; clients that any effect selects count as affected."""
         stack = self.effects
         if self.in_turn:
@@ -188,7 +188,7 @@ class PublishedScenario:
                 if clients
             )
         plan = stack_effects(stack, request)
-        affected = {*deal.affected_clients, *plan.affected_clients, *plan.transforms}
+        affected = {*partitioned.affected_clients, *plan.affected_clients, *plan.transforms}
         return replace(plan, affected_clients=tuple(sorted(affected)), facts=plan.facts if stack else {})
 
 
@@ -197,7 +197,7 @@ _NOISES = tuple(
 )
 BEARING_SCENARIOS: Mapping[str, PublishedScenario] = {
     "iid": PublishedScenario(),
-    "label_skew": PublishedScenario(deal=labels.label_skew),
+    "label_skew": PublishedScenario(partition=labels.label_skew),
     "feature_skew": PublishedScenario(_NOISES, in_turn=True),
     "noisy_labels": PublishedScenario((labels.LabelFlipEffect(rate=0.3),)),
     "label_poisoning": PublishedScenario((labels.PoisoningEffect(),)),

@@ -83,7 +83,7 @@ def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Marku
         if difference.low is not None and difference.high is not None:
             text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
             picture = interval(difference.low, difference.mean, difference.high, text)
-        comparison = (f"{confirmation.contestants[0].name} − {reference_name(confirmation.reference)}", text, picture)
+        comparison = (f"{confirmation.candidates[0].name} − {reference_name(confirmation.reference)}", text, picture)
         parts += [
             paragraph(confirmation.sentence, strong=True),
             table(("on fresh seeds", measure.unit, ""), [comparison]),
@@ -319,7 +319,7 @@ class Study:
         confirmation = self.confirmation
         columns = {
             f"{candidate.role}: {candidate.name}": pd.Series(candidate.scores(confirmation.view))
-            for candidate in confirmation.contestants
+            for candidate in confirmation.candidates
         }
         return pd.DataFrame(columns).set_axis(pd.Index(confirmation.seeds, name="seed"))
 

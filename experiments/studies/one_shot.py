@@ -69,17 +69,17 @@ class Recommended:
     """A recommendation, its context, and the heterogeneity report if the detectors ran."""
 
     recommendation: Recommendation
-    situation: RecommendationContext
+    context: RecommendationContext
     report: HeterogeneityReport | None
 
     def document(self, config: StudyConfig) -> dict[str, Any]:
         """Return everything as JSON-serialisable values."""
-        cohort = self.situation.cohort
+        cohort = self.context.cohort
         return {
             **self.recommendation.document(),
             "num_clients": cohort.num_clients,
             "num_sampled": cohort.num_sampled,
-            "num_rounds": self.situation.num_rounds,
+            "num_rounds": self.context.num_rounds,
             "config_hash": config.digest(),
         }
 
@@ -113,7 +113,7 @@ def check_wanted(config: StudyConfig, wanted: RecommendationRequest, sends: bool
 def choose(
     config: StudyConfig,
     wanted: RecommendationRequest,
-    asked: RecommendationContext,
+    context: RecommendationContext,
     diagnosis: Callable[[], Diagnosis],
     folder: Path | None,
 ) -> tuple[Recommendation, RecommendationContext]:
@@ -123,7 +123,7 @@ def choose(
     """
     fallback_reason = None
     if asks_model(config, wanted.source):
-        context = told_to_model(wanted, asked, diagnosis)
+        context = context_for_model(wanted, context, diagnosis)
         try:
             with language_model(config, folder) as model:
                 return recommend_by_llm(context, model), context
@@ -136,18 +136,18 @@ def choose(
         fallback_reason = f"The rules are used because {variable} holds no API key of a language model."
     if wanted.text is not None:
         fallback_reason = f"{fallback_reason or RULES_WERE_ASKED} They use only the diagnosis, not the description."
-    context = replace(asked, diagnosis=diagnosis())
+    context = replace(context, diagnosis=diagnosis())
     recommendation = recommend_by_rules(context)
     notes = () if fallback_reason is None else (fallback_reason,)
     return replace(recommendation, notes=(*notes, *recommendation.notes), instead_of_model=fallback_reason), context
 
 
-def told_to_model(
-    wanted: RecommendationRequest, asked: RecommendationContext, diagnosis: Callable[[], Diagnosis]
+def context_for_model(
+    wanted: RecommendationRequest, context: RecommendationContext, diagnosis: Callable[[], Diagnosis]
 ) -> RecommendationContext:
     """Return what a language model receives: a description alone, or the context with a diagnosis."""
     text_suffices = wanted.text is not None and wanted.report is None
-    return asked if text_suffices else replace(asked, diagnosis=diagnosis())
+    return context if text_suffices else replace(context, diagnosis=diagnosis())
 
 
 NAME = "one_shot.json"
@@ -176,14 +176,14 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
     diagnosis: Diagnosis | None
     language_model: ModelUse | None
 
-    def recommendation(self, situation: RecommendationContext) -> Recommendation:
+    def recommendation(self, context: RecommendationContext) -> Recommendation:
         """Return the stored recommendation.
 
         Raises:
             AnswerError: If it is not in the context's space.
         """
         recommendation = Recommendation(
-            spec=to_spec(self.answer, situation.space),
+            spec=to_spec(self.answer, context.space),
             source=self.source,
             reasons=self.reasons,
             notes=self.notes,
@@ -193,7 +193,7 @@ class KeptAnswer(BaseModel, frozen=True, extra="ignore"):
         )
         if self.source == "llm" or self.diagnosis is None:
             return recommendation
-        others = alternatives(situation.diagnosed(self.diagnosis), recommendation.spec)
+        others = alternatives(context.diagnosed(self.diagnosis), recommendation.spec)
         return replace(recommendation, alternatives=tuple(others))
 
 
@@ -221,14 +221,14 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
 
 
 def one_shot_answer(
-    config: StudyConfig, folder: RunFolder, asked: RecommendationContext, diagnosis: Callable[[], Diagnosis]
+    config: StudyConfig, folder: RunFolder, context: RecommendationContext, diagnosis: Callable[[], Diagnosis]
 ) -> Recommendation:
     """Return the recommendation of an earlier run, or else a new one, which is stored.
 
     Args:
         config: The study's configuration.
         folder: Stores the recommendation, and exchanges with a language model.
-        asked: The federation, and the user's description if there is one.
+        context: The federation, and the user's description if there is one.
         diagnosis: Runs the detectors, if the recommendation needs them.
 
     Raises:
@@ -237,10 +237,10 @@ def one_shot_answer(
     stored = folder.read_model(NAME, KeptAnswer)
     if stored is not None:
         try:
-            return stored.recommendation(asked)
+            return stored.recommendation(context)
         except AnswerError:
             logger.warning("%s does not fit this search space, so a new recommendation is requested", NAME)
-    recommendation, _ = choose(config, RecommendationRequest.of(config), asked, diagnosis, folder.path)
+    recommendation, _ = choose(config, RecommendationRequest.of(config), context, diagnosis, folder.path)
     folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
     return recommendation
 

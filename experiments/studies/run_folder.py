@@ -365,7 +365,7 @@ def has_changed_since(path: Path, config: StudyConfig, data: Callable[[], str | 
     if changed_files(claim.get("code", {}), {**federation_code(config), **strategy_code(config)}):
         return True
     stored_digest, dataset = claim.get("data_digest"), config.federation.dataset
-    is_file = is_own_data(dataset) and not dataset.startswith("hf:")  # what is published elsewhere nobody edits
+    is_file = is_own_data(dataset) and not dataset.startswith("hf:")  # published data are not edited
     return stored_digest is not None and is_file and data() not in (None, stored_digest)
 
 
@@ -416,13 +416,13 @@ def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, de
     if stored is None:
         return _comparer(config, folder, data_digest)
 
-    def compare(situation: RecommendationContext) -> WarmStart:
-        if stored.fits(situation.space):
+    def compare(context: RecommendationContext) -> WarmStart:
+        if stored.fits(context.space):
             return stored
         logger.warning(
             "%s proposes configurations outside this search space and is computed again", folder.path / WARM_START_FILE
         )
-        return _comparer(config, folder, data_digest)(situation)
+        return _comparer(config, folder, data_digest)(context)
 
     return compare
 
@@ -437,10 +437,10 @@ def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compa
             reasons[study.name] = OTHER_MEASURE
     same_data = {study.name for study in studies if study.is_of_data(identity)}
 
-    def compare(situation: RecommendationContext) -> WarmStart:
+    def compare(context: RecommendationContext) -> WarmStart:
         unused = [SimilarStudy(study=name, similarity=None, note=note) for name, note in reasons.items()]
         usable_studies = [study for study in studies if study.name not in reasons]
-        start = warm_start(usable_studies, situation, config.search.generation_size, (BASELINE,))
+        start = warm_start(usable_studies, context, config.search.generation_size, (BASELINE,))
         if not start.proposals:
             notes.append("no earlier study proposes a configuration, so the search starts without them")
         for note in notes:

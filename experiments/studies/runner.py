@@ -251,7 +251,7 @@ class Estimate:
         """Whether this process is estimated to be faster."""
         return self.local <= self.ray
 
-    def told(self, num_rounds: int) -> str:
+    def description(self, num_rounds: int) -> str:
         """Return the choice as one line of text, for at most `num_rounds` rounds."""
         seconds = "less than 1 s" if self.local < 1 else f"about {self.local:.0f} s"
         local_text, ray_text = f"{seconds} in this process", f"about {self.ray:.0f} s on Ray"
@@ -276,7 +276,7 @@ def local_host_if_faster(federation: Federation, work: ExpectedWork) -> ClientHo
     for round_seconds, was_tried in _round_seconds(host, federation, work):
         estimate = Estimate.of(round_seconds, work.num_rounds, num_hosts)
         if was_tried or not estimate.is_local:
-            logger.info("%s", estimate.told(work.num_rounds) if was_tried else UNTRIED)
+            logger.info("%s", estimate.description(work.num_rounds) if was_tried else UNTRIED)
             break
     return host if estimate.is_local else None
 

@@ -580,7 +580,7 @@ class WorkerPool:
                 position = ready.pop(0)
                 waiting.remove(position)
                 attempts[position] += 1
-                worker = self._idle.pop() if self._idle else self._hire()
+                worker = self._idle.pop() if self._idle else self._start_worker()
                 self._running[worker.actor.run.remote(work, *pieces[position])] = (position, worker)
                 display.begun(position)
             done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_SECONDS)
@@ -596,19 +596,19 @@ class WorkerPool:
 
     def close(self) -> None:
         """Stop the workers, and thereby their hosts."""
-        for worker in self._hired():
+        for worker in self._workers():
             self._ray.kill(worker.actor)
         if self._folders is not None:
             self._ray.kill(self._folders)
         self._idle, self._running = [], {}
 
-    def _hired(self) -> list[PoolWorker]:
+    def _workers(self) -> list[PoolWorker]:
         return [*self._idle, *(worker for _, worker in self._running.values())]
 
-    def _hire(self) -> PoolWorker:
+    def _start_worker(self) -> PoolWorker:
         """Start a worker on the node with the fewest workers per CPU."""
-        alive, hired = self._alive(), [worker.node for worker in self._hired()]
-        node = min(alive, key=lambda one: hired.count(one) / self.nodes[one])
+        alive, nodes_in_use = self._alive(), [worker.node for worker in self._workers()]
+        node = min(alive, key=lambda one: nodes_in_use.count(one) / self.nodes[one])
         return PoolWorker(self._start(self._worker, node, *self._settings), node)
 
     def _alive(self) -> list[str]:

@@ -265,7 +265,7 @@ def prompt(
     one_shot.check_wanted(config, wanted, sends=False)
     wanted = replace(wanted, source="llm")
     with _asking(config, wanted, None, Pipeline(config, display, verbose)) as asking:
-        context = one_shot.told_to_model(wanted, asking.context, asking.diagnosis)
+        context = one_shot.context_for_model(wanted, asking.context, asking.diagnosis)
         return opening_messages(context, config.recommender)
 
 

@@ -168,12 +168,12 @@ class SettingsTuning:
     def trial(self, settings: Tuned, strategy: StrategySpec) -> Trial:
         """Return the training with some settings, scored on test rows."""
         ledger = self.runner.ledger(self.config)
-        asked = ledger.facts.trial("confirmation", settings.strategy or strategy)
-        session = replace(asked.session, client_table=settings.lookup)
+        trial_settings = ledger.facts.trial("confirmation", settings.strategy or strategy)
+        session = replace(trial_settings.session, client_table=settings.lookup)
         if settings.setting is not None:
             changes = dict(zip(("learning_rate", "batch_size", "local_epochs"), settings.setting, strict=True))
             session = replace(session, training=session.training.model_copy(update=changes))
-        (trial,) = ledger.run([replace(asked, session=session)])
+        (trial,) = ledger.run([replace(trial_settings, session=session)])
         return trial
 
 

@@ -170,7 +170,7 @@ def coverage(cell: Cell, _: Settings, context: CellContext, batch: int | None = 
 def _judged(population: Population, confirmation: Confirmation) -> Values:
     """Return whether a study's interval holds the truth about new data, and its figures in the order of `FIGURES`."""
     names = [str(spec) for spec in configurations(len(population.separations))]
-    truth = _truths(population)[names.index(confirmation.contestants[0].name)]
+    truth = _truths(population)[names.index(confirmation.candidates[0].name)]
     difference = confirmation.versus["own"]
     is_inside, half_width = False, None
     if difference.low is not None and difference.high is not None:

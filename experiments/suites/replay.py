@@ -670,7 +670,7 @@ def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
     reports = [replayed.report(seed) for seed in about.reports]
     curvatures = [report.metrics.input_curvature for report in reports]
     known = [curvature for curvature in curvatures if curvature is not None]
-    situation = RecommendationContext(
+    recommendation_context = RecommendationContext(
         space=replayed.space,
         num_rounds=replayed.config.training.num_rounds,
         view=replayed.config.search.view,
@@ -684,7 +684,7 @@ def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
             dataset=replayed.config.federation.dataset,
             clients=clients,
             curvature=median(known) if known else None,
-            robust=calls_for_robust(situation),
+            robust=calls_for_robust(recommendation_context),
             gains=tuple((spec, round(mean - fedavg, 4)) for spec, mean in means.items()),
         )
 

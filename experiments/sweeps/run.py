@@ -149,7 +149,7 @@ def _findings(report: HeterogeneityReport | None) -> Row:
 def _choices(result: StudyResult) -> list[Row]:
     """Return one row per chooser: its choice and the choice's scores."""
     confirmation, baseline, best = result.confirmation, result.baseline, result.best
-    candidates: dict[str, Candidate] = {one.role: one for one in confirmation.contestants} if confirmation else {}
+    candidates: dict[str, Candidate] = {one.role: one for one in confirmation.candidates} if confirmation else {}
     others = [trial for trial in result.trials if trial.phase == "search" and trial.status == "completed"]
     challenger = _picked(others, candidates.get("challenger"))
     best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"

@@ -95,11 +95,11 @@ class Confirmation(BaseModel):
     Attributes:
         seeds: The fresh seeds, shared by all; dropped challengers have the first of them.
         view: The view that decides.
-        contestants: The pick, the reference, then the other challengers.
+        candidates: The pick, the reference, then the other challengers.
         versus: Pick minus reference, by view.
         verdict: The pick against the reference in the deciding view.
         sentence: Description for users.
-        rivals: The other challengers, in the order of the contestants.
+        runners_up: The other challengers, in the order of the contestants.
         design: The sequential design of the intervals.
         caveats: Caveats on the verdict, each a sentence; they are part of `sentence`.
         measure: What the scores measure.
@@ -111,11 +111,11 @@ class Confirmation(BaseModel):
 
     seeds: tuple[int, ...]
     view: View
-    contestants: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
     versus: Mapping[View, PairedDifference]
     verdict: Verdict
     sentence: str
-    rivals: tuple[RunnerUp, ...] = ()
+    runners_up: tuple[RunnerUp, ...] = ()
     design: SequentialDesign
     caveats: tuple[str, ...] = ()
     measure: Measure = ACCURACY
@@ -124,7 +124,7 @@ class Confirmation(BaseModel):
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
-        scored = [candidate.role for candidate in self.contestants[:2] if candidate.own and candidate.clean]
+        scored = [candidate.role for candidate in self.candidates[:2] if candidate.own and candidate.clean]
         are_compared = scored in (["challenger", "fedavg"], ["challenger", "tuned-fedavg"])
         if not are_compared or self.view not in self.versus:
             raise ValueError("contestants and versus must hold the pick, the reference and their scores")
@@ -133,12 +133,12 @@ class Confirmation(BaseModel):
     @property
     def reference(self) -> Candidate:
         """The reference."""
-        return self.contestants[1]
+        return self.candidates[1]
 
     @property
     def chosen(self) -> Candidate:
         """The recommended configuration: the pick if significantly better than the reference, else the reference."""
-        return self.contestants[0] if self.verdict == "better" else self.reference
+        return self.candidates[0] if self.verdict == "better" else self.reference
 
     @property
     def difference(self) -> PairedDifference:
@@ -153,7 +153,7 @@ class Confirmation(BaseModel):
     @property
     def means(self) -> tuple[float, float]:
         """Mean score of the pick and of the reference in the deciding view."""
-        pick, other = (fmean(candidate.scores(self.view)) for candidate in self.contestants[:2])
+        pick, other = (fmean(candidate.scores(self.view)) for candidate in self.candidates[:2])
         return pick, other
 
     @property
@@ -169,7 +169,7 @@ class Confirmation(BaseModel):
     @property
     def advised(self) -> str:
         """The display name of the recommended configuration."""
-        return self.chosen.name if self.chosen is self.contestants[0] else reference_name(self.chosen)
+        return self.chosen.name if self.chosen is self.candidates[0] else reference_name(self.chosen)
 
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def contestant(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measure: Measure = ACCURACY) -> Candidate:
+def candidate_of(role: Role, trials: Sequence[Trial], guessing: float = 0.0, measure: Measure = ACCURACY) -> Candidate:
     """Return one configuration's results from its trials, one per seed.
 
     Args:
@@ -270,7 +270,7 @@ def assess(
 
 def confirm(
     seeds: Sequence[int],
-    contestants: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     view: View,
     design: SequentialDesign | None = None,
     measure: Measure = ACCURACY,
@@ -279,34 +279,34 @@ def confirm(
 
     Args:
         seeds: In the order of the contestants' scores.
-        contestants: The pick, the reference, then the other challengers.
+        candidates: The pick, the reference, then the other challengers.
         view: The view that decides.
         design: The sequential design; by default one look at one challenger.
         measure: What the scores measure.
     """
     design = design or SequentialDesign(max_seeds=len(seeds))
-    pick, reference, *others = contestants
+    pick, reference, *others = candidates
     both: tuple[View, View] = ("own", "clean")
     versus = {side: design.against_baseline(pick.scores(side), reference.scores(side)) for side in both}
-    rivals = [_rival(each, pick, reference, view, design) for each in others]
+    runners_up = [_runner_up(each, pick, reference, view, design) for each in others]
     difference = versus[view]
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
     parts = (
         _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
-        rivals_sentence(rivals),
+        runners_up_sentence(runners_up),
         _design_sentence(design, len(seeds), verdict),
-        failure_sentences(contestants),
+        failure_sentences(candidates),
     )
     return Confirmation(
         seeds=tuple(seeds),
         view=view,
-        contestants=tuple(contestants),
+        candidates=tuple(candidates),
         versus=versus,
         verdict=verdict,
         sentence="".join(parts),
-        rivals=tuple(rivals),
+        runners_up=tuple(runners_up),
         design=design,
         measure=measure,
     )
@@ -318,7 +318,7 @@ def reference_name(reference: Candidate) -> str:
     return f"FedAvg at its tuned client rate {reference.learning_rate:g}" if tuned else "FedAvg"
 
 
-def _rival(one: Candidate, pick: Candidate, reference: Candidate, view: View, design: SequentialDesign) -> RunnerUp:
+def _runner_up(one: Candidate, pick: Candidate, reference: Candidate, view: View, design: SequentialDesign) -> RunnerUp:
     """Return how a challenger compares with the pick and with the reference."""
     behind = design.against_challenger(pick.scores(view), one.scores(view))
     versus_reference = design.against_baseline(one.scores(view), reference.scores(view))
@@ -338,13 +338,14 @@ def difference_text(
     """
     seeds = f"{len(difference.differences)} seed{'s' if len(difference.differences) != 1 else ''}"
     if difference.low is None or difference.high is None:
-        return f"{measure.told(difference.mean)}, no interval from {seeds}"
+        return f"{measure.difference_text(difference.mean)}, no interval from {seeds}"
     outer = _interval(difference.low, difference.high, measure)
     if difference.here_low is None or difference.here_high is None or difference.here_low == difference.low:
-        return f"{measure.told(difference.mean)}, 95 % interval {outer}, {seeds}"
+        return f"{measure.difference_text(difference.mean)}, 95 % interval {outer}, {seeds}"
     inner = _interval(difference.here_low, difference.here_high, measure)
     wider = NEW_DATA if design is None else design.wider_is
-    return f"{measure.told(difference.mean)}, 95 % interval {outer} {wider}, {inner} for a rerun on these rows, {seeds}"
+    mean = measure.difference_text(difference.mean)
+    return f"{mean}, 95 % interval {outer} {wider}, {inner} for a rerun on these rows, {seeds}"
 
 
 def _interval(low: float, high: float, measure: Measure) -> str:
@@ -364,9 +365,9 @@ def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str
     }[verdict]
 
 
-def rivals_sentence(rivals: Sequence[RunnerUp]) -> str:
+def runners_up_sentence(runners_up: Sequence[RunnerUp]) -> str:
     """Return a sentence on the challengers that can't be distinguished from the pick."""
-    undistinguished = [rival.name for rival in rivals if not rival.dropped]
+    undistinguished = [runner_up.name for runner_up in runners_up if not runner_up.dropped]
     return f" Not distinguishable from the best configuration: {'; '.join(undistinguished)}." if undistinguished else ""
 
 
@@ -392,12 +393,12 @@ def _configuration(one: Candidate) -> str:
     return f"FedAvg at client rate {one.learning_rate:g}" if "fedavg" in one.role else one.name
 
 
-def failure_sentences(contestants: Sequence[Candidate]) -> str:
+def failure_sentences(candidates: Sequence[Candidate]) -> str:
     """Return sentences on the configurations that failed on some seeds."""
     sentences = [
         f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which are scored as guessing: "
         f"{next(iter(one.failures.values())).splitlines()[0].rstrip('.')}."
-        for one in contestants
+        for one in candidates
         if one.failures
     ]
     return "".join(sentences)

@@ -38,9 +38,9 @@ from fedscout.search.config import SearchConfig, View
 from fedscout.search.confirmation.confirmation import (
     Confirmation,
     assess,
+    candidate_of,
     confirm,
     confirmation_seeds,
-    contestant,
     reference_name,
     score_of,
 )
@@ -140,7 +140,7 @@ def caveats(confirmation: Confirmation, trials: Sequence[Sequence[Trial]]) -> tu
         confirmation: The confirmation, with the score of a constant answer; 0 may mean unknown.
         trials: Trials of the pick and of the reference on the fresh seeds.
     """
-    means, names = confirmation.means, (confirmation.contestants[0].name, reference_name(confirmation.reference))
+    means, names = confirmation.means, (confirmation.candidates[0].name, reference_name(confirmation.reference))
     measure, guessing = confirmation.measure, confirmation.guessing
     best, row = measure.best, confirmation.design.resolution
     sentences = [*_few_rows(confirmation, row)] if measure.is_accuracy else []
@@ -175,7 +175,9 @@ def _rising(names: Sequence[str], trials: Sequence[Sequence[Trial]], confirmatio
         return
     rounds = max(trial.num_rounds for own in trials for trial in own)
     window = min(FITNESS_ROUNDS, rounds // 2)
-    rises_text = " and ".join(f"{name} by {measure.told(value).removeprefix('+')}" for name, value in rises.items())
+    rises_text = " and ".join(
+        f"{name} by {measure.difference_text(value).removeprefix('+')}" for name, value in rises.items()
+    )
     window_text = f"the last {window} rounds" if window > 1 else "the last round"
     score = measure.name.removesuffix(" of the worst tenth")
     yield f"The verdict holds for {rounds} rounds, and {score} still rises: {rises_text} over {window_text}."
@@ -278,13 +280,13 @@ def _train_until_decided(
         own = ledger.run([fedavg.on_seed(seed) for seed in seeds[:num_done]])
         if fmean(scores_of(own)) >= fmean(scores_of(compared)):
             compared, is_tuned = own, False
-    contestants = [
-        contestant("challenger", chosen, facts.guessing, measure),
-        contestant("tuned-fedavg" if is_tuned else "fedavg", compared, facts.guessing, measure),
+    candidates = [
+        candidate_of("challenger", chosen, facts.guessing, measure),
+        candidate_of("tuned-fedavg" if is_tuned else "fedavg", compared, facts.guessing, measure),
     ]
     others = [own for own in trials[:-1] if own is not chosen]
-    contestants += [contestant("contender", own, facts.guessing, measure) for own in others]
-    confirmation = confirm(seeds[:num_done], contestants, facts.view, design, measure)
+    candidates += [candidate_of("contender", own, facts.guessing, measure) for own in others]
+    confirmation = confirm(seeds[:num_done], candidates, facts.view, design, measure)
     return judged(confirmation, (chosen, compared), facts.guessing)
 
 

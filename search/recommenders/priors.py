@@ -164,7 +164,7 @@ class Evidence:
     @classmethod
     def of(
         cls,
-        situation: RecommendationContext,
+        context: RecommendationContext,
         robust: bool,
         references: Sequence[StrategySpec] = (),
         studies: Sequence[PriorStudy] | None = None,
@@ -172,16 +172,16 @@ class Evidence:
         """Return the evidence for a federation; None if the priors do not cover its task.
 
         Args:
-            situation: The federation; studies of its data set are left out. If client settings are searched, studies
+            context: The federation; studies of its data set are left out. If client settings are searched, studies
                 of the joint space are used, else those with the most similar client settings.
             robust: Whether robust aggregation is recommended for it.
             references: Configurations that are never proposed.
             studies: Used in place of the project's own.
         """
-        if not situation.measure.is_accuracy or situation.measure.task != "classification":
+        if not context.measure.is_accuracy or context.measure.task != "classification":
             return None
-        space, diagnosis = situation.space, situation.diagnosis
-        dataset = None if situation.data_origin is None else situation.data_origin.dataset
+        space, diagnosis = context.space, context.diagnosis
+        dataset = None if context.data_origin is None else context.data_origin.dataset
         is_joint = bool(space.client_ranges.keys() - {SELECTION})
         others = [
             study
@@ -197,9 +197,9 @@ class Evidence:
             return None
         curvature = None if diagnosis is None else diagnosis.input_curvature
         similarities = [similarity(curvature, study.curvature, study.robust == robust) for study in others]
-        whole = cls(tuple(others), np.array(similarities), tuple(specs), gains)
-        covered = np.flatnonzero(whole.weights @ ~np.isnan(gains) >= COVERAGE)
-        return replace(whole, specs=tuple(specs[place] for place in covered), gains=gains[:, covered])
+        evidence = cls(tuple(others), np.array(similarities), tuple(specs), gains)
+        covered = np.flatnonzero(evidence.weights @ ~np.isnan(gains) >= COVERAGE)
+        return replace(evidence, specs=tuple(specs[place] for place in covered), gains=gains[:, covered])
 
     @cached_property
     def weights(self) -> Matrix:

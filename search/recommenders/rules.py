@@ -129,9 +129,9 @@ SLOW_RATIO = 2.0
 """Speed counts from this ratio of the slowest client's time to the median client's. The measured federation has 8."""
 
 
-def selection_notes(situation: RecommendationContext) -> Iterator[str]:
+def selection_notes(context: RecommendationContext) -> Iterator[str]:
     """Yield a sentence on the choice of a selection policy; nothing if all clients train in every round."""
-    cohort, diagnosis = situation.cohort, situation.diagnosis
+    cohort, diagnosis = context.cohort, context.diagnosis
     if cohort.num_sampled == cohort.num_clients:
         return
     ratio = None if diagnosis is None else diagnosis.speed_ratio
@@ -162,15 +162,15 @@ MODERATE_ALPHA = 0.5
 MILD_SHARE, SEVERE_SHARE = 0.9, 0.2
 
 
-def alternatives(situation: RecommendationContext, recommended: StrategySpec) -> Iterator[Alternative]:
+def alternatives(context: RecommendationContext, recommended: StrategySpec) -> Iterator[Alternative]:
     """Yield the table's advice on classification that is in the space and differs from the recommendation."""
-    if situation.measure.task != "classification":
+    if context.measure.task != "classification":
         return
-    severity = None if situation.diagnosis is None else situation.diagnosis.label_skew.severity
-    if (row := advised_row(situation.data_origin, severity)) is None:
+    severity = None if context.diagnosis is None else context.diagnosis.label_skew.severity
+    if (row := advised_row(context.data_origin, severity)) is None:
         return
-    for spec in map(situation.space.nearest, BY_SEVERITY[row[1]]):
-        if spec is not None and situation.space.digest(spec) != situation.space.digest(recommended):
+    for spec in map(context.space.nearest, BY_SEVERITY[row[1]]):
+        if spec is not None and context.space.digest(spec) != context.space.digest(recommended):
             yield Alternative(spec, f"The table's advice for {row[0]}.", SOURCE)
 
 
@@ -241,85 +241,85 @@ class Rule:
     spec: StrategySpec | None
     by_name: bool = False
 
-    def proposal(self, situation: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
+    def proposal(self, context: RecommendationContext, diagnosis: Diagnosis) -> StrategySpec:
         """Return the proposed configuration."""
-        num_cut = _in_a_round(_with_like_inputs(diagnosis), situation, diagnosis)
-        return self.spec or robust.FedTrimmedAvgSpec(beta=cut_of(num_cut, situation))
+        num_cut = _in_a_round(_with_like_inputs(diagnosis), context, diagnosis)
+        return self.spec or robust.FedTrimmedAvgSpec(beta=cut_of(num_cut, context))
 
 
-def recommend_by_rules(situation: RecommendationContext) -> Recommendation:
+def recommend_by_rules(context: RecommendationContext) -> Recommendation:
     """Return the rules' recommendation.
 
     Args:
-        situation: Federation with a diagnosis.
+        context: Federation with a diagnosis.
     """
-    diagnosis = situation.diagnosis
+    diagnosis = context.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
     further: list[Reason] = []
-    for rule, explanation in applying(situation, diagnosis):
-        proposal = rule.proposal(situation, diagnosis)
-        spec = situation.space.nearest(proposal)
+    for rule, explanation in applying(context, diagnosis):
+        proposal = rule.proposal(context, diagnosis)
+        spec = context.space.nearest(proposal)
         if spec is not None:
-            known = _from_other_federations(situation, spec)
+            known = _from_other_federations(context, spec)
             if known is not None and (rule.by_name or is_robust(spec)):  # its parameters depend on what was found here
-                spec = situation.space.nearest(proposal.model_copy(update=known.spec.client_values())) or spec
+                spec = context.space.nearest(proposal.model_copy(update=known.spec.client_values())) or spec
             elif known is not None:
                 spec = known.spec
             if known is not None and known.spec.kind == spec.kind:
                 further.insert(0, Reason("other federations", True, known.explanation, known.source))
-            return _recommendation(situation, spec, Reason(rule.name, True, explanation, rule.source), further)
+            return _recommendation(context, spec, Reason(rule.name, True, explanation, rule.source), further)
         if rule.by_name:
             continue
-        absence = situation.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
+        absence = context.space.absent.get(proposal.kind, "it is not among the strategies to choose from")
         why_not = f"{explanation} But {proposal.kind} can't be chosen: {absence}."
         further.append(Reason(rule.name, False, why_not, rule.source))
-    first_kind = situation.space.kinds[0]
-    spec = situation.space.default(first_kind)
+    first_kind = context.space.kinds[0]
+    spec = context.space.default(first_kind)
     reason = Reason("what is left", True, f"No rule's strategy can be chosen here; {first_kind} can.", spec.paper)
-    return _recommendation(situation, spec, reason, further)
+    return _recommendation(context, spec, reason, further)
 
 
-def _from_other_federations(situation: RecommendationContext, proposal: StrategySpec) -> Alternative | None:
+def _from_other_federations(context: RecommendationContext, proposal: StrategySpec) -> Alternative | None:
     """Return a proposal, which is in the space, with what it gained elsewhere; None if that is unknown.
 
     If the client rate is searched, too, it is the best one elsewhere that is robust if the proposal is.
     """
     wants_robust = is_robust(proposal)
-    evidence = Evidence.of(situation, wants_robust)
+    evidence = Evidence.of(context, wants_robust)
     if evidence is None:
         return None
-    if "client_learning_rate" in situation.space.client_ranges:
+    if "client_learning_rate" in context.space.client_ranges:
         return evidence.best(lambda spec: is_robust(spec) == wants_robust)
     return evidence.about(proposal)
 
 
-def applying(situation: RecommendationContext, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
+def applying(context: RecommendationContext, diagnosis: Diagnosis) -> Iterator[tuple[Rule, str]]:
     """Yield the rules that apply and why, the deciding one first; without classes only that one."""
     for rule in RULES:
-        explanation = rule.explanation(situation, diagnosis)
+        explanation = rule.explanation(context, diagnosis)
         if explanation is not None:
             yield rule, explanation
             if rule.explanation is _no_classes:
                 return
 
 
-def calls_for_robust(situation: RecommendationContext) -> bool:
+def calls_for_robust(context: RecommendationContext) -> bool:
     """Whether the first rule that applies and whose strategy is in the space proposes robust aggregation."""
-    assert situation.diagnosis is not None, "rules need a diagnosis"
-    proposals = (rule.proposal(situation, situation.diagnosis) for rule, _ in applying(situation, situation.diagnosis))
-    return next((is_robust(spec) for proposal in proposals if (spec := situation.space.nearest(proposal))), False)
+    assert context.diagnosis is not None, "rules need a diagnosis"
+    proposals = (rule.proposal(context, context.diagnosis) for rule, _ in applying(context, context.diagnosis))
+    return next((is_robust(spec) for proposal in proposals if (spec := context.space.nearest(proposal))), False)
 
 
 def _recommendation(
-    situation: RecommendationContext, spec: StrategySpec, ground: Reason, further: Sequence[Reason]
+    context: RecommendationContext, spec: StrategySpec, ground: Reason, further: Sequence[Reason]
 ) -> Recommendation:
     return Recommendation(
         spec=spec,
         source="rules",
         reasons=(ground, *further),
-        notes=(*spec.notes(situation.cohort), *selection_notes(situation)),
-        diagnosis=situation.diagnosis,
-        alternatives=tuple(alternatives(situation, spec)),
+        notes=(*spec.notes(context.cohort), *selection_notes(context)),
+        diagnosis=context.diagnosis,
+        alternatives=tuple(alternatives(context, spec)),
     )
 
 
@@ -347,23 +347,23 @@ def _share(diagnosis: Diagnosis, clients: tuple[int, ...]) -> float:
     return len(clients) / diagnosis.num_clients
 
 
-def suspected_per_round(situation: RecommendationContext) -> int:
+def suspected_per_round(context: RecommendationContext) -> int:
     """Return how many clients per round a robust strategy should exclude.
 
     Clients with wrong labels count; clients with other inputs only if uncorrupted data judge, as one model can serve
     all.
     """
-    diagnosis = situation.diagnosis
+    diagnosis = context.diagnosis
     assert diagnosis is not None, "rules need a diagnosis"
-    suspects = _outliers(diagnosis) if situation.view == "clean" else _with_like_inputs(diagnosis)
-    return _in_a_round(suspects, situation, diagnosis)
+    suspects = _outliers(diagnosis) if context.view == "clean" else _with_like_inputs(diagnosis)
+    return _in_a_round(suspects, context, diagnosis)
 
 
 # When they apply.
 
 
-def _no_classes(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    if diagnosis.num_classes > 0 and situation.measure.task == "classification":
+def _no_classes(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+    if diagnosis.num_classes > 0 and context.measure.task == "classification":
         return None
     return "The other rules were measured on classification only."
 
@@ -388,9 +388,9 @@ def _wrong_labels(diagnosis: Diagnosis, remedy: str) -> str:
     )
 
 
-def _corrupted_and_clean(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+def _corrupted_and_clean(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = _with_other_inputs(diagnosis)
-    if not clients or situation.view != "clean" or _share(diagnosis, clients) < LARGE_SHARE:
+    if not clients or context.view != "clean" or _share(diagnosis, clients) < LARGE_SHARE:
         return None
     named = diagnosis.names.some_clients(clients)
     return (
@@ -399,8 +399,8 @@ def _corrupted_and_clean(situation: RecommendationContext, diagnosis: Diagnosis)
     )
 
 
-def _own_features(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    if diagnosis.feature_skew.severity != "high" or situation.view != "own":
+def _own_features(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+    if diagnosis.feature_skew.severity != "high" or context.view != "own":
         return None
     return (
         "The clients' features differ; batch normalisation that stays local to each client absorbs their shifts and "
@@ -425,9 +425,9 @@ def _poisoned_updates(_: RecommendationContext, diagnosis: Diagnosis) -> str | N
     )
 
 
-def _own_concepts(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+def _own_concepts(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     clients = tuple(c for c in _with_like_inputs(diagnosis) if c not in diagnosis.clients_of_other_updates)
-    if not clients or situation.view != "own":
+    if not clients or context.view != "own":
         return None
     named = diagnosis.names.some_clients(clients)
     return (
@@ -436,9 +436,9 @@ def _own_concepts(situation: RecommendationContext, diagnosis: Diagnosis) -> str
     )
 
 
-def _own_labels(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+def _own_labels(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     strong = diagnosis.label_skew.severity == "high" and diagnosis.num_classes >= SEVERAL_CLASSES
-    if not strong or situation.view != "own":
+    if not strong or context.view != "own":
         return None
     return (
         f"With {diagnosis.num_classes} classes{_skewed(diagnosis)} one model has to serve unlike clients; a last layer "
@@ -446,16 +446,16 @@ def _own_labels(situation: RecommendationContext, diagnosis: Diagnosis) -> str |
     )
 
 
-def _few_steps(situation: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    steps = situation.steps_a_round
-    if steps is None or steps * situation.num_rounds > FEW_STEPS:
+def _few_steps(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+    steps = context.steps_a_round
+    if steps is None or steps * context.num_rounds > FEW_STEPS:
         return None
-    rate_is_fixed = "client_learning_rate" not in situation.space.client_ranges
-    are_steps_small = rate_is_fixed and float(situation.space.given["client_learning_rate"]) <= SMALL_RATE
+    rate_is_fixed = "client_learning_rate" not in context.space.client_ranges
+    are_steps_small = rate_is_fixed and float(context.space.given["client_learning_rate"]) <= SMALL_RATE
     if diagnosis.num_classes < MANY_CLASSES and not are_steps_small:
         return None
     return (
-        f"A client makes about {steps * situation.num_rounds} steps in {situation.num_rounds} rounds, few for "
+        f"A client makes about {steps * context.num_rounds} steps in {context.num_rounds} rounds, few for "
         f"{diagnosis.num_classes} classes{_skewed(diagnosis)}: an adaptive server optimizer gets further in few steps."
     )
 
@@ -503,14 +503,14 @@ def _skewed(diagnosis: Diagnosis) -> str:
 # What they propose.
 
 
-def cut_of(suspects: int, situation: RecommendationContext) -> float:
+def cut_of(suspects: int, context: RecommendationContext) -> float:
     """Return the β that cuts off `suspects` values at either end: the midpoint of its range, robust to rounding."""
-    return min(0.49, (suspects + 0.5) / situation.cohort.num_sampled)
+    return min(0.49, (suspects + 0.5) / context.cohort.num_sampled)
 
 
-def _in_a_round(clients: tuple[int, ...], situation: RecommendationContext, diagnosis: Diagnosis) -> int:
+def _in_a_round(clients: tuple[int, ...], context: RecommendationContext, diagnosis: Diagnosis) -> int:
     """Return the expected number of the given clients in a round, rounded up."""
-    return -(-len(clients) * situation.cohort.num_sampled // diagnosis.num_clients)
+    return -(-len(clients) * context.cohort.num_sampled // diagnosis.num_clients)
 
 
 RULES: tuple[Rule, ...] = (
@@ -536,7 +536,7 @@ DRAWN = "Drawn at random, for exploration."
 
 
 def first_generation(
-    situation: RecommendationContext,
+    context: RecommendationContext,
     recommendation: Recommendation,
     size: int,
     seed: int,
@@ -546,74 +546,74 @@ def first_generation(
     """Return the configurations to try first, those with the strongest evidence first.
 
     Args:
-        situation: Federation with a diagnosis.
+        context: Federation with a diagnosis.
         recommendation: The rules' recommendation for it.
         size: Number of configurations; fewer are returned if the space holds fewer.
         seed: Seed of random configurations, different for each federation.
         references: Configurations trained outside the budget, never proposed.
         priors: Configurations that did well in other federations.
     """
-    taken = {situation.space.digest(spec) for spec in references}
-    proposals = chain(_proposals(situation, recommendation, priors), _defaults(situation, seed))
-    source = _cycle_policies(proposals, situation)
-    founded = _new(source, size, situation, taken)
-    return (*founded, *_new(_drawn(situation, seed), size - len(founded), situation, taken))
+    taken = {context.space.digest(spec) for spec in references}
+    proposals = chain(_proposals(context, recommendation, priors), _defaults(context, seed))
+    source = _cycle_policies(proposals, context)
+    founded = _new(source, size, context, taken)
+    return (*founded, *_new(_drawn(context, seed), size - len(founded), context, taken))
 
 
-def kinds_in_turn(situation: RecommendationContext, seed: int) -> tuple[StrategySpec, ...]:
+def kinds_in_turn(context: RecommendationContext, seed: int) -> tuple[StrategySpec, ...]:
     """Return one random configuration of each kind, in random order; robust ones match the suspected clients.
 
     Args:
-        situation: Federation with a diagnosis.
+        context: Federation with a diagnosis.
         seed: Seed of the random configurations.
     """
     specs_by_label: dict[str, StrategySpec] = {}
-    for drawn in _drawn(situation, seed, "kinds in turn"):
+    for drawn in _drawn(context, seed, "kinds in turn"):
         specs_by_label.setdefault(drawn.spec.label, drawn.spec)
-        if len(specs_by_label) == len(situation.space.kinds):
+        if len(specs_by_label) == len(context.space.kinds):
             break
     return tuple(specs_by_label.values())
 
 
 def _new(
-    source: Iterator[Alternative], count: int, situation: RecommendationContext, taken: set[str]
+    source: Iterator[Alternative], count: int, context: RecommendationContext, taken: set[str]
 ) -> list[Alternative]:
     """Return the first candidates that are not taken, at most `count`, and add them to `taken`."""
     candidates: list[Alternative] = []
     while len(candidates) < count and (candidate := next(source, None)) is not None:
-        digest = situation.space.digest(candidate.spec)
-        if digest not in taken and not situation.space.has_equivalent(candidate.spec):
+        digest = context.space.digest(candidate.spec)
+        if digest not in taken and not context.space.has_equivalent(candidate.spec):
             taken.add(digest)
             candidates.append(candidate)
     return candidates
 
 
 def _proposals(
-    situation: RecommendationContext, recommendation: Recommendation, priors: Sequence[Alternative]
+    context: RecommendationContext, recommendation: Recommendation, priors: Sequence[Alternative]
 ) -> Iterator[Alternative]:
     """Yield the configurations that the diagnosis proposes, duplicates included; each is in the space."""
-    diagnosis, space = situation.diagnosis, situation.space
+    diagnosis, space = context.diagnosis, context.space
     assert diagnosis is not None, "rules need a diagnosis"
-    suspects = suspected_per_round(situation)
+    suspects = suspected_per_round(context)
     reason = recommendation.reasons[0]
     yield Alternative(recommendation.spec, reason.explanation, reason.source)
-    yield from (fitted for option in priors if (fitted := _matching_suspects(option, suspects, situation)) is not None)
+    yield from (fitted for option in priors if (fitted := _matching_suspects(option, suspects, context)) is not None)
     proposals = [
-        (rule.proposal(situation, diagnosis), explanation, rule.source)
-        for rule, explanation in applying(situation, diagnosis)
+        (rule.proposal(context, diagnosis), explanation, rule.source)
+        for rule, explanation in applying(context, diagnosis)
     ]
     if suspects:
-        explanation = f"{suspects} of {situation.cohort.num_sampled} clients a round are suspected to be faulty."
-        kept = situation.cohort.num_sampled - suspects
+        explanation = f"{suspects} of {context.cohort.num_sampled} clients a round are suspected to be faulty."
+        kept = context.cohort.num_sampled - suspects
         of_that_number = (
-            robust.FedTrimmedAvgSpec(beta=cut_of(suspects, situation)),
+            robust.FedTrimmedAvgSpec(beta=cut_of(suspects, context)),
             robust.MultiKrumSpec(num_malicious_nodes=suspects, num_nodes_to_select=kept),
             robust.FedMedianSpec(),
         )
         proposals += [(spec, explanation, spec.paper) for spec in of_that_number]
     general = "It often helps if steps are small or clients differ."
-    usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if situation.view == "own" else (ADAPTIVE, MOMENTUM)
-    if situation.measure.task == "classification":
+    usual = (ADAPTIVE, OWN_HEAD, MOMENTUM) if context.view == "own" else (ADAPTIVE, MOMENTUM)
+    if context.measure.task == "classification":
         proposals += [(spec, general, spec.paper) for spec in usual]
     proposals += [(option.spec, option.explanation, option.source) for option in recommendation.alternatives]
     for spec, explanation, source in proposals:
@@ -621,51 +621,51 @@ def _proposals(
             yield Alternative(nearest, explanation, source)
 
 
-def _cycle_policies(source: Iterator[Alternative], situation: RecommendationContext) -> Iterator[Alternative]:
-    policies = situation.space.client_ranges.get(SELECTION)
+def _cycle_policies(source: Iterator[Alternative], context: RecommendationContext) -> Iterator[Alternative]:
+    policies = context.space.client_ranges.get(SELECTION)
     if not isinstance(policies, ChoiceRange):
         yield from source
         return
     turns, seen = cycle(policies.choices), set()
     for candidate in source:
-        if (digest := situation.space.digest(candidate.spec)) not in seen:
+        if (digest := context.space.digest(candidate.spec)) not in seen:
             seen.add(digest)
             yield replace(candidate, spec=candidate.spec.with_values({SELECTION: next(turns)}))
 
 
-def _defaults(situation: RecommendationContext, seed: int) -> Iterator[Alternative]:
+def _defaults(context: RecommendationContext, seed: int) -> Iterator[Alternative]:
     """Yield each strategy at its documented defaults, in random order; robust ones only with suspected clients."""
-    kinds = [*situation.space.kinds]
+    kinds = [*context.space.kinds]
     for place in stream(seed, "documented defaults").permutation(len(kinds)):
-        spec = situation.space.default(kinds[place])
+        spec = context.space.default(kinds[place])
         default = Alternative(spec, "Its documented defaults.", spec.paper)
-        if (candidate := _matching_suspects(default, suspected_per_round(situation), situation)) is not None:
+        if (candidate := _matching_suspects(default, suspected_per_round(context), context)) is not None:
             yield candidate
 
 
 def _drawn(
-    situation: RecommendationContext, seed: int, purpose: str = "informed first generation"
+    context: RecommendationContext, seed: int, purpose: str = "informed first generation"
 ) -> Iterator[Alternative]:
     """Yield random configurations; robust ones only with suspected clients, and set to their number."""
     generator = stream(seed, purpose)
-    suspects = suspected_per_round(situation)
+    suspects = suspected_per_round(context)
     for _ in range(DRAWS):
-        spec = situation.space.random(generator)
-        candidate = _matching_suspects(Alternative(spec, DRAWN, spec.paper), suspects, situation)
+        spec = context.space.random(generator)
+        candidate = _matching_suspects(Alternative(spec, DRAWN, spec.paper), suspects, context)
         if candidate is not None:
             yield candidate
 
 
-def _matching_suspects(proposed: Alternative, suspects: int, situation: RecommendationContext) -> Alternative | None:
+def _matching_suspects(proposed: Alternative, suspects: int, context: RecommendationContext) -> Alternative | None:
     """Return the proposal, with robust strategies set to the number of suspects; None for these without suspects."""
     if not is_robust(proposed.spec):
         return proposed
-    spec = _against(suspects, proposed.spec, situation) if suspects else None
+    spec = _against(suspects, proposed.spec, context) if suspects else None
     return None if spec is None else replace(proposed, spec=spec)
 
 
-def _against(suspects: int, spec: StrategySpec, situation: RecommendationContext) -> StrategySpec | None:
+def _against(suspects: int, spec: StrategySpec, context: RecommendationContext) -> StrategySpec | None:
     """Return a robust configuration that excludes the given number of clients per round, as far as its ranges allow."""
-    values = {"num_malicious_nodes": suspects, "beta": cut_of(suspects, situation)}
+    values = {"num_malicious_nodes": suspects, "beta": cut_of(suspects, context)}
     updates = {name: value for name, value in values.items() if name in type(spec).model_fields}
-    return situation.space.nearest(spec.model_copy(update=updates))
+    return context.space.nearest(spec.model_copy(update=updates))

@@ -148,16 +148,16 @@ def _quotes(reason: str, corrections: Sequence[Message]) -> bool:
     return len(words & sent) > QUOTED_SHARE * len(words)
 
 
-def opening_messages(situation: RecommendationContext, settings: RecommenderConfig) -> list[Message]:
+def opening_messages(context: RecommendationContext, settings: RecommenderConfig) -> list[Message]:
     """Return the messages of a first request for one answer."""
-    return [prompt.system_message(situation, settings.prompt), prompt.user_message(situation, settings.format)]
+    return [prompt.system_message(context, settings.prompt), prompt.user_message(context, settings.format)]
 
 
-def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> Recommendation:
+def recommend_by_llm(context: RecommendationContext, model: LanguageModel) -> Recommendation:
     """Return a language model's recommendation.
 
     Args:
-        situation: Federation with a diagnosis, a description, or both.
+        context: Federation with a diagnosis, a description, or both.
         model: The language model.
 
     Raises:
@@ -165,7 +165,7 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
         NoValidAnswerError: If there is no valid answer.
     """
     settings = model.settings
-    conversation = converse(model, opening_messages(situation, settings), situation.space)
+    conversation = converse(model, opening_messages(context, settings), context.space)
     if conversation.answer is None:
         raise NoValidAnswerError(no_valid_answer(settings, conversation))
     answer, replies = conversation.answer, conversation.replies
@@ -174,11 +174,11 @@ def recommend_by_llm(situation: RecommendationContext, model: LanguageModel) -> 
         spec=answer.spec,
         source="llm",
         reasons=(model_reason,),
-        notes=tuple(answer.spec.notes(situation.cohort)),
-        diagnosis=situation.diagnosis,
+        notes=tuple(answer.spec.notes(context.cohort)),
+        diagnosis=context.diagnosis,
         model_use=ModelUse(
             model=settings.model,
-            format=settings.format if situation.diagnosis is not None else None,
+            format=settings.format if context.diagnosis is not None else None,
             num_answers=len(replies),
             prompt_tokens=_sum([reply.prompt_tokens for reply in replies]),
             completion_tokens=_sum([reply.completion_tokens for reply in replies]),
@@ -217,7 +217,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
     def __init__(self, task: SearchTask, model: LanguageModel, diagnosis: Diagnosis | None = None) -> None:
         super().__init__(task)
         self.population = 1
-        self._situation = RecommendationContext(
+        self._context = RecommendationContext(
             task.space, task.num_rounds, task.settings.view, diagnosis, measure=task.measure
         )
         self._model = replace(model, seed=task.seed)
@@ -278,7 +278,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
     @cached_property
     def _system_message(self) -> Message:
         """The same for all trials, with examples by the rules."""
-        return prompt.system_message(self._situation, self._model.settings.prompt, searching=True)
+        return prompt.system_message(self._context, self._model.settings.prompt, searching=True)
 
     def _next(self, earlier: Sequence[Trial]) -> StrategySpec | None:
         """Return the model's proposal; None if all its valid answers are repetitions."""
@@ -301,7 +301,7 @@ class MultiShotLLMSearcher(GenerationalSearcher):
         ]
         messages = [
             self._system_message,
-            prompt.user_message(self._situation, settings.format, {"trials": tried, prompt.WHAT_TO_DO: QUESTION}),
+            prompt.user_message(self._context, settings.format, {"trials": tried, prompt.WHAT_TO_DO: QUESTION}),
         ]
         already_tried = [
             prompt.strategy_document(spec) for spec in (*(trial.spec for trial in best_first), *self.task.references)

@@ -403,11 +403,11 @@ class CmaEsSearcher(GenerationalSearcher):
     def propose(self, number: int, earlier: Sequence[Trial], taken: set[str]) -> Iterator[StrategySpec]:
         """Yield samples of the distribution after the earlier generations."""
         generator = stream(self.seed, "cma-es", number, 1)
-        optimizer = self.told(earlier, integer(self.seed, "cma-es", number, 0) % LARGEST_SEED)
+        optimizer = self.optimizer_after(earlier, integer(self.seed, "cma-es", number, 0) % LARGEST_SEED)
         while (spec := self._new(optimizer, taken) or self.random_new(taken, generator)) is not None:
             yield spec
 
-    def told(self, earlier: Sequence[Trial], seed: int = 0) -> CMA:
+    def optimizer_after(self, earlier: Sequence[Trial], seed: int = 0) -> CMA:
         """Return the optimizer after complete generations; those with trials of other strategies are ignored.
 
         Args:

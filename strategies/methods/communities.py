@@ -162,7 +162,7 @@ def affinity_propagation(
         random_state=np.random.RandomState(generator.bit_generator),  # what scikit-learn takes
     )
     noisy = similarities + PERTURBATION_SCALE * generator.standard_normal(similarities.shape)
-    with warnings.catch_warnings():  # of a client alone, which is a community, and of no end, which is told below
+    with warnings.catch_warnings():  # a single client is a community; a failure to converge is handled below
         warnings.simplefilter("ignore")
         labels = np.asarray(clustering.fit(noisy).labels_, np.int64)
     if labels.min() < 0:

@@ -224,7 +224,7 @@ class SharpnessAware(ClientAlgorithm):
         import torch
 
         length = gradient.norm()
-        # On a GPU nobody waits for the length.
+        # A comparison in Python would wait for the GPU.
         return weights + gradient * torch.where(length > 0, self.sharpness_radius / length, 0)
 
 

@@ -177,11 +177,13 @@ class DrawnTraining(ClientAlgorithm):
         num_rows, drawn = score.num_examples, self.drawn(facts)
         num_right = 0 if sums[DIVERGED] or isnan(score.num_correct) else score.num_correct
         num_wrong = num_rows - num_right
-        told = {}
+        sums_by_name = {}
         for index in range(self.num_configurations):
             wrong, rows = names_of(index)
-            told[wrong], told[rows] = (float(num_wrong), float(num_rows)) if index == drawn else (0.0, 0.0)
-        return told
+            sums_by_name[wrong], sums_by_name[rows] = (
+                (float(num_wrong), float(num_rows)) if index == drawn else (0.0, 0.0)
+            )
+        return sums_by_name
 
 
 class DrawnTrainingRule(MeanRule):

@@ -41,7 +41,7 @@ class CustomSelectionSpec(UserClass, SelectionSpec):
         """Share of the training rows on which validation losses are measured, if the class observes them."""
         try:
             observes = self._imported().observes
-        except StrategyError:  # told when it is checked
+        except StrategyError:  # reported when it is checked
             return 0.0
         return bandits.VALIDATION_SHARE if getattr(observes, "validation_losses", False) else 0.0
 

@@ -21,7 +21,7 @@ RATE = 0.05
 
 
 def decide(counts: np.ndarray, min_effect: float = 0.1, rate: float = RATE, seed: int = 0) -> CalibratedFinding:
-    told = label_skew.ReleasedCounts.whole(dict(enumerate(counts)))
+    told = label_skew.ReleasedCounts.exact(dict(enumerate(counts)))
     return label_skew.decide_label_skew_calibrated(told, rate, min_effect, seed)
 
 
@@ -235,7 +235,7 @@ def test_one_class_or_one_client_is_no_skew() -> None:
 
 
 def published_decision(counts: Mapping[int, np.ndarray], threshold: float) -> Finding:
-    return label_skew.decide_label_skew(label_skew.ReleasedCounts.whole(counts), threshold)
+    return label_skew.decide_label_skew(label_skew.ReleasedCounts.exact(counts), threshold)
 
 
 def counts_of(shares: Sequence[float]) -> dict[int, np.ndarray]:
@@ -326,7 +326,7 @@ def test_a_completion_is_a_fixed_point() -> None:
     generator = np.random.default_rng(1)
     counts = released(np.stack([generator.multinomial(60, generator.dirichlet(np.ones(6))) for _ in range(5)]), 9)
     whole = counts.completed()
-    assert (whole > counts.told).any()
+    assert (whole > counts.by_class).any()
     np.testing.assert_allclose(counts.completed(whole.sum(axis=0)), whole, rtol=0, atol=1e-5)
 
 
@@ -375,7 +375,7 @@ def test_one_row_of_another_class_is_no_evidence() -> None:
     table = np.tile([30, 0], (20, 1))
     table[0] = [29, 1]
     counts = released(table)
-    assert counts.told[0].tolist() == [25, 0]
+    assert counts.by_class[0].tolist() == [25, 0]
     np.testing.assert_allclose(counts.completed(), table, atol=1e-6)
     assert label_skew.decide_label_skew_calibrated(counts, RATE, 0.0, 0).p_value == 1.0
     divergence = js_divergence(distribution(table), distribution(table.sum(axis=0))).max()

@@ -76,8 +76,8 @@ def test_why_the_rules_disagree_is_said(judged: HeterogeneityReport, name: Detec
     calibrated = judged.calibrated_finding(name).model_copy(update=found)
     parted, agreeing = (changed(judged, name, published, calibrated) for published in (not detected, detected))
     assert (parted.detected, parted.sentence) == (detected, "Title: what was found.")
-    assert parted.beside.count(". ") == 1  # the published rule's answer, and why it is another
-    assert agreeing.beside.count(". ") == 0
+    assert parted.published_line.count(". ") == 1  # the published rule's answer, and why it is another
+    assert agreeing.published_line.count(". ") == 0
 
 
 @pytest.mark.parametrize("name", ["label_skew", "feature_skew", "outliers"])
@@ -86,9 +86,9 @@ def test_the_published_rule_decides_without_a_test_alone(judged: HeterogeneityRe
     unmeasured = CalibratedFinding.unmeasured(name, 0.0167, "there are two clients")
     verdict = changed(judged, name, True, unmeasured)
     assert (verdict.detected, verdict.measured, verdict.decided_by) == (False, False, unmeasured)
-    assert verdict.beside
+    assert verdict.published_line
     alone = changed(judged, name, True, None)
-    assert (alone.detected, alone.measured, alone.beside) == (True, True, "")
+    assert (alone.detected, alone.measured, alone.published_line) == (True, True, "")
     nothing = Finding.unmeasured(name, 2.5, "there are two clients")
     assert (nothing.measured, nothing.model_copy(update={"value": 0.0}).measured) == (False, True)
 

@@ -173,7 +173,7 @@ def test_the_slowest_against_the_median(
     assert (found.slowest, found.slowest_seconds, found.median_seconds) == (slowest, max(seconds.values()), median)
     assert found.ratio == pytest.approx(ratio) if ratio else found.ratio is None
     report = reports.report_of().model_copy(update={"speed_skew": found})
-    assert (found.sentence in report.beside) == found.is_notable == is_told
+    assert (found.sentence in report.further_sentences) == found.is_notable == is_told
     assert speed_skew({}) is speed_skew({0: 0.0, 1: 0.0}) is None
 
 
@@ -290,7 +290,7 @@ def test_label_alarms_keep_to_the_rate_under_noise() -> None:
     for index in range(federations):
         table = generator.multinomial(60, [0.5, 0.3, 0.2], size=10)
         table = plausible_counts(table + integer_laplace(scale, table.shape, generator), table.sum(axis=1))
-        told = ReleasedCounts.whole(dict(enumerate(table)))
+        told = ReleasedCounts.exact(dict(enumerate(table)))
         alarms += decide_label_skew_calibrated(told, RATE, 0.0, index, scale).detected
     assert alarms <= most_alarms(federations, RATE)
 

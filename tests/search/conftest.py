@@ -15,7 +15,7 @@ from fedscout.search.language_model import RecordedChat, Transcript
 from fedscout.search.recommenders.diagnosis import RecommendationContext
 from fedscout.search.searchers.llm import LanguageModel
 from tests.search.recommenders.loopback import KEY, ModelServer, Script
-from tests.search.recommenders.reports import diagnosis_of, situation_of
+from tests.search.recommenders.reports import context_of, diagnosis_of
 
 OF_A_USER = (
     *("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_LOG"),
@@ -33,9 +33,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def situation() -> RecommendationContext:
+def context() -> RecommendationContext:
     """Return ten clients of skewed labels."""
-    return situation_of(diagnosis_of(label_skew="high"))
+    return context_of(diagnosis_of(label_skew="high"))
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def test_seeds_are_the_trial_s_first_distinct_and_the_same_for_all_candidates() 
     assert [training.session.seed for training in trainings_of(OTHER, 3)] == SEEDS
     assert [training.session.seed for training in trainings_of(PLAN, 5)][:3] == SEEDS
     assert {training.session.seed for training in trainings_of(PLAN.on_seed(8), 3)}.isdisjoint(SEEDS)
-    assert replace(trainings_of(PLAN, 3)[1], whole=True).on_seed(SEED) == PLAN  # all else is the trial's
+    assert replace(trainings_of(PLAN, 3)[1], is_full=True).on_seed(SEED) == PLAN  # all else is the trial's
     assert trainings_of(PLAN, 1) == [PLAN]
 
 
@@ -157,7 +157,7 @@ def test_a_trial_is_the_median_of_its_trainings_and_tells_of_each(tmp_path: Path
     trial = only_trial(tmp_path, by_seed([completed(0.9, 0.2), completed(0.3, 0.8), completed(0.5, 0.6)]))
     assert (trial.fitness, trial.own_fitness, trial.clean_fitness) == (0.5, 0.5, pytest.approx(0.6))
     assert (trial.repetition_fitness, trial.num_trainings) == ((0.9, 0.3, 0.5), 3)
-    assert (trial.seed, trial.key, trial.whole, trial.status) == (SEED, PLAN.key, True, "completed")
+    assert (trial.seed, trial.key, trial.is_full, trial.status) == (SEED, PLAN.key, True, "completed")
     (logged,) = open_log(tmp_path).read()
     assert (logged.fitness, logged.repetition_fitness) == (0.5, (0.9, 0.3, 0.5))
 
@@ -207,7 +207,7 @@ def test_ends_of_short_trainings_stay_until_they_are_released(tmp_path: Path) ->
     runner = ScriptedRunner(lambda _: completed(0.5, num_rounds=1))
     ledger = open_ledger(tmp_path, runner, repetitions=3)
     (trial,) = ledger.run([short])
-    assert (trial.whole, trial.asked_rounds, trial.key) == (False, 1, short.key)
+    assert (trial.is_full, trial.asked_rounds, trial.key) == (False, 1, short.key)
     assert runner.forgotten == []
     ledger.release()
     assert sorted(runner.forgotten) == sorted(each.checkpoint for each in trainings_of(short, 3))
@@ -292,7 +292,7 @@ def test_a_study_trains_logs_and_confirms_with_them_and_fedavg_stays(tmp_path: P
     assert searched["param_client_local_epochs"].isin([1, 2, 3]).all()
     assert table["param_client_learning_rate"].isna()[0]
     assert "fedavg" in set(searched["strategy"])  # at other client parameters it is a candidate
-    rates = [contestant.learning_rate for contestant in outcome.confirmation.contestants]
+    rates = [candidate_of.learning_rate for candidate_of in outcome.confirmation.candidates]
     assert rates == [min(searched["learning_rate"], key=lambda rate: abs(rate - 0.4)), outcome.baseline.learning_rate]
 
 

@@ -215,7 +215,7 @@ def test_the_cost_is_that_of_the_accountant() -> None:
 def test_a_shorter_trial_has_the_noise_of_the_whole_one() -> None:
     """A race's rungs are the beginnings of one training, whose ε is meant."""
     host = host_of()
-    short = result_of(host, spec(epsilon=4.0), num_rounds=2, whole=False, full_rounds=4)
+    short = result_of(host, spec(epsilon=4.0), num_rounds=2, is_full=False, full_rounds=4)
     assert short.rounds["loss"] == result_of(host, spec(epsilon=4.0), num_rounds=4).rounds["loss"][:2]
 
 

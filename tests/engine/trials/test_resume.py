@@ -317,7 +317,7 @@ def test_checkpoints_are_due_every_so_many_rounds_and_can_be_discarded(tmp_path:
 
 def rung(choice: choices.Choice, num_rounds: int) -> TrialSettings:
     """Return a trial of fewer rounds that leaves its end behind."""
-    return choices.spec_of(choice, num_rounds=num_rounds, num_sampled=5, whole=False)
+    return choices.spec_of(choice, num_rounds=num_rounds, num_sampled=5, is_full=False)
 
 
 def whole(choice: choices.Choice) -> TrialSettings:

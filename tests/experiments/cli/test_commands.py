@@ -49,7 +49,7 @@ def test_a_tuned_baseline_by_default_or_by_option_or_key(cli: Cli, tuned: bool) 
     assert by_option["out"] == by_key["out"]
     assert (by_option["out"] == by_default["out"]) is tuned
     assert ("tuning" in by_option, "tuning" in by_default) == (tuned, True)
-    roles = [one["role"] for one in by_option["confirmation"]["contestants"]]
+    roles = [one["role"] for one in by_option["confirmation"]["candidates"]]
     assert roles == ["challenger", "tuned-fedavg" if tuned else "fedavg"]
 
 

@@ -100,8 +100,8 @@ def candidate(role: Any, strategy: str, rate: float, score: float) -> Candidate:
 )
 def test_what_is_deployed_is_what_the_study_says_to_use(tmp_path: Path, verdict: str, wanted: dict[str, Any]) -> None:
     """A pick that was not confirmed gives way to the reference, at its own rate."""
-    contestants = candidate("challenger", "krum", 0.2, 0.8), candidate("tuned-fedavg", "fedavg", 0.4, 0.7)
-    confirmation = confirm((1, 2, 3), contestants, "own")
+    candidates = candidate("challenger", "krum", 0.2, 0.8), candidate("tuned-fedavg", "fedavg", 0.4, 0.7)
+    confirmation = confirm((1, 2, 3), candidates, "own")
     confirmation = confirmation.model_copy(update={"verdict": verdict})
     best = {"strategy": "krum", "parameters": {}, "learning_rate": 0.2}
     config, strategy = winner_of(study(tmp_path, confirmation=confirmation.model_dump(mode="json"), best=best))

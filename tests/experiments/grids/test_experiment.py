@@ -73,8 +73,8 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
 def test_statements(text: str, pairs: list[tuple[Any, Any]]) -> None:
     found = made(statements={text: "said"})
     relation = "=" if "=" in text else ">"
-    assert [(one.first, one.second) for one in found.said()] == pairs
-    assert {(one.relation, one.says) for one in found.said()} == {(relation, "said")}
+    assert [(one.first, one.second) for one in found.all_statements()] == pairs
+    assert {(one.relation, one.says) for one in found.all_statements()} == {(relation, "said")}
 
 
 def test_published_numbers_are_lists_over_the_columns_or_name_them() -> None:
@@ -170,7 +170,7 @@ def test_part_of_an_experiment_has_what_is_said_of_it() -> None:
     part = whole.only(["rules"], ["b", "a"])
     assert part.cells() == [("FedAvg", "a"), ("rules", "a"), ("FedAvg", "b"), ("rules", "b")]
     assert part.federations == {name: whole.federations[name] for name in ("a", "b")}
-    assert [one.first for one in part.said()] == [("FedAvg", "a"), ("FedAvg", "b")]
+    assert [one.first for one in part.all_statements()] == [("FedAvg", "a"), ("FedAvg", "b")]
     assert part.printed() == {("rules", "a"): (1.0, None), ("rules", "b"): (2.0, 0.2)}
     assert [*whole.only(None, ["c", "d", "a"]).federations] == ["a", "c, d"]  # as a list on the command line is cut
     for rows, columns in ((["FedAdagrad"], None), (None, ["z"]), (None, ["c", "a"])):
@@ -194,7 +194,7 @@ def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
     found = entry.read(scale)
     printed, cells = found.printed(), {*found.cells()}
     assert printed.keys() <= cells
-    assert all(one.first != one.second and {one.first, one.second} <= cells for one in found.said())
+    assert all(one.first != one.second and {one.first, one.second} <= cells for one in found.all_statements())
     if found.measured_by is not None:
         assert callable(experiment.imported(found.measured_by.function)(**found.measured_by.arguments).measure)
         return

@@ -133,7 +133,7 @@ def test_what_decides_a_trial_is_in_its_digest(change: dict[str, Any]) -> None:
 
 
 def test_names_and_rounds_are_not() -> None:
-    other = replace(SETTINGS, phase="confirmation", num_rounds=2, whole=False, keep_model=True)
+    other = replace(SETTINGS, phase="confirmation", num_rounds=2, is_full=False, keep_model=True)
     assert trial_digest(other) == trial_digest(SETTINGS)
 
 

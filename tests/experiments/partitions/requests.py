@@ -33,7 +33,7 @@ def asked(
 
 
 def deal(kind: str, labels: IntArray, num_clients: int | None, seed: int = 0, **settings: Any) -> PartitionResult:
-    return PARTITIONS[kind].deal(asked(kind, labels, num_clients, seed, **settings))
+    return PARTITIONS[kind].partition(asked(kind, labels, num_clients, seed, **settings))
 
 
 def noise(num_rows: int, num_columns: int = 12, seed: int = 0) -> FloatArray:

@@ -217,7 +217,9 @@ def test_sizes_differ_by_one_at_most(num_rows: int, data: st.DataObject) -> None
 def natural_deal(names: list[str] | None, num_clients: int | None = None) -> PartitionResult:
     labels = np.zeros(len(names or range(5)), np.int64)
     ids = None if names is None else np.array(names)
-    return PARTITIONS["natural"].deal(PartitionRequest(labels, num_clients, np.random.default_rng(0), client_ids=ids))
+    return PARTITIONS["natural"].partition(
+        PartitionRequest(labels, num_clients, np.random.default_rng(0), client_ids=ids)
+    )
 
 
 @given(st.lists(st.sampled_from(["bern", "oslo", "rome", "riga"]), min_size=1, max_size=60))

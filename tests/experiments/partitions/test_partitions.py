@@ -312,7 +312,7 @@ def test_fds_vop_sorts_by_the_column_of_largest_raw_variance() -> None:
     features = noise(600, 5)
     labels = np.arange(600) % 3
     request = asked("fds_vop", labels, 6, features=features)
-    dealt = PARTITIONS["fds_vop"].deal(replace(request, deviations=np.array([1.0, 2.0, 9.0, 0.5, 3.0])))
+    dealt = PARTITIONS["fds_vop"].partition(replace(request, deviations=np.array([1.0, 2.0, 9.0, 0.5, 3.0])))
     assert dealt.facts == {"sorted_column": 2}
     ranges = [features[dealt.partition.client(client), 2] for client in range(6)]
     for lower, higher in pairwise(ranges):
@@ -391,7 +391,7 @@ def test_images_are_columns_and_tokens_or_no_features_are_refused(kind: str) -> 
     with refused(DataError, key="federation.partition.kind", given="no features"):
         deal(kind, labels, 2)
     with refused(DataError, key="federation.partition.kind", given="tokens"):
-        PARTITIONS[kind].deal(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))
+        PARTITIONS[kind].partition(replace(asked(kind, labels, 2, features=noise(60)), data_kind="tokens"))
 
 
 # FDS-WGC: distances, clusters, tails and the two counts of rows.

@@ -29,7 +29,7 @@ DEALT_IID = [name for name in BEARING_SCENARIOS if name != "label_skew"]
 
 
 def plan(name: str, labels: IntArray, num_clients: int = 4, seed: int = 0, feature_unit: float = 1.0) -> ScenarioPlan:
-    deal = BEARING_SCENARIOS[name].deal(PartitionRequest(labels, num_clients, np.random.default_rng(seed)))
+    deal = BEARING_SCENARIOS[name].partition(PartitionRequest(labels, num_clients, np.random.default_rng(seed)))
     num_classes = int(labels.max()) + 1
     request = EffectRequest(deal.partition, labels, num_classes, (6,), seed, feature_unit=feature_unit)
     planned = BEARING_SCENARIOS[name].plan(deal, request)

@@ -195,7 +195,7 @@ def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
     assert study.curves.columns.tolist() == study.trials["trial"].tolist()
     assert study.curves.loc[2].tolist() == [one[1] for one in study.trials["round_accuracy"]]
     assert study.seeds.index.tolist() == list(study.confirmation.seeds)
-    assert study.seeds.iloc[:, 0].tolist() == list(study.confirmation.contestants[0].own)
+    assert study.seeds.iloc[:, 0].tolist() == list(study.confirmation.candidates[0].own)
     difference = study.seeds.iloc[:, 0] - study.seeds.iloc[:, 1]
     assert difference.tolist() == list(study.confirmation.versus["own"].differences)
 

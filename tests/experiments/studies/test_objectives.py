@@ -97,7 +97,7 @@ def test_a_study_for_the_worst_clients(tmp_path: Path) -> None:
     trials = found.trials
     np.testing.assert_allclose(trials["fitness"], [np.mean(scores) for scores in trials["round_worst_clients"]])
     assert (trials["fitness"] <= [np.mean(scores) for scores in trials["round_accuracy"]]).all()
-    assert all(one.score is not None for one in found.confirmation.contestants)
+    assert all(one.score is not None for one in found.confirmation.candidates)
 
 
 LATENCY = {"kind": "latency", "clients": "all", "shift_seconds": 10.0, "mean_seconds": 0.0}
@@ -224,4 +224,4 @@ def test_a_report_and_one_s_own_data_tell_a_recommendation_the_task(tmp_path: Pa
     report = tmp_path / "report.json"
     report.write_text(table().detect(engine=HERE).model_dump_json())
     for wanted in (RecommendationRequest("rules", report=report), RecommendationRequest("rules")):
-        assert recommend(config, wanted, None).situation.measure.name == "R²"
+        assert recommend(config, wanted, None).context.measure.name == "R²"

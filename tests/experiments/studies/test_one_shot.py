@@ -68,7 +68,7 @@ def test_one_trial_is_trained_beside_fedavg_and_confirmed(by_rules: FinishedStud
     answer = by_rules.document["recommendation"]
     assert by_rules.document["trials"][1]["strategy"] == answer["strategy"]["kind"]
     confirmation = by_rules.outcome.confirmation
-    assert confirmation.contestants[0].name == answer["name"]
+    assert confirmation.candidates[0].name == answer["name"]
     assert len(confirmation.seeds) == 2
     assert (answer["source"], answer["language_model"]) == ("rules", None)
     assert by_rules.outcome.recommendation.answered_by == answer["instead_of_model"]

@@ -202,7 +202,7 @@ def test_a_short_trial_is_the_beginning_of_the_tabled_one() -> None:
     short, full = ledger.run([ledger.facts.trial("search", spec, num_rounds=n) for n in (3, None)])
     assert short.rounds["accuracy"] == rounds[:3]
     assert full.rounds["accuracy"] == rounds
-    assert (short.whole, full.whole) == (False, True)
+    assert (short.is_full, full.is_full) == (False, True)
 
 
 @pytest.mark.slow

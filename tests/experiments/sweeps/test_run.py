@@ -70,7 +70,7 @@ def test_the_table_is_that_of_the_single_studies(outcome: SweepOutcome, tmp_path
                 assert row[f"{tested['name']}_published"] == published["detected"]
             assert json.loads(row["outlier_clients"]) == list(tested["flagged_clients"])
             assert (row["num_trials"], row["num_failed_trials"]) == (NUM_TRIALS, 0)
-        challenger, fedavg = result["confirmation"]["contestants"]
+        challenger, fedavg = result["confirmation"]["candidates"]
         versus = result["confirmation"]["versus"]["own"]
         assert rows["fedavg"]["accuracy"] == np.mean(fedavg["own"])
         assert rows["fedavg"]["test_to_train"] == 0.25

@@ -13,7 +13,7 @@ import pytest
 
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.search.config import SearchConfig, View
-from fedscout.search.confirmation.confirmation import Candidate, Confirmation, confirm, confirmation_seeds, contestant
+from fedscout.search.confirmation.confirmation import Candidate, Confirmation, candidate_of, confirm, confirmation_seeds
 from fedscout.search.confirmation.intervals import NEW_DATA, SequentialDesign, paired_difference
 from fedscout.search.confirmation.runs import num_tuning_trials, resolution, rise
 from fedscout.search.study import StudyOutcome
@@ -31,8 +31,8 @@ def contender(role: str, own: Sequence[float], clean: Sequence[float] | None = N
 
 
 def confirmation(own: Sequence[float], clean: Sequence[float] | None = None, view: View = "own") -> Confirmation:
-    contestants = [contender("challenger", own, clean), contender("fedavg", BASELINE[: len(own)])]
-    return confirm(SEEDS[: len(own)], contestants, view)
+    candidates = [contender("challenger", own, clean), contender("fedavg", BASELINE[: len(own)])]
+    return confirm(SEEDS[: len(own)], candidates, view)
 
 
 def shifted(*shifts: float) -> list[float]:
@@ -68,12 +68,12 @@ def test_rivals_are_compared_with_the_pick_and_with_the_reference() -> None:
     """One is level with the pick, one clearly worse, one got two seeds alone."""
     pick, fedavg = contender("challenger", shifted(0.1, 0.11, 0.09)), contender("fedavg", BASELINE)
     scores = {"level": shifted(0.1, 0.09, 0.11), "worse": shifted(-0.1, -0.11, -0.09), "early": shifted(0.1, 0.1)}
-    rivals = [contender("contender", own).model_copy(update={"name": name}) for name, own in scores.items()]
+    runners_up = [contender("contender", own).model_copy(update={"name": name}) for name, own in scores.items()]
     design = SequentialDesign(max_seeds=3, batch=2, num_challengers=4)
-    found = confirm(SEEDS, [pick, fedavg, *rivals], "own", design)
+    found = confirm(SEEDS, [pick, fedavg, *runners_up], "own", design)
     assert found.versus["own"] == design.against_baseline(pick.own, BASELINE)
-    assert [(one.name, one.dropped) for one in found.rivals] == [("level", False), ("worse", True), ("early", True)]
-    for one, own in zip(found.rivals, scores.values(), strict=True):
+    assert [(one.name, one.dropped) for one in found.runners_up] == [("level", False), ("worse", True), ("early", True)]
+    for one, own in zip(found.runners_up, scores.values(), strict=True):
         assert one.behind == design.against_challenger(pick.own, own)
         assert one.versus_reference == design.against_baseline(own, BASELINE)
 
@@ -101,10 +101,10 @@ def record_of(own: float = 0.0, clean: float = 0.0, error: str | None = None, **
 
 def test_a_failed_trial_counts_as_guessing_and_what_is_not_known_of_a_contestant_is_none() -> None:
     own = record_of(seed=1, own=0.9, clean=0.7, round_global_accuracy=(0.25, 0.75))
-    unknown = contestant("fedavg", [record_of(own=0.5)])
+    unknown = candidate_of("fedavg", [record_of(own=0.5)])
     assert (unknown.global_accuracy, unknown.bytes_up) == (None, None)
     trials = [replace(own, bytes_up=8.0), replace(own, seed=2, status="failed", error="diverged")]
-    known = contestant("challenger", trials, guessing=0.4)
+    known = candidate_of("challenger", trials, guessing=0.4)
     assert (known.own, known.clean, known.failures) == ((0.9, 0.4), (0.7, 0.4), {2: "diverged"})
     assert (known.global_accuracy, known.bytes_up) == ((0.5, 0.4), 8.0)
 
@@ -275,7 +275,7 @@ def test_fedavg_under_another_name_does_not_beat_itself(tmp_path: Path, num_roun
     assert outcome.best.rounds["accuracy"] == outcome.baseline.rounds["accuracy"]
     found = outcome.confirmation
     assert found.verdict == "no difference"
-    challenger, fedavg = found.contestants
+    challenger, fedavg = found.candidates
     assert challenger.own == fedavg.own
 
 
@@ -295,11 +295,11 @@ def test_the_best_few_are_confirmed_and_the_lucky_one_does_not_win_and_gets_no_m
     runner = studies.ScriptedRunner(outcome)
     found = studies.study(tmp_path / "all", runner, SearchConfig(**{**many, "confirmation_top": 24})).confirmation
     seeds = Counter(str(spec.strategy) for spec in runner.ran if spec.session.seed != studies.SEED)
-    assert (found.contestants[0].strategy, found.verdict) == ("fedadam", "better")
-    lucky = [rival for rival in found.rivals if rival.name.startswith("krum")]
+    assert (found.candidates[0].strategy, found.verdict) == ("fedadam", "better")
+    lucky = [rival for rival in found.runners_up if rival.name.startswith("krum")]
     assert lucky
     assert all(rival.dropped and seeds[rival.name] < len(found.seeds) for rival in lucky)
-    assert {len(one.own) for one in found.contestants} == set(seeds.values())
+    assert {len(one.own) for one in found.candidates} == set(seeds.values())
 
 
 @pytest.mark.slow
@@ -383,7 +383,7 @@ def test_the_ends_are_trained_then_the_rates_towards_the_better(
     assert found.best is found.baseline  # tuned FedAvg competes in the confirmation, not in the search
     assert found.confirmation.reference.learning_rate == pytest.approx(best * RATE)
     assert found.confirmation.reference.role == ("fedavg" if best == 1 else "tuned-fedavg")
-    assert len(found.confirmation.contestants) == 2
+    assert len(found.confirmation.candidates) == 2
 
 
 def test_a_rate_that_fails_is_the_last(tmp_path: Path) -> None:

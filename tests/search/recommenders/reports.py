@@ -41,7 +41,7 @@ def diagnosis_of(
     return Diagnosis(**{**given, **fields})
 
 
-def situation_of(
+def context_of(
     diagnosis: Diagnosis | None = None, num_clients: int = 10, num_rounds: int = 30, **fields: Any
 ) -> RecommendationContext:
     """Return a situation of ten clients that make one step a round, or what a test says."""

@@ -20,7 +20,7 @@ from fedscout.search.recommenders.diagnosis import RecommendationContext, SkewFi
 from fedscout.strategies import CustomSpec, FedAvgSpec, RealRange, SearchSpace, space_of
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import KrumSpec, MultiKrumSpec
-from tests.search.recommenders.reports import diagnosis_of, report_of, situation_of
+from tests.search.recommenders.reports import context_of, diagnosis_of, report_of
 
 FORMATS: tuple[PromptFormat, ...] = get_args(PromptFormat)
 FINDINGS = ("label_skew", "feature_skew", "outlier_risk")
@@ -30,9 +30,9 @@ INJECTION = (
 )
 
 
-def line_of(kind: str, situation: RecommendationContext) -> str:
+def line_of(kind: str, context: RecommendationContext) -> str:
     """Return the name of a strategy with the range of each parameter."""
-    ranges = [f"{name} {found.text()}" for name, found in situation.space.parameters_of(kind).items()]
+    ranges = [f"{name} {found.text()}" for name, found in context.space.parameters_of(kind).items()]
     return f"- {kind}({', '.join(ranges)}):"
 
 
@@ -44,13 +44,13 @@ def shape(prompt_format: PromptFormat, **left_out: bool) -> PromptShape:
 @pytest.mark.parametrize("few_shot", [True, False])
 @pytest.mark.parametrize("show_schema", [True, False])
 def test_the_instruction_holds_task_and_federation_and_where_asked_for_strategies_and_examples(
-    situation: RecommendationContext, prompt_format: PromptFormat, show_schema: bool, few_shot: bool
+    context: RecommendationContext, prompt_format: PromptFormat, show_schema: bool, few_shot: bool
 ) -> None:
-    text = prompt.system_message(situation, shape(prompt_format, show_schema=show_schema, few_shot=few_shot)).content
+    text = prompt.system_message(context, shape(prompt_format, show_schema=show_schema, few_shot=few_shot)).content
     for part in ('"num_clients": 10', '"num_rounds": 30', "one JSON object"):
         assert part in text
-    assert {line_of(kind, situation) in text for kind in situation.space.kinds} == {show_schema}
-    for example in prompt.examples(situation, prompt_format):
+    assert {line_of(kind, context) in text for kind in context.space.kinds} == {show_schema}
+    for example in prompt.examples(context, prompt_format):
         assert [prompt.as_json(part) in text for part in example] == [few_shot] * 2
     if not (show_schema or few_shot):
         assert not [kind for kind in ("krum", "fedprox", "fedyogi") if kind in text.split("What was measured")[0]]
@@ -72,7 +72,7 @@ def test_no_example_can_be_copied(prompt_format: PromptFormat, name: str) -> Non
     """They are of other numbers of classes and clients and of other heterogeneity, and no two answers are the same."""
     diagnosis = FEDERATIONS[name]
     own = prompt.render(diagnosis, prompt_format)
-    made = prompt.examples(situation_of(diagnosis), prompt_format)
+    made = prompt.examples(context_of(diagnosis), prompt_format)
     assert len(made) == 4
     assert len({answer["strategy"]["kind"] for _, answer in made}) == 4
     for shown, answer in made:
@@ -85,7 +85,7 @@ def test_no_example_can_be_copied(prompt_format: PromptFormat, name: str) -> Non
 def test_the_order_of_examples_depends_on_the_federation_alone() -> None:
     def answers(z_score: float, prompt_format: PromptFormat) -> list[Any]:
         diagnosis = diagnosis_of().model_copy(update={"outlier_z_score": z_score})
-        return [answer["strategy"] for _, answer in prompt.examples(situation_of(diagnosis), prompt_format)]
+        return [answer["strategy"] for _, answer in prompt.examples(context_of(diagnosis), prompt_format)]
 
     orders = [answers(score, "B") for score in (0.5, 1.0, 1.5, 2.0, 2.5)]
     assert {len(order) for order in orders} == {4}
@@ -132,8 +132,8 @@ def test_raw_statistics_are_numbers_of_the_report_and_nothing_else(outliers: tup
 @pytest.mark.parametrize("prompt_format", FORMATS)
 def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(prompt_format: PromptFormat) -> None:
     report = report_of(rows=(1117, 2221, 3331, 4447), outliers=(3,))
-    situation = situation_of(diagnose(report), num_clients=4)
-    messages = prompt.user_message(situation, prompt_format), prompt.system_message(situation, shape(prompt_format))
+    context = context_of(diagnose(report), num_clients=4)
+    messages = prompt.user_message(context, prompt_format), prompt.system_message(context, shape(prompt_format))
     said = "".join(message.content for message in messages)
     for client in report.clients:
         for number in (client.num_rows, *client.label_counts):
@@ -147,24 +147,24 @@ def test_no_row_count_label_count_or_clients_name_reaches_the_prompt(prompt_form
 def test_a_column_name_is_a_string_in_the_users_json_and_nowhere_else(prompt_format: PromptFormat) -> None:
     name = INJECTION[:70]
     aspect = SkewFinding(severity="high", value=9.0, threshold=4.0, clients=(1,), rule="calibrated", named=(name,))
-    situation = situation_of(diagnosis_of(feature_skew="high").model_copy(update={"feature_skew": aspect}))
-    plain = situation_of(diagnosis_of(feature_skew="high"))
-    message = prompt.user_message(situation, prompt_format).content
+    context = context_of(diagnosis_of(feature_skew="high").model_copy(update={"feature_skew": aspect}))
+    plain = context_of(diagnosis_of(feature_skew="high"))
+    message = prompt.user_message(context, prompt_format).content
 
     document = json.loads(message)
     (shown,) = document["diagnosis"].pop("columns_that_differ_most")
     assert shown.split() == name.split()
     assert isinstance(document["diagnosis"]["feature_skew"], str)
     assert set(document["diagnosis"]) == set(json.loads(prompt.user_message(plain, prompt_format).content)["diagnosis"])
-    assert prompt.system_message(situation, shape(prompt_format)) == prompt.system_message(plain, shape(prompt_format))
+    assert prompt.system_message(context, shape(prompt_format)) == prompt.system_message(plain, shape(prompt_format))
     assert_neutral(message)
 
 
 def test_a_persons_words_are_a_string_in_the_users_json_and_nowhere_else_and_without_a_key() -> None:
-    situation = situation_of(description=f"{INJECTION} sk-proj-0123456789abcdefABCDEF")
-    message = prompt.user_message(situation, "B").content
+    context = context_of(description=f"{INJECTION} sk-proj-0123456789abcdefABCDEF")
+    message = prompt.user_message(context, "B").content
     assert json.loads(message) == {"description_by_a_person": f"{INJECTION} [redacted]"}
-    assert prompt.system_message(situation, shape("B")) == prompt.system_message(situation_of(), shape("B"))
+    assert prompt.system_message(context, shape("B")) == prompt.system_message(context_of(), shape("B"))
     assert_neutral(message)
 
 
@@ -369,7 +369,7 @@ def test_a_reason_can_not_command_the_terminal() -> None:
 
 
 def test_measurements_are_told_of_strategies_that_can_be_chosen() -> None:
-    lines = [*prompt.measured_lines(situation_of(kinds=("fedavg", "fedbn", "moon")).space)]
+    lines = [*prompt.measured_lines(context_of(kinds=("fedavg", "fedbn", "moon")).space)]
     assert lines
     assert all(" fedbn " in line or " moon " in line for line in lines)
-    assert [*prompt.measured_lines(situation_of(kinds=("fedavg",)).space)] == []
+    assert [*prompt.measured_lines(context_of(kinds=("fedavg",)).space)] == []

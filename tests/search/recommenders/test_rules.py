@@ -18,7 +18,7 @@ from fedscout.strategies import BUILT_IN_KINDS, CHOSEN_BY_NAME_KINDS, ChoiceRang
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.methods.robust import FedTrimmedAvgSpec, MultiKrumSpec
 from fedscout.strategies.specification import SELECTION
-from tests.search.recommenders.reports import diagnosis_of, report_of, situation_of
+from tests.search.recommenders.reports import context_of, diagnosis_of, report_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SEVERITIES = (None, "none", "low", "high")
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Diagnosis, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_rule_decides_its_case_and_says_why(name: str) -> None:
     diagnosis, fields, kind = CASES[name]
-    found = rules.recommend_by_rules(situation_of(diagnosis, **fields))
+    found = rules.recommend_by_rules(context_of(diagnosis, **fields))
     assert found.source == "rules"
     assert found.spec.kind == kind
     ground = found.reasons[0]
@@ -66,7 +66,7 @@ def test_each_rule_decides_its_case_and_says_why(name: str) -> None:
     assert [reason.rule for reason in found.reasons[1:]] in ([], ["other federations"])
     assert "arXiv" in ground.source
     if name.startswith("client-specific "):  # only where own data judge
-        assert rules.recommend_by_rules(situation_of(diagnosis, **fields, view="clean")).spec.kind != kind
+        assert rules.recommend_by_rules(context_of(diagnosis, **fields, view="clean")).spec.kind != kind
 
 
 def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median() -> None:
@@ -77,8 +77,8 @@ def test_under_label_skew_a_model_very_far_away_brings_the_geometric_median() ->
     }
     for (labels, features, score), kind in expected.items():
         diagnosis = diagnosis_of(labels, features, outlier_z_score=score)
-        situation = situation_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))
-        assert rules.recommend_by_rules(situation).spec.kind == kind, (labels, features, score)
+        context = context_of(diagnosis, kinds=("fedavg", "fedadam", "fedrep", "rfa"))
+        assert rules.recommend_by_rules(context).spec.kind == kind, (labels, features, score)
 
 
 @pytest.mark.parametrize("text", [rules.__doc__, (REPOSITORY / "docs" / "recommend.md").read_text()])
@@ -93,11 +93,11 @@ def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round() ->
     for num_outliers, sampled_and_trimmed in {1: {10: 1, 5: 1, 3: 1}, 2: {10: 2, 7: 2}, 4: {10: 4, 3: 1}}.items():
         diagnosis = diagnosis_of(outlier="high", outliers=(0, 2, 5, 9)[:num_outliers], num_classes=2)
         for num_sampled, num_trimmed in sampled_and_trimmed.items():
-            situation = situation_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
-            spec = rules.recommend_by_rules(situation).spec
+            context = context_of(diagnosis, num_sampled=num_sampled, kinds=("fedavg", "fedtrimmedavg"))
+            spec = rules.recommend_by_rules(context).spec
             assert isinstance(spec, FedTrimmedAvgSpec)
             assert int(spec.beta * num_sampled) == num_trimmed
-    assert int(rules.cut_of(1, situation_of(diagnosis_of(num_clients=49), num_clients=49)) * 49) == 1
+    assert int(rules.cut_of(1, context_of(diagnosis_of(num_clients=49), num_clients=49)) * 49) == 1
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_the_trimmed_mean_cuts_off_as_many_as_there_are_outliers_in_a_round() ->
 def test_which_outliers_bring_a_robust_rule(fields: dict[str, Any], rule: str) -> None:
     skewed = {"label_skew": fields.pop("label_skew")} if "label_skew" in fields else {}
     diagnosis = diagnosis_of(outlier="high", **fields).model_copy(update=skewed)
-    assert rules.recommend_by_rules(situation_of(diagnosis, num_clients=diagnosis.num_clients)).reasons[0].rule == rule
+    assert rules.recommend_by_rules(context_of(diagnosis, num_clients=diagnosis.num_clients)).reasons[0].rule == rule
 
 
 def test_steps_are_counted_from_rows_batches_epochs_and_rounds() -> None:
     """Of 160 rows 128 train: 4 steps of 32 rows a round, so 50 rounds are 200 steps and 51 are more."""
-    few, many = (situation_of(diagnosis_of(), num_rounds=rounds) for rounds in (50, 51))
+    few, many = (context_of(diagnosis_of(), num_rounds=rounds) for rounds in (50, 51))
     assert few.steps_a_round == 4
     assert rules.recommend_by_rules(few).reasons[0].rule == "few steps"
     assert rules.recommend_by_rules(many).reasons[0].rule == "many classes"
@@ -129,11 +129,11 @@ def test_steps_are_counted_from_rows_batches_epochs_and_rounds() -> None:
 def test_whatever_the_diagnosis_the_pick_fits_the_cohort(num_clients: int, num_classes: int) -> None:
     for labels, features, outlier in product(SEVERITIES, repeat=3):
         diagnosis = diagnosis_of(labels, features, outlier, (0,), num_clients=num_clients, num_classes=num_classes)
-        situation = situation_of(diagnosis, num_clients=num_clients)
-        found = rules.recommend_by_rules(situation)
-        assert situation.space.contains(found.spec)
-        assert found.spec.faults(situation.cohort) == []
-        assert all(situation.space.contains(alternative.spec) for alternative in found.alternatives)
+        context = context_of(diagnosis, num_clients=num_clients)
+        found = rules.recommend_by_rules(context)
+        assert context.space.contains(found.spec)
+        assert found.spec.faults(context.cohort) == []
+        assert all(context.space.contains(alternative.spec) for alternative in found.alternatives)
 
 
 @pytest.mark.sampled(60)
@@ -141,15 +141,15 @@ def test_whatever_the_diagnosis_the_pick_fits_the_cohort(num_clients: int, num_c
 @pytest.mark.parametrize("name", CASES)
 def test_a_user_who_allows_one_strategy_gets_that_one(kind: str, name: str) -> None:
     diagnosis, fields, _ = CASES[name]
-    situation = situation_of(diagnosis, **{**fields, "kinds": (kind,)})
-    found = rules.recommend_by_rules(situation)
+    context = context_of(diagnosis, **{**fields, "kinds": (kind,)})
+    found = rules.recommend_by_rules(context)
     assert found.spec.kind == kind
-    assert situation.space.contains(found.spec)
+    assert context.space.contains(found.spec)
 
 
 def test_what_can_not_be_chosen_is_passed_over_and_said() -> None:
     diagnosis, _, _ = CASES["few steps"]
-    found = rules.recommend_by_rules(situation_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
+    found = rules.recommend_by_rules(context_of(diagnosis, kinds=("fedavg", "fedmedian", "fedprox")))
     assert [(ground.rule, ground.applied) for ground in found.reasons] == [
         ("no relevant difference", True),
         ("few steps", False),
@@ -162,7 +162,7 @@ def test_what_can_not_be_chosen_is_passed_over_and_said() -> None:
 def test_parameters_are_moved_into_the_ranges_of_the_space() -> None:
     """A search of the clients' step size keeps the study's where it can, and goes to the nearest end where not."""
     ranges = {"client_learning_rate": RealRange(0.5, 1.0)}
-    found = rules.recommend_by_rules(situation_of(diagnosis_of(label_skew="high"), space={"client_ranges": ranges}))
+    found = rules.recommend_by_rules(context_of(diagnosis_of(label_skew="high"), space={"client_ranges": ranges}))
     assert found.spec.client_learning_rate == 0.5
 
 
@@ -208,9 +208,9 @@ def test_what_the_table_does_not_name_is_left_to_the_measurement(data_origin: Da
 
 def test_communities_stand_beside_fedavg_where_they_can_be_chosen() -> None:
     data_origin = DataOrigin("digits", "iid")
-    named = situation_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), data_origin=data_origin)
+    named = context_of(diagnosis_of(), kinds=(*BUILT_IN_KINDS, "communities"), data_origin=data_origin)
     assert [each.spec.kind for each in rules.recommend_by_rules(named).alternatives] == AVERAGE
-    usual = situation_of(diagnosis_of(), data_origin=data_origin)
+    usual = context_of(diagnosis_of(), data_origin=data_origin)
     assert [each.spec.kind for each in rules.recommend_by_rules(usual).alternatives] == ["fedavg"]
 
 
@@ -221,7 +221,7 @@ def test_communities_stand_beside_fedavg_where_they_can_be_chosen() -> None:
     ("ratio", "advises_policy"), [(None, False), (rules.SLOW_RATIO - 0.1, False), (rules.SLOW_RATIO, True), (9.0, True)]
 )
 def test_a_policy_is_advised_where_somebody_is_slow(ratio: float | None, advises_policy: bool) -> None:
-    whole = situation_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
+    whole = context_of(diagnosis_of(num_classes=3).model_copy(update={"speed_ratio": ratio}))
     assert [*rules.selection_notes(whole)] == []
     cohort = replace(whole.cohort, num_sampled=whole.cohort.num_clients - 1)
     sampled = replace(whole, space=replace(whole.space, cohort=cohort))
@@ -299,9 +299,9 @@ FEDAVG = FedAvgSpec()
 
 
 def proposed(
-    situation: RecommendationContext, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
+    context: RecommendationContext, size: int = 4, seed: int = 0, priors: Sequence[Alternative] = ()
 ) -> tuple[Alternative, ...]:
-    return rules.first_generation(situation, rules.recommend_by_rules(situation), size, seed, (FEDAVG,), priors)
+    return rules.first_generation(context, rules.recommend_by_rules(context), size, seed, (FEDAVG,), priors)
 
 
 def robust_in(candidates: tuple[Alternative, ...]) -> list[object]:
@@ -318,33 +318,33 @@ POISONED = diagnosis_of(outlier="high", outliers=(2, 5))
 def test_a_generation_is_whole_new_and_of_the_space_and_begins_with_the_rules_answer(
     size: int, num_clients: int, label: Any, feature: Any, outlier: Any
 ) -> None:
-    situation = situation_of(diagnosis_of(label, feature, outlier, num_clients=num_clients), num_clients)
-    found = [each.spec for each in proposed(situation, size, seed=size)]
-    assert len({situation.space.digest(spec) for spec in (*found, FEDAVG)}) - 1 == len(found) == size
-    assert all(situation.space.contains(spec) and not situation.space.has_equivalent(spec) for spec in found)
-    assert rules.recommend_by_rules(situation).spec in (found[0], FEDAVG)
+    context = context_of(diagnosis_of(label, feature, outlier, num_clients=num_clients), num_clients)
+    found = [each.spec for each in proposed(context, size, seed=size)]
+    assert len({context.space.digest(spec) for spec in (*found, FEDAVG)}) - 1 == len(found) == size
+    assert all(context.space.contains(spec) and not context.space.has_equivalent(spec) for spec in found)
+    assert rules.recommend_by_rules(context).spec in (found[0], FEDAVG)
 
 
 def test_policies_that_are_searched_come_in_turn() -> None:
-    situation = situation_of(diagnosis_of(label_skew="high"))
-    chosen = replace(situation.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
-    found = proposed(replace(situation, space=chosen), size=8)
+    context = context_of(diagnosis_of(label_skew="high"))
+    chosen = replace(context.space, client_ranges={SELECTION: ChoiceRange(("random", "oort", "flash"))})
+    found = proposed(replace(context, space=chosen), size=8)
     assert [each.spec.selection for each in found] == ["random", "oort", "flash"] * 2 + ["random", "oort"]
     assert all(chosen.contains(each.spec) for each in found)
     alone = [each.spec.model_copy(update={SELECTION: None}) for each in found]
-    assert proposed(situation, size=8)[0].spec == alone[0]
-    assert len({situation.space.digest(spec) for spec in alone}) == 8
+    assert proposed(context, size=8)[0].spec == alone[0]
+    assert len({context.space.digest(spec) for spec in alone}) == 8
 
 
 def test_defaults_come_before_what_is_drawn_at_random() -> None:
     """A seed fixes their order. Robust ones take no part without a suspect."""
-    situation = situation_of(diagnosis_of())
-    found, defaults = proposed(situation, size=40), map(situation.space.default, situation.space.kinds)
+    context = context_of(diagnosis_of())
+    found, defaults = proposed(context, size=40), map(context.space.default, context.space.kinds)
     expected = {spec for spec in defaults if not isinstance(spec, (*rules.ROBUST, FedAvgSpec))}
     assert expected <= {each.spec for each in found if each.explanation != rules.DRAWN}
     drawn = [each.explanation == rules.DRAWN for each in found]
     assert drawn == sorted(drawn)
-    assert [each.spec for each in proposed(situation, size=40, seed=1)] != [each.spec for each in found]
+    assert [each.spec for each in proposed(context, size=40, seed=1)] != [each.spec for each in found]
 
 
 UNLIKE_INPUTS = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(2,))
@@ -353,39 +353,39 @@ UNLIKE_INPUTS = diagnosis_of(outlier="high", feature_skew="high", other_inputs=(
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(), diagnosis_of(label_skew="high", outlier="high"), UNLIKE_INPUTS])
 def test_without_a_suspect_nothing_robust_is_tried(diagnosis: Diagnosis) -> None:
     """Who has other inputs is suspected where clean data judge."""
-    situation = situation_of(diagnosis)
-    assert rules.suspected_per_round(situation) == 0
-    assert robust_in(proposed(situation, size=40, priors=LIKE)) == []
-    assert rules.suspected_per_round(replace(situation, view="clean")) == (diagnosis is UNLIKE_INPUTS)
+    context = context_of(diagnosis)
+    assert rules.suspected_per_round(context) == 0
+    assert robust_in(proposed(context, size=40, priors=LIKE)) == []
+    assert rules.suspected_per_round(replace(context, view="clean")) == (diagnosis is UNLIKE_INPUTS)
 
 
 def test_robust_rules_enter_with_the_number_of_suspects() -> None:
     """Two of ten; Bulyan, proved for one of ten, with as many as it may."""
-    situation = situation_of(POISONED)
-    assert rules.suspected_per_round(situation) == 2
-    robust = robust_in(proposed(situation, size=40))
+    context = context_of(POISONED)
+    assert rules.suspected_per_round(context) == 2
+    robust = robust_in(proposed(context, size=40))
     counts = {(spec.kind, getattr(spec, "num_malicious_nodes", None)) for spec in robust}  # type: ignore[attr-defined]
     assert counts == {("multikrum", 2), ("krum", 2), ("bulyan", 1), ("fedmedian", None), ("fedtrimmedavg", None)}
-    trimmed = [int(spec.beta * situation.cohort.num_sampled) for spec in robust if isinstance(spec, FedTrimmedAvgSpec)]
+    trimmed = [int(spec.beta * context.cohort.num_sampled) for spec in robust if isinstance(spec, FedTrimmedAvgSpec)]
     assert trimmed == [2]
-    first, second, *_ = proposed(situation, priors=LIKE)
+    first, second, *_ = proposed(context, priors=LIKE)
     assert second.spec == MultiKrumSpec(num_malicious_nodes=2, num_nodes_to_select=5)
-    assert (second.explanation, first.spec) == (LIKE[0].explanation, proposed(situation)[0].spec)
+    assert (second.explanation, first.spec) == (LIKE[0].explanation, proposed(context)[0].spec)
 
 
 @pytest.mark.parametrize("diagnosis", [diagnosis_of(label_skew="high"), POISONED], ids=["nobody", "two suspected"])
 def test_each_kind_has_its_turn_and_robust_ones_as_suspected(diagnosis: Diagnosis) -> None:
-    situation = situation_of(diagnosis)
-    found = rules.kinds_in_turn(situation, seed=3)
+    context = context_of(diagnosis)
+    found = rules.kinds_in_turn(context, seed=3)
     robust = {spec.label for spec in found if isinstance(spec, rules.ROBUST)}
     others = [spec.label for spec in found if not isinstance(spec, rules.ROBUST)]
-    suspects = rules.suspected_per_round(situation)
+    suspects = rules.suspected_per_round(context)
     kinds_of_robust = {kind.model_fields["kind"].default for kind in rules.ROBUST}
-    assert sorted(others) == sorted({*situation.space.kinds} - kinds_of_robust)
+    assert sorted(others) == sorted({*context.space.kinds} - kinds_of_robust)
     assert bool(robust) == bool(suspects)
     assert all(spec.num_malicious_nodes == suspects for spec in found if isinstance(spec, MultiKrumSpec))
-    assert all(situation.space.contains(spec) for spec in found)
-    assert found != rules.kinds_in_turn(situation, seed=4)
+    assert all(context.space.contains(spec) for spec in found)
+    assert found != rules.kinds_in_turn(context, seed=4)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_each_kind_has_its_turn_and_robust_ones_as_suspected(diagnosis: Diagnosi
 )
 def test_what_was_measured_of_classes_is_not_proposed_for_another_task(measure: Measure) -> None:
     """Whatever the actions of a player, which a report may count as classes."""
-    situation = situation_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
-    recommendation = rules.recommend_by_rules(situation)
+    context = context_of(diagnosis_of(label_skew="high", num_classes=10), measure=measure)
+    recommendation = rules.recommend_by_rules(context)
     assert (recommendation.spec, recommendation.alternatives) == (FEDAVG, ())
-    assert all(each.spec == situation.space.default(each.spec.kind) for each in proposed(situation))
+    assert all(each.spec == context.space.default(each.spec.kind) for each in proposed(context))

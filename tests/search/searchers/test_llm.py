@@ -21,7 +21,7 @@ from fedscout.search.study import StudyOutcome, run_study
 from fedscout.strategies import StrategySpec
 from fedscout.strategies.methods.averaging import FedProxSpec
 from tests.search.recommenders.loopback import KEY, Asked, ModelServer, Play, PlayedChat, Script, chooses, says
-from tests.search.recommenders.reports import diagnosis_of, report_of, situation_of
+from tests.search.recommenders.reports import context_of, diagnosis_of, report_of
 from tests.search.searcher_conformance import COHORT, BudgetLaws, proposals, searcher_of, some_fitness, space_with
 from tests.search.studies import ScriptedRunner, completed, document, keep_trials, open_ledger
 
@@ -32,11 +32,11 @@ PROX, *FURTHER = (FedProxSpec(proximal_mu=mu) for mu in (0.1, 0.2, 0.3))
 
 @pytest.fixture
 def asking(
-    server: Callable[..., ModelServer], model_at: Callable[..., LanguageModel], situation: RecommendationContext
+    server: Callable[..., ModelServer], model_at: Callable[..., LanguageModel], context: RecommendationContext
 ) -> Asking:
     """Return what asks a model that plays a script: it gives the recommendation, or the error, and the requests."""
 
-    def ask(script: Script, about: RecommendationContext = situation, seed: int = 0, **settings: Any) -> Any:
+    def ask(script: Script, about: RecommendationContext = context, seed: int = 0, **settings: Any) -> Any:
         at = server(script)
         try:
             return recommend_by_llm(about, replace(model_at(at, **settings), seed=seed)), at.asked
@@ -47,8 +47,8 @@ def asking(
 
 
 def test_the_diagnosis_is_asked_about_in_the_space_of_the_federation(asking: Asking) -> None:
-    situation = situation_of(diagnosis_of(label_skew="high"), num_clients=4, kinds=("fedavg", "krum"))
-    found, (asked,) = asking([chooses("krum", num_malicious_nodes=1)], situation, format="C")
+    context = context_of(diagnosis_of(label_skew="high"), num_clients=4, kinds=("fedavg", "krum"))
+    found, (asked,) = asking([chooses("krum", num_malicious_nodes=1)], context, format="C")
     assert (found.spec.kind, found.source) == ("krum", "llm")
     assert (found.model_use.num_answers, found.model_use.prompt_tokens) == (1, 1000)
     assert asked.user["diagnosis"]["label_skew"] == "high"
@@ -59,7 +59,7 @@ def test_the_diagnosis_is_asked_about_in_the_space_of_the_federation(asking: Ask
 
 
 def test_a_persons_words_are_enough(asking: Asking) -> None:
-    found, asked = asking([GOOD], situation_of(description="one hospital labels at random"))
+    found, asked = asking([GOOD], context_of(description="one hospital labels at random"))
     assert asked[0].user == {"description_by_a_person": "one hospital labels at random"}
     assert (found.diagnosis, found.model_use.format) == (None, None)
 
@@ -131,9 +131,9 @@ def test_a_model_that_obeys_a_person_or_a_column_can_not_leave_the_space(asking:
 
     diagnosis = diagnosis_of(feature_skew="high")
     named = diagnosis.feature_skew.model_copy(update={"named": ("age", COMMAND[:45] + ' "os:system"')})
-    by_column = situation_of(diagnosis.model_copy(update={"feature_skew": named}))
-    for situation in (situation_of(description=COMMAND), by_column):
-        error, asked = asking(obedient, situation)
+    by_column = context_of(diagnosis.model_copy(update={"feature_skew": named}))
+    for context in (context_of(description=COMMAND), by_column):
+        error, asked = asking(obedient, context)
         assert "'custom'" in str(error)
     assert asked[0].user["diagnosis"]["columns_that_differ_most"][0] == "age"
 

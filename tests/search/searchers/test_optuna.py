@@ -213,7 +213,7 @@ def test_the_package_is_told_where_each_configuration_was_evaluated_and_its_rank
     optimizer = CMA(np.full(4, 0.5), 0.3, population_size=kit.BATCH)
     for start in range(0, 3 * kit.BATCH, kit.BATCH):
         optimizer.tell([(places_of(each.spec), -each.fitness) for each in found[start : start + kit.BATCH]])
-    assert searcher.told(found).mean == pytest.approx(optimizer.mean)
+    assert searcher.optimizer_after(found).mean == pytest.approx(optimizer.mean)
 
 
 @pytest.mark.parametrize("population", [2, 3, 4, 10, 40])
@@ -221,7 +221,7 @@ def test_the_package_is_told_where_each_configuration_was_evaluated_and_its_rank
 def test_any_population_learns_in_any_number_of_dimensions(kind: str, population: int) -> None:
     """One, two and four parameters; generations of two and three have a single parent."""
     searcher = cma_es(kit.space_with(kind), generation_size=population)
-    mean = searcher.told(list(kit.trials(searcher, budget=3 * population, batch=population))).mean
+    mean = searcher.optimizer_after(list(kit.trials(searcher, budget=3 * population, batch=population))).mean
     assert np.isfinite(mean).all()
     assert (mean != 0.5).all()
 

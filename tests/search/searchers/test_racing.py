@@ -220,9 +220,9 @@ def test_survivors_have_the_bits_of_straight_trainings(raced: tuple[Path, StudyO
     _, outcome, _ = raced
     runner = LocalRunner(ClientHost(tiny_federation(), {}))
     ledger = open_ledger(tmp_path, runner, num_rounds=RACE_ROUNDS, searcher="racing")
-    straight = ledger.run([ledger.facts.trial("search", entry.spec) for entry in outcome.whole_trials])
-    assert [comparable(entry) for entry in outcome.whole_trials] == [comparable(record) for record in straight]
-    for survivor in outcome.whole_trials:
+    straight = ledger.run([ledger.facts.trial("search", entry.spec) for entry in outcome.full_trials])
+    assert [comparable(entry) for entry in outcome.full_trials] == [comparable(record) for record in straight]
+    for survivor in outcome.full_trials:
         (start,) = [entry for entry in outcome.trials[:6] if entry.spec == survivor.spec]
         assert survivor.rounds["accuracy"][:2] == start.rounds["accuracy"]
 

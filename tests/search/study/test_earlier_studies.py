@@ -49,14 +49,14 @@ def study_of(name: str, gains: Mapping[StrategySpec, float], **report: Any) -> w
     return warm_start.EarlierStudy(name, name, {"training": TRAINING}, None, report_of(**report), ordered)
 
 
-def situation_of(space: SearchSpace = SPACE, **report: Any) -> RecommendationContext:
+def context_of(space: SearchSpace = SPACE, **report: Any) -> RecommendationContext:
     return RecommendationContext(space, TRAINING["num_rounds"], diagnosis=diagnose(report_of(**report)))
 
 
 def proposed(
     studies: list[warm_start.EarlierStudy], count: int = 4, space: SearchSpace = SPACE
 ) -> warm_start.WarmStart:
-    return warm_start.warm_start(studies, situation_of(space), count, (FEDAVG,))
+    return warm_start.warm_start(studies, context_of(space), count, (FEDAVG,))
 
 
 # Similarity.
@@ -78,7 +78,7 @@ def test_similarity_is_the_product_of_three_factors(
     ours: dict[str, Any], theirs: dict[str, Any], factor: float
 ) -> None:
     """All but the last two have unknown curvatures, which count as a ratio of e."""
-    found = warm_start.similarity_of(situation_of(**ours), report_of(**theirs))
+    found = warm_start.similarity_of(context_of(**ours), report_of(**theirs))
     assert found == pytest.approx(math.exp(-0.5) * factor)
 
 
@@ -300,8 +300,8 @@ STUDIES = (
 )
 
 
-def portfolio(situation: RecommendationContext, count: int, studies: Iterable[priors.PriorStudy]) -> list[StrategySpec]:
-    evidence = priors.Evidence.of(situation, False, (FedAvgSpec(),), tuple(studies))
+def portfolio(context: RecommendationContext, count: int, studies: Iterable[priors.PriorStudy]) -> list[StrategySpec]:
+    evidence = priors.Evidence.of(context, False, (FedAvgSpec(),), tuple(studies))
     return [] if evidence is None else [option.spec for option in evidence.portfolio(count)]
 
 

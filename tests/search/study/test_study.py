@@ -84,7 +84,7 @@ def test_fedavg_may_be_the_best_as_of_equals_and_the_best_other_is_confirmed_aga
 ) -> None:
     outcome = scripted_study(tmp_path, fedavg_scores(score, others=0.5), confirmation_seeds=3)
     assert outcome.best is outcome.baseline
-    assert outcome.confirmation.contestants[0].strategy != "fedavg"
+    assert outcome.confirmation.candidates[0].strategy != "fedavg"
     assert (outcome.confirmation.verdict, outcome.confirmation.advised) == (verdict, "FedAvg")
     assert outcome.confirmation.design.num_tried == len(outcome.trials) == 8
 
@@ -141,7 +141,7 @@ def test_with_validation_rows_the_search_never_reads_test_rows(tmp_path: Path, v
         return [(str(e.spec), e.rounds["accuracy"], e.rounds["loss"], e.rounds["train_loss"]) for e in entries]
 
     assert (searched(one) == searched(two)) == (validation_fraction > 0)
-    assert one.confirmation.contestants != two.confirmation.contestants
+    assert one.confirmation.candidates != two.confirmation.candidates
 
 
 # Going on.

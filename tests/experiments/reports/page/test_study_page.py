@@ -64,7 +64,7 @@ def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "out")
     result = json.loads((folder / "result.json").read_text())["confirmation"]
     shown = study_page(folder)
-    assert result["contestants"][0]["name"] in shown.headline
+    assert result["candidates"][0]["name"] in shown.headline
     text = " ".join(shown.lead)
     low, high = (result["versus"]["own"][end] for end in ("low", "high"))
     assert f"{100 * low:+.1f} to {100 * high:+.1f}" in text
@@ -111,7 +111,7 @@ def test_an_unfinished_study_without_detection_says_what_is_missing(tmp_path: Pa
     assert write_report(folder).is_file()
 
 
-@pytest.mark.parametrize("change", [{"versus": {}}, {"contestants": []}, {"versus": {"clean": None}}], ids=str)
+@pytest.mark.parametrize("change", [{"versus": {}}, {"candidates": []}, {"versus": {"clean": None}}], ids=str)
 def test_a_confirmation_that_compares_nothing_is_told(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = write_study(tmp_path / "out")
     change_result(folder, "confirmation", **change)

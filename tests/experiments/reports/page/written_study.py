@@ -12,7 +12,7 @@ from fedscout.engine.runtime.files import json_text
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import config_of
-from fedscout.search.confirmation.confirmation import confirm, contestant
+from fedscout.search.confirmation.confirmation import candidate_of, confirm
 from fedscout.strategies import parse_strategy
 from tests.search.recommenders.reports import finding, report_of
 
@@ -59,11 +59,11 @@ def write_study(
     if report is not None:
         (folder / "report.json").write_text(json_text(report.model_dump(mode="json")))
     if finished:
-        contestants = [contestant(role, own) for role, own in confirmed.items()]
+        candidates = [candidate_of(role, own) for role, own in confirmed.items()]
         result = {
             "config_hash": config.digest(),
             "federation": {"name": name, "class_names": list(class_names), "client_rows": [40, 30, 20, 10]},
-            "confirmation": confirm(SEEDS, contestants, "own").model_dump(mode="json"),
+            "confirmation": confirm(SEEDS, candidates, "own").model_dump(mode="json"),
             "timings": {"seconds": {"total": 3.0}},
         }
         (folder / "result.json").write_text(json_text(result))
