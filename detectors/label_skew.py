@@ -133,10 +133,8 @@ class ReleasedCounts:
         rows are withheld; or, if too few of it would remain to be released, more than that and fewer than twice as
         many.
         """
-        min_release, withheld = (
-            self.min_release[:, None],
-            np.maximum(self.num_rows - self.by_class.sum(axis=1), 0)[:, None],
-        )
+        min_release = self.min_release[:, None]
+        withheld = np.maximum(self.num_rows - self.by_class.sum(axis=1), 0)[:, None]
         unreleased = self.by_class == 0
         first = np.where(unreleased.all(axis=1), unreleased.shape[1], (~unreleased).argmax(axis=1))[:, None]
         positions = np.arange(unreleased.shape[1])

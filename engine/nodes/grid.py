@@ -434,7 +434,8 @@ class NodeGrid(HostGrid[PendingCall]):
     def _gather(self, handles: Sequence[PendingCall], timeout: float | None) -> list[Any] | None:
         self._send()
         requests = _requests_of(handles)
-        limit, sent = (self.session.round_timeout_seconds, min((pending.sent for pending in handles), default=0.0))
+        limit = self.session.round_timeout_seconds
+        sent = min((pending.sent for pending in handles), default=0.0)
         remaining = None if limit is None else sent + limit - time.monotonic()
         waits = [max(0.0, seconds) for seconds in (timeout, remaining) if seconds is not None]
         complete = self._exchange.wait(requests, min(waits, default=None))

@@ -175,7 +175,9 @@ NOT_POSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("run", "arguments", "key", "given"), NOT_POSSIBLE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("run", "arguments", "key", "given"), NOT_POSSIBLE, ids=lambda value: getattr(value, "__name__", str(value))[:40]
+)
 def test_a_mistake_is_told_and_nothing_written(
     tmp_path: Path, run: Callable[..., object], arguments: list[str], key: str, given: str | None
 ) -> None:
