@@ -5,9 +5,11 @@ package is also imported by processes that do not need Flower, such as the comma
 """
 
 from fedscout.detectors.queries import CLIENT_QUERIES as CLIENT_QUERIES
-from fedscout.detectors.report import CalibratedFinding as CalibratedFinding
-from fedscout.detectors.report import ClientEvidence as ClientEvidence
-from fedscout.detectors.report import DetectionConfig as DetectionConfig
-from fedscout.detectors.report import Finding as Finding
-from fedscout.detectors.report import HeterogeneityReport as HeterogeneityReport
-from fedscout.detectors.report import ReportedMetrics as ReportedMetrics
+from fedscout.detectors.report import (
+    CalibratedFinding as CalibratedFinding,
+    ClientEvidence as ClientEvidence,
+    DetectionConfig as DetectionConfig,
+    Finding as Finding,
+    HeterogeneityReport as HeterogeneityReport,
+    ReportedMetrics as ReportedMetrics,
+)

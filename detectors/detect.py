@@ -32,8 +32,7 @@ from typing import Any, Final
 import numpy as np
 from flwr.serverapp import Grid
 
-from fedscout.detectors import feature_skew, label_skew, outliers, privacy, statistics
-from fedscout.detectors import report as reports
+from fedscout.detectors import feature_skew, label_skew, outliers, privacy, report as reports, statistics
 from fedscout.detectors.conversation import Conversation, run_lockstep, timed
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, measure_features, measure_private_features
 from fedscout.detectors.near_copies import NearCopies

@@ -34,7 +34,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -192,8 +191,8 @@ def _change(federation: Federation, client_rows: ClientRows, client: int) -> Cli
             "latency_shift": device.shift_seconds,
             "latency_mean": device.mean_seconds,
             "seconds_per_step": device.seconds_per_step,
-            "bytes_per_second_down": down if isfinite(down) else None,
-            "bytes_per_second_up": up if isfinite(up) else None,
+            "bytes_per_second_down": down if math.isfinite(down) else None,
+            "bytes_per_second_up": up if math.isfinite(up) else None,
         }
     return ClientChange(
         client=client,

@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from math import log
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ def missing_entropy(weights: npt.NDArray[Any]) -> float:
     if num_classes < 2 or not total:
         raise ValueError(f"an entropy of labels needs rows and two classes or more, got {total:g} of {num_classes}")
     shares = weights[weights > 0] / total
-    return max(0.0, 1 + float(shares @ np.log(shares)) / log(num_classes))
+    return max(0.0, 1 + float(shares @ np.log(shares)) / math.log(num_classes))
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import csv as arrow_csv
-from pyarrow import json as arrow_json
+from pyarrow import csv as arrow_csv, json as arrow_json
 
 from fedscout.engine.errors import DataError, Fault, first_line
 from fedscout.engine.text import listed, shown

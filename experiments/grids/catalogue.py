@@ -24,8 +24,7 @@ from fedscout.experiments.grids.comparison import ExperimentResult, experiment_p
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.studies.run_folder import GridFolder, measurement_folder
 from fedscout.search.config import RecommenderConfig
-from fedscout.search.language_model import NAME as LLM_RECORD
-from fedscout.search.language_model import has_key, read_exchanges
+from fedscout.search.language_model import NAME as LLM_RECORD, has_key, read_exchanges
 
 ANSWERS = "answers.jsonl.gz"
 """A language model's answers beside the experiments of a source, from which they run where no model is configured."""

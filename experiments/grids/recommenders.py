@@ -21,8 +21,7 @@ from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.one_shot import language_model
 from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune
-from fedscout.search.language_model import NAME as LLM_RECORD
-from fedscout.search.language_model import has_key
+from fedscout.search.language_model import NAME as LLM_RECORD, has_key
 from fedscout.search.ledger import BASELINE
 from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules

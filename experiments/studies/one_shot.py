@@ -33,8 +33,7 @@ from fedscout.engine.errors import ConfigurationError, Fault, UnreachableModelEr
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.search.config import LONGEST_DESCRIPTION, ONE_SHOT, RecommenderConfig, SourceChoice
-from fedscout.search.language_model import NAME as TRANSCRIPT
-from fedscout.search.language_model import RecordedChat, Transcript, has_key, key_of, server_of
+from fedscout.search.language_model import NAME as TRANSCRIPT, RecordedChat, Transcript, has_key, key_of, server_of
 from fedscout.search.recommenders.diagnosis import (
     RULES_WERE_ASKED,
     Diagnosis,

@@ -66,8 +66,7 @@ from numpy.typing import NDArray
 from optuna import Study
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
-from optuna.trial import Trial as OptunaTrial
+from optuna.trial import FrozenTrial, Trial as OptunaTrial, TrialState, create_trial
 from threadpoolctl import threadpool_limits
 
 from fedscout.engine.errors import ConfigurationError, Fault

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid, strategy as flower
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import StrategyError, TrialError

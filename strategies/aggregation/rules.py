@@ -32,8 +32,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy.qfedavg import compute_delta_and_h, get_train_loss
 
 from fedscout.engine.arrays import FloatArray

@@ -57,8 +57,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Message
-from flwr.serverapp import Grid
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid, strategy as flower
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from fedscout.engine.arrays import FloatArray

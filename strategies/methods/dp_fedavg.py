@@ -82,8 +82,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid, strategy as flower
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from fedscout.engine.contracts.algorithm import ClientAlgorithm

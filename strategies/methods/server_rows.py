@@ -108,8 +108,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
-from flwr.serverapp import strategy as flower
+from flwr.serverapp import Grid, strategy as flower
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.algorithm import ClientAlgorithm, ClientResults, LocalRun

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
-from scipy.stats import t as student
+from scipy.stats import chi2, t as student
 
 from fedscout.detectors import calibrated_feature_skew as calibrated
 from fedscout.detectors.feature_skew import ClassMoments, ClientTotals, PooledMoments, excess_variance, row_norms

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from fedscout.detectors import DetectionConfig, outliers
-from fedscout.detectors import near_copies as calculated
+from fedscout.detectors import DetectionConfig, near_copies as calculated, outliers
 from fedscout.detectors.calibrated_feature_skew import label_adjusted_shifts, per_deviation, within_covariance
 from fedscout.detectors.feature_skew import ClassMoments, MomentSums, class_sums, excess_variance, feature_moments
 from fedscout.detectors.label_agreement import Agreement, count_test, discriminant, score_test

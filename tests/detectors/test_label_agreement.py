@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy.stats import hypergeom
-from scipy.stats import t as student
+from scipy.stats import hypergeom, t as student
 
 from fedscout.detectors import CLIENT_QUERIES, CalibratedFinding, DetectionConfig
 from fedscout.detectors.calibrated_feature_skew import within_covariance

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.spatial.distance import pdist
 from scipy.stats import norm, pearson3, wasserstein_distance
 
-from fedscout.detectors import DetectionConfig
-from fedscout.detectors import statistics as metrics
+from fedscout.detectors import DetectionConfig, statistics as metrics
 from fedscout.detectors.feature_exchanges import FeatureMeasurement, decide_private_features, measure_private_features
 from fedscout.detectors.label_skew import ReleasedCounts, decide_label_skew_calibrated
 from fedscout.detectors.privacy import (

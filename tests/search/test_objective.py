@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from math import nan
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort

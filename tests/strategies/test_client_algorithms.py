@@ -27,8 +27,7 @@ from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, CustomSpec, StrategySpec, parse_strategy
-from tests.engine.choices import FLOWER_CHOICES
-from tests.engine.choices import spec_of as flower_spec
+from tests.engine.choices import FLOWER_CHOICES, spec_of as flower_spec
 from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
 from tests.engine.trials.test_resume import assert_all_same, assert_going_on, assert_same
 from tests.ray_processes import NUM_HOSTS

@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pytest
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
-from hypothesis import given
-from hypothesis import strategies as draws
+from hypothesis import given, strategies as draws
 
 from fedscout.detectors.queries import CLIENT_QUERIES
 from fedscout.engine.client.host import ClientHost

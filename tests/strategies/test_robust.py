@@ -14,11 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy.bulyan import aggregate_n_closest_weights
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
-from flwr.serverapp.strategy.multikrum import compute_distances
-from flwr.serverapp.strategy.multikrum import select_multikrum as flowers_selection
+from flwr.serverapp.strategy.multikrum import compute_distances, select_multikrum as flowers_selection
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import view_record

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from flwr.app import Message
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 
 from fedscout.engine.arrays import IntArray

@@ -42,8 +42,7 @@ from fedscout.strategies import (
 )
 from fedscout.strategies.methods.averaging import ProximalGradient
 from tests.engine import federations
-from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice
-from tests.engine.choices import spec_of as flower_spec
+from tests.engine.choices import FEDAVG, FLOWER_CHOICES, Choice, spec_of as flower_spec
 from tests.engine.training.test_vectorised import in_block, works
 from tests.engine.trials.test_resume import assert_going_on, assert_same
 from tests.strategies.by_hand import SEED, SIZES, TRAINING, Hand, host_of, models, result_of, spec_of

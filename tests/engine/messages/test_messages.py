@@ -18,8 +18,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.serde import array_record_from_proto, array_record_to_proto
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedscout.engine.arrays import FloatArray

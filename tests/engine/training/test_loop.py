@@ -32,8 +32,7 @@ from fedscout.engine.training.loop import RowsWork, model_outputs, new_optimizer
 from fedscout.engine.trials.record import Trial
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies.methods.averaging import FedAvgSpec
-from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL
-from tests.engine.choices import spec_of as flower_spec
+from tests.engine.choices import FLOWER_CHOICES, INDIVIDUAL, spec_of as flower_spec
 from tests.engine.federations import dense, learnable_rows, linear, plain_model, plain_vector
 from tests.engine.grid.test_local_grid import messages
 from tests.engine.models.test_flat_model import Viewing

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedscout.engine.messages.contents import ViewArray, view_record
 from fedscout.engine.messages.values import NotPlainError

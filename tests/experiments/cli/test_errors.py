@@ -21,8 +21,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from fedscout.engine.errors import DataError
 from fedscout.engine.trials.log import TrialLog

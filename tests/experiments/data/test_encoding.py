@@ -10,8 +10,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedscout.experiments.data import tables
 from fedscout.experiments.data.columns import Column

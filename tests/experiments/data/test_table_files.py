@@ -28,8 +28,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from fedscout.engine.errors import ConfigurationError, DataError, UserError
 from fedscout.experiments.data.dataset import MAX_CELL_LENGTH, ReadLimits

@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fedscout.detectors import DetectionConfig
 from fedscout.engine.data.client import Partition, Release

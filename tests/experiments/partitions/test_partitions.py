@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 from scipy.stats import wasserstein_distance
 

@@ -10,8 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fedscout.engine.errors import ConfigurationError, LogError
 from fedscout.experiments.config import load_config
