@@ -43,7 +43,7 @@ def _identity() -> None:
     claim_task_identity()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def hosts(ray_session: None) -> Iterator[RayHosts]:
     with started_hosts(uneven_federation(), 2) as started:
         yield started
@@ -165,7 +165,7 @@ def marked_federation() -> Federation:
     return replace(federation, features=features, model=Stuck)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stuck_hosts(ray_session: None) -> Iterator[RayHosts]:
     with started_hosts(marked_federation(), 2) as started:
         yield started
