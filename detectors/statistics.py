@@ -304,9 +304,9 @@ def decide(
     evidence: dict[int, ClientEvidence] = {}
     for client in sorted({client for test, _ in tests for client in test.effects}):
         evidences = [test.evidence(client, len(tests), rate, floor) for test, floor in tests if client in test.effects]
-        evidence[client] = min(evidences, key=sort_key)
+        evidence[client] = min(evidences, key=evidence_order)
     flagged = tuple(client for client, entry in evidence.items() if entry.flagged)
-    leader = min(evidence, key=lambda client: sort_key(evidence[client]))
+    leader = min(evidence, key=lambda client: evidence_order(evidence[client]))
     leading = evidence[leader]
     p_value = f"p = {leading.p_value:.2g}" if leading.p_value >= 0.0001 else "p < 0.0001"
     sentence = (
@@ -328,7 +328,7 @@ def decide(
     )
 
 
-def sort_key(evidence: ClientEvidence) -> tuple[bool, float, float]:
+def evidence_order(evidence: ClientEvidence) -> tuple[bool, float, float]:
     """Return the sort key of evidence: flagged clients first, then by p-value, then by effect."""
     return not evidence.flagged, evidence.p_value, -evidence.effect
 

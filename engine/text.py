@@ -184,7 +184,7 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
 
 
 def shaded_cell(share: float, tooltip: object) -> Markup:
-    """Return a table cell that is darker for a larger share in `[0, 1]`; `tooltip` is its tooltip."""
+    """Return a table cell that is darker for a larger share in `[0, 1]`, with a tooltip."""
     shade = f"background: rgba({SHADE}, {min(max(share, 0.0), 1.0):.2f})"
     return Markup(f'<td style="{shade}; min-width: 1.2em" title="{html(tooltip)}"></td>')
 

@@ -220,7 +220,7 @@ def run_study(
     facts = ledger.facts
     space = study_space(config, facts)
     given = [recommendation.spec] if recommendation is not None else warm_start.specs() if warm_start else []
-    advice, informed, kinds = (None, (), ()) if report is None else advised(config, facts, report)
+    advice, informed, kinds = (None, (), ()) if report is None else advised(config, space, facts, report)
     own = [] if recommendation or config.published else [s for s in space.members.values() if isinstance(s, CustomSpec)]
     first = [*own, *given, *(candidate.spec for candidate in informed)]
     task = SearchTask(space, facts.session.seed, config, facts.num_rounds, first, kinds, (BASELINE,), facts.measure)
@@ -242,20 +242,19 @@ PORTFOLIO = 8
 
 
 def context_of(
-    config: SearchConfig, facts: StudyFacts, diagnosis: Diagnosis | None = None, description: str | None = None
+    space: SearchSpace, facts: StudyFacts, diagnosis: Diagnosis | None = None, description: str | None = None
 ) -> RecommendationContext:
     """Return a study's federation as one that needs a strategy."""
-    space = study_space(config, facts)
     return RecommendationContext(
         space, facts.num_rounds, facts.view, diagnosis, description, facts.measure, facts.data_origin
     )
 
 
 def advised(
-    config: SearchConfig, facts: StudyFacts, report: HeterogeneityReport
+    config: SearchConfig, space: SearchSpace, facts: StudyFacts, report: HeterogeneityReport
 ) -> tuple[Recommendation, tuple[Alternative, ...], tuple[StrategySpec, ...]]:
     """Return the rules' recommendation, initial proposals of an informed search, and one configuration of each kind."""
-    context = context_of(config, facts, diagnose(report))
+    context = context_of(space, facts, diagnose(report))
     seed = integer(facts.session.seed, f"drawn for {facts.data_digest}")
     advice = recommend_by_rules(context)
     if not config.is_informed:

@@ -41,7 +41,6 @@ from fedscout.search.recommenders.rules import calls_for_robust
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
 
 PHASES = ("baseline", "search", "confirmation")
-FILES = ("config.json", "report.json")
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
@@ -168,8 +167,9 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
     Raises:
         ValueError: If the study is unusable, with the reason.
     """
-    document, report = (_json_object(path / name) for name in FILES)
+    document, report_document = _json_object(path / "config.json"), _json_object(path / "report.json")
     claim = _validated(_Claim, document, "its config.json is not that of a study")
+    report = _validated(HeterogeneityReport, report_document, "its report.json is not a heterogeneity report")
     read, damaged = read_columns(path / "trials", COLUMNS, claim.config_hash)
     if not read:
         reason = next(iter(damaged.values()), "there are none")
@@ -180,7 +180,7 @@ def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
         config_hash=claim.config_hash,
         config=document["config"],
         data_digest=claim.data_digest,
-        report=_validated(HeterogeneityReport, report, "its report.json is not a heterogeneity report"),
+        report=report,
         gains=_gains(rows, claim.config.training.num_rounds),
     )
     return study, damaged

@@ -97,7 +97,7 @@ def num_shared(layout: ParameterLayout, algorithm: ClientAlgorithm | None) -> in
 
 
 def client_bytes_down(layout: ParameterLayout, algorithm: ClientAlgorithm | None, vectors: Iterable[FloatArray]) -> int:
-    """Return the bytes sent to one client: the model and the auxiliary vectors in `vectors`."""
+    """Return the bytes sent to one client: the model and the auxiliary vectors."""
     return BYTES_A_VALUE * (num_shared(layout, algorithm) + sum(vector.size for vector in vectors))
 
 

@@ -70,7 +70,7 @@ from fedscout.experiments.trained import what_is_kept, write_model, write_rounds
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
-from fedscout.search.study import context_of, run_study
+from fedscout.search.study import context_of, run_study, study_space
 from fedscout.strategies import parse_strategy
 
 
@@ -264,7 +264,8 @@ class RealFederation:
             facts = self._facts()
             if by == "rules":
                 diagnosis = diagnose(report, self.agreement.feature_names)
-                recommendation = recommend_by_rules(context_of(self._config.search, facts, diagnosis))
+                context = context_of(study_space(self._config.search, facts), facts, diagnosis)
+                recommendation = recommend_by_rules(context)
                 for reason in recommendation.reasons:
                     self._tell(visible_line(f"{recommendation.spec}: {reason.explanation} [{reason.source}]"))
                 return {"kind": recommendation.spec.kind, **recommendation.spec.parameters()}

@@ -19,7 +19,6 @@ from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.grids.federation_runner import Choice, ChoiceContext
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.one_shot import language_model
-from fedscout.experiments.studies.workflow import data_origin_of
 from fedscout.search.confirmation.runs import tune
 from fedscout.search.language_model import NAME as LLM_RECORD, has_key
 from fedscout.search.ledger import BASELINE
@@ -27,7 +26,7 @@ from fedscout.search.recommenders.diagnosis import RecommendationContext, diagno
 from fedscout.search.recommenders.rules import recommend_by_rules
 from fedscout.search.searcher import Proposal, Searcher, SearchTask
 from fedscout.search.searchers.llm import LanguageModel, recommend_by_llm
-from fedscout.search.study import StudyOutcome, run_study, search_by, study_space
+from fedscout.search.study import StudyOutcome, context_of, run_study, search_by, study_space
 from fedscout.search.warm_start import EarlierStudy, WarmStart, best_first, warm_start
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
 from fedscout.strategies.custom import imported_class
@@ -69,13 +68,8 @@ class ChoiceTask:
     def recommendation_context(self) -> RecommendationContext:
         """Return the recommendation context."""
         context = self.context
-        return RecommendationContext(
-            space=context.space,
-            num_rounds=context.config.training.num_rounds,
-            view=context.config.search.view,
-            diagnosis=diagnose(context.report(self.seed), context.feature_names),
-            data_origin=data_origin_of(context.config),
-        )
+        diagnosis = diagnose(context.report(self.seed), context.feature_names)
+        return context_of(context.space, context.facts, diagnosis)
 
 
 Choose = Callable[[ChoiceTask], Choice]

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedscout.detectors.report import TITLES, CalibratedFinding, Finding, HeterogeneityReport, Verdict, verdicts
-from fedscout.detectors.statistics import sort_key
+from fedscout.detectors.statistics import evidence_order
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.reports.console import WIDTH, bytes_text, paragraph, plain_table, seconds_text, show_path
@@ -130,7 +130,7 @@ def _effect_text(found: CalibratedFinding, effect: float) -> str:
         return f"up to {effect:.2g} std. dev."
     if found.name == "label_skew":
         return f"up to {effect:.0%} of rows"
-    leader = min(found.clients.values(), key=sort_key, default=None)
+    leader = min(found.clients.values(), key=evidence_order, default=None)
     is_by_models = leader is not None and leader.source == "models"
     return f"{effect:.0%} farther" if is_by_models else f"up to {min(effect, 1.0):.0%} of labels"
 

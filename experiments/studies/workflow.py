@@ -49,7 +49,7 @@ from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.objective import DataOrigin, Measure
 from fedscout.search.recommenders.diagnosis import Diagnosis, Recommendation, RecommendationContext, diagnose
 from fedscout.search.searchers.llm import opening_messages
-from fedscout.search.study import StudyOutcome, check_search, context_of, planned_space, run_study
+from fedscout.search.study import StudyOutcome, check_search, context_of, planned_space, run_study, study_space
 from fedscout.strategies import named_selection
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.specification import LAYERS
@@ -191,7 +191,8 @@ class Pipeline:
         self, runner: LazyRunner, folder: RunFolder, facts: StudyFacts
     ) -> tuple[Recommendation, HeterogeneityReport | None]:
         """Return the recommendation without a trial, and the report it is based on, if any."""
-        context = context_of(self.config.search, facts, description=self.config.recommender.text)
+        space = study_space(self.config.search, facts)
+        context = context_of(space, facts, description=self.config.recommender.text)
 
         def diagnosis() -> Diagnosis:
             return diagnose(self.detect(runner, folder), self.federation.feature_names)
@@ -407,7 +408,8 @@ def run_workflow(
             ledger = pipeline.ledger(runner, folder)
             start = None
             if compare is not None and report is not None:
-                start = compare(context_of(config.search, ledger.facts, diagnose(report)))
+                space = study_space(config.search, ledger.facts)
+                start = compare(context_of(space, ledger.facts, diagnose(report)))
             with one_shot.model_of_search(config, folder.path) as model:
                 recommendation = None
                 if config.search.kind == ONE_SHOT:

@@ -107,10 +107,10 @@ from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, StudyFacts
 from fedscout.search.objective import ACCURACY
-from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
+from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.priors import FILE, PriorStudy, write_priors
 from fedscout.search.recommenders.rules import calls_for_robust
-from fedscout.search.study import planned_space
+from fedscout.search.study import context_of, planned_space
 from fedscout.search.warm_start import EarlierStudy
 from fedscout.strategies import ChoiceRange, SearchSpace, StrategySpec, Value, given_values, parse_strategy
 from fedscout.strategies.specification import CLIENT_PARAMETERS
@@ -670,12 +670,7 @@ def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
     reports = [replayed.report(seed) for seed in about.reports]
     curvatures = [report.metrics.input_curvature for report in reports]
     known = [curvature for curvature in curvatures if curvature is not None]
-    recommendation_context = RecommendationContext(
-        space=replayed.space,
-        num_rounds=replayed.config.training.num_rounds,
-        view=replayed.config.search.view,
-        diagnosis=diagnose(reports[0]),
-    )
+    context = context_of(replayed.space, replayed.facts, diagnose(reports[0]))
 
     def study(clients: Mapping[str, float] | None, means: Mapping[StrategySpec, float], fedavg: float) -> PriorStudy:
         settings = {} if clients is None else {CLIENT_PARAMETERS[name]: value for name, value in clients.items()}
@@ -684,7 +679,7 @@ def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
             dataset=replayed.config.federation.dataset,
             clients=clients,
             curvature=median(known) if known else None,
-            robust=calls_for_robust(recommendation_context),
+            robust=calls_for_robust(context),
             gains=tuple((spec, round(mean - fedavg, 4)) for spec, mean in means.items()),
         )
 

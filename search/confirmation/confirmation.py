@@ -99,7 +99,7 @@ class Confirmation(BaseModel):
         versus: Pick minus reference, by view.
         verdict: The pick against the reference in the deciding view.
         sentence: Description for users.
-        runners_up: The other challengers, in the order of the contestants.
+        runners_up: The other challengers, in the order of the candidates.
         design: The sequential design of the intervals.
         caveats: Caveats on the verdict, each a sentence; they are part of `sentence`.
         measure: What the scores measure.
@@ -127,7 +127,7 @@ class Confirmation(BaseModel):
         scored = [candidate.role for candidate in self.candidates[:2] if candidate.own and candidate.clean]
         are_compared = scored in (["challenger", "fedavg"], ["challenger", "tuned-fedavg"])
         if not are_compared or self.view not in self.versus:
-            raise ValueError("contestants and versus must hold the pick, the reference and their scores")
+            raise ValueError("candidates and versus must hold the pick, the reference and their scores")
         return self
 
     @property
@@ -278,7 +278,7 @@ def confirm(
     """Compare the pick with the reference and with the other challengers.
 
     Args:
-        seeds: In the order of the contestants' scores.
+        seeds: In the order of the candidates' scores.
         candidates: The pick, the reference, then the other challengers.
         view: The view that decides.
         design: The sequential design; by default one look at one challenger.
