@@ -1,9 +1,7 @@
 """Base classes of server rules: Flower strategies over client models, over means, and with work on a host.
 
-`QuickMessages` builds a round's messages by copying the first one and averages metrics by Flower's formula
-with one record at the end. `FedAvg` to `FedYogi` are Flower's
-strategies that see the replies only through their mean. `QFedAvg` uses Flower's formula without a garbage
-collection per reply.
+`QuickMessages` builds a round's messages by copying the first one. `FedAvg` to `FedYogi` are Flower's strategies that
+see the replies only through their mean. `QFedAvg` uses Flower's formula and leaves the replies as they are.
 
 `ServerRule` computes the new model in float64 from the model sent out and one model per client, for rules
 that Flower lacks. It stores the model sent out; failed clients and rounds without a reply are handled by
@@ -61,31 +59,6 @@ def metric_record(content: RecordDict) -> MetricRecord:
     return cast(MetricRecord, content[METRICS_KEY])
 
 
-def mean_metrics(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-    """Return the weighted mean of every metric except the weight, elementwise for lists.
-
-    Args:
-        contents: Contents of the replies, with equal metric keys.
-        weighted_by: Name of the weight metric.
-    """
-    records = [metric_record(content) for content in contents]
-    weights = [cast(float, record[weighted_by]) for record in records]
-    total_weight = sum(weights)
-    means: dict[str, Any] = {}
-    for record, weight in zip(records, [weight / total_weight for weight in weights], strict=True):
-        for key, value in record.items():
-            if key == weighted_by:
-                continue
-            part = [one * weight for one in value] if isinstance(value, list) else value * weight
-            if key not in means:
-                means[key] = part
-            elif isinstance(part, list):
-                means[key] = [one + other for one, other in zip(means[key], part, strict=True)]
-            else:
-                means[key] += part
-    return MetricRecord(means)
-
-
 Messages = Iterable[Message]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 """The new model and the mean metrics; nothing where no reply can be used."""
@@ -106,7 +79,7 @@ class QuickMessages(flower.FedAvg):
         return super()._check_and_log_replies(replies, is_train, validate and not is_train)
 
     def _train_metrics(self, contents: list[RecordDict]) -> MetricRecord:
-        return mean_metrics(contents, self.weighted_by_key)
+        return self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
 
 class Unevaluated(flower.Strategy):
@@ -210,7 +183,7 @@ class Hosted(flower.Strategy):
         Raises:
             StrategyError: If the grid has none.
         """
-        grid: ServesWork | None = self.grid if hasattr(self.grid, "serve") else None  # maybe by way of another grid
+        grid: ServesWork | None = self.grid if hasattr(self.grid, "serve") else None  # possibly through a wrapping grid
         if grid is None:
             name = type(self.grid).__name__
             raise StrategyError.of(type(self).__name__, "run on a grid with hosts for the server's work", name)

@@ -18,11 +18,10 @@ order; rows are sorted and summed together instead of one by one. Doubling is ex
 instead of models.
 
 **Coordinatewise statistics**: median, trimmed mean and mean around the median. NumPy computes statistics
-along the first axis column by column, with strided access. Here blocks of coordinates are transposed first,
-so that the values of a coordinate are contiguous and stay in the cache. Blocks are independent and run in a
-few threads, since NumPy sorts and partitions outside the GIL. float32 sums depend on the order of their
-terms, and Flower's means sum in the order in which a partition leaves the values; so the same partitions and
-sums are computed. NaN and infinite values are treated as by NumPy, without its warnings.
+along the first axis column by column, with strided access. Here slabs of coordinates are transposed first,
+so that the values of a coordinate are contiguous. float32 sums depend on the order of their terms, and
+Flower's means sum in the order in which a partition leaves the values; so the same partitions and sums are
+computed. NaN and infinite values are treated as by NumPy, without its warnings.
 
 Krum is proved for 2f + 2 < n. Flower computes it up to f = n − 3 (one neighbour is left), which small
 federations need: four clients of which one is malicious are outside the proof. This is allowed, with a
@@ -77,11 +76,8 @@ References:
 from __future__ import annotations
 
 import math
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -132,30 +128,18 @@ def select_multikrum(
     return [contents[index] for index in np.argsort(scores)[:num_nodes_to_select]]
 
 
-BLOCK = 1024
-"""Coordinates in a block: with a hundred clients 400 KB, which a core's own cache holds."""
-
-SLAB = 64 * BLOCK
+SLAB = 2**16
 """Coordinates that are gathered from all clients at a time: of a hundred clients 26 MB."""
-
-NUM_THREADS = min(4, os.cpu_count() or 1)
-
-ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
-
-OfBlock = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
-"""From a copy of some coordinates' values, shape `(coordinates, clients)`, to one value each."""
 
 Values = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 """One array a client, all of a shape."""
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def median(values: Values) -> npt.NDArray[Any]:
     """Return `np.median(values, axis=0)`; a coordinate with a NaN gives NaN."""
-    return _in_blocks(values, _medians)
+    return _in_slabs(values, _medians)
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def trimmed_mean(values: Values, num_trimmed: int) -> npt.NDArray[Any]:
     """Return the coordinatewise mean over clients without the smallest and the largest values.
 
@@ -164,10 +148,9 @@ def trimmed_mean(values: Values, num_trimmed: int) -> npt.NDArray[Any]:
         num_trimmed: Values trimmed at either end, less than half of the clients.
     """
     first, last = num_trimmed, len(values) - num_trimmed - 1
-    return _in_blocks(values, lambda block: _means(_partitioned(block, first, last)[:, first : last + 1]))
+    return _in_slabs(values, lambda slab: _means(np.partition(slab, (first, last), axis=1)[:, first : last + 1]))
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def mean_around_median(values: Values, num_kept: int) -> npt.NDArray[Any]:
     """Return the coordinatewise mean over clients of the values nearest to the median.
 
@@ -176,35 +159,26 @@ def mean_around_median(values: Values, num_kept: int) -> npt.NDArray[Any]:
         num_kept: Values in the mean, in `[1, clients]`.
     """
 
-    def of_block(block: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        distances = np.abs(block - _medians(block.copy())[:, None])
+    def of_slab(slab: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        distances = np.abs(slab - _medians(slab)[:, None])
         nearest = np.argpartition(distances, num_kept - 1, axis=1)[:, :num_kept]
-        nearest += (np.arange(len(block)) * block.shape[1])[:, None]  # places in the block as one vector
-        return _means(block.reshape(-1).take(nearest))
+        return _means(np.take_along_axis(slab, nearest, axis=1))
 
-    return _in_blocks(values, of_block)
+    return _in_slabs(values, of_slab)
 
 
-def _in_blocks(values: Values, of_block: OfBlock) -> npt.NDArray[np.float32]:
-    """Return a coordinatewise statistic, with one slab of values in memory at a time."""
+@np.errstate(over="ignore", invalid="ignore")
+def _in_slabs(
+    values: Values, statistic: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+) -> npt.NDArray[np.float32]:
+    """Return a coordinatewise statistic; it gets the values of some coordinates, shape `(coordinates, clients)`."""
     rows = [value.reshape(-1) for value in values]
-    result = np.empty(rows[0].size, np.float32)
-
-    @np.errstate(over="ignore", invalid="ignore")  # each thread has its own
-    def one(slab: npt.NDArray[np.float32], into: npt.NDArray[np.float32], part: slice) -> None:
-        into[part] = of_block(np.array(slab[:, part].T, order="C"))
-
-    with ThreadPoolExecutor(max(1, min(NUM_THREADS, -(-result.size // BLOCK)))) as pool:
-        for part in _parts(result.size, SLAB):
-            slab = np.stack([row[part] for row in rows])
-            list(pool.map(partial(one, slab, result[part]), _parts(slab.shape[1], BLOCK)))
+    size = rows[0].size
+    result = np.empty(size, np.float32)
+    for start in range(0, size, SLAB):
+        part = slice(min(start, max(0, size - 2)), start + SLAB)  # NumPy sums a single coordinate in another order
+        result[part] = statistic(np.ascontiguousarray(np.stack([row[part] for row in rows]).T))
     return result.reshape(values[0].shape)
-
-
-def _parts(size: int, width: int) -> Iterator[slice]:
-    """Yield slices of `width` coordinates, at least two each, which preserves NumPy's order of summation."""
-    for start in range(0, size, width):
-        yield slice(min(start, max(0, size - 2)), min(start + width, size))
 
 
 def _means(chosen: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -213,30 +187,14 @@ def _means(chosen: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return means
 
 
-def _medians(block: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the median of every row, and sort the rows in place."""
-    num_values = block.shape[1]
-    block.sort(axis=1)
-    lower, upper, largest = block[:, (num_values - 1) // 2], block[:, num_values // 2], block[:, -1]
+def _medians(slab: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the median of every row; that of rows with a NaN is NaN. Of few values a sort is faster than np.median."""
+    ordered = np.sort(slab, axis=1)
+    num_values = ordered.shape[1]
+    lower, upper, largest = ordered[:, (num_values - 1) // 2], ordered[:, num_values // 2], ordered[:, -1]
     medians: npt.NDArray[np.float32] = upper.copy() if num_values % 2 else (lower + upper) / np.float32(2)
     np.copyto(medians, largest, where=np.isnan(largest))  # NaN sorts last
     return medians
-
-
-def _partitioned(block: npt.NDArray[np.float32], first: int, last: int) -> npt.NDArray[np.float32]:
-    """Return `np.partition(block, (first, last), axis=1)`; the block may be overwritten.
-
-    The integers with the bits of floats, mirrored for negative numbers, have the order of the floats, and NumPy
-    compares them faster. They can't represent NaN, and NumPy uses another algorithm for the largest float.
-    """
-    if first == 0 or np.isnan(block).any():
-        return np.partition(block, (first, last), axis=1)
-    block += np.float32(0)  # −0 becomes 0: they are equal as floats
-    keys = block.view(np.int32)
-    keys ^= (keys >> 31) & ALL_BUT_SIGN
-    keys.partition((first, last), axis=1)
-    keys ^= (keys >> 31) & ALL_BUT_SIGN
-    return block
 
 
 def _aggregated(contents: list[RecordDict], statistic: Callable[[Values], npt.NDArray[Any]]) -> ArrayRecord:

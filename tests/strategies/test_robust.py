@@ -15,14 +15,12 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy.bulyan import aggregate_n_closest_weights
 from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import compute_distances, select_multikrum as flowers_selection
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from hypothesis import given, settings, strategies as st
 
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import view_record
 from fedscout.strategies import BUILT_IN_KINDS, StrategySpec
 from fedscout.strategies.aggregation import rules
-from fedscout.strategies.aggregation.rules import mean_metrics
 from fedscout.strategies.methods import robust
 from fedscout.strategies.specification import node_counts
 from tests.strategies.rounds import asked, grid_of, made, models, reply_of
@@ -79,9 +77,8 @@ def assert_same(ours: FloatArray, flowers: FloatArray) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that small models have several, and several slabs, the last of one coordinate among them."""
-    monkeypatch.setattr(robust, "BLOCK", 64)
+def _small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small models have several, the last of one coordinate among them."""
     monkeypatch.setattr(robust, "SLAB", 128)
 
 
@@ -117,29 +114,16 @@ def test_statistics_are_flowers(
     assert_same(ours(values.copy(), *counts), flowers(values, *counts))
 
 
-@pytest.mark.parametrize(("block", "slab"), [(1000, 1000), (1000, 2000), (1000, 10**6), (10**6, 10**6)])
-def test_neither_blocks_and_slabs_nor_the_number_of_threads_change_anything(
-    block: int, slab: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("slab", [1000, 3000, 10**6])
+def test_the_size_of_slabs_changes_nothing(slab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def statistics() -> list[bytes]:
         found = robust.median(values), robust.trimmed_mean(values, 7), robust.mean_around_median(values, 30)
         return [each.tobytes() for each in found]
 
     values = populated("normal", 0, 50, (3001,))
     before = statistics()
-    monkeypatch.setattr(robust, "BLOCK", block)
     monkeypatch.setattr(robust, "SLAB", slab)
-    for num_threads in (1, 3):
-        monkeypatch.setattr(robust, "NUM_THREADS", num_threads)
-        assert statistics() == before
-
-
-def test_a_fault_in_a_thread_is_not_lost() -> None:
-    def fail(block: FloatArray) -> FloatArray:
-        raise ZeroDivisionError(str(block.shape))
-
-    with pytest.raises(ZeroDivisionError):
-        robust._in_blocks(populated("normal", 0, 3, (200,)), fail)
+    assert statistics() == before
 
 
 # -- Krum's choice is Flower's, near ties and equal models included ----------------------------------------------------
@@ -310,16 +294,6 @@ def test_the_mean_of_one_reply_is_that_reply(name: str) -> None:
     arrays, metrics = ours_of(name)().aggregate_train(1, given)
     assert arrays is one["arrays"]
     assert metrics == getattr(flower, name)().aggregate_train(1, given)[1]
-
-
-def test_metrics_and_their_faults_are_flowers() -> None:
-    several = [content(weight=weight, values=[0.1, weight / 3], count=3) for weight in (10, 7, 80)]
-    assert mean_metrics(several, "num-examples") == aggregate_metricrecords(several, "num-examples")
-    for mean in (mean_metrics, aggregate_metricrecords):
-        with pytest.raises(ZeroDivisionError):
-            mean([content(weight=0)], "num-examples")
-        with pytest.raises(ValueError, match="zip"):
-            mean([content(values=[0.1]), content(values=[0.1, 0.2])], "num-examples")
 
 
 # -- A specification builds exactly what one would write by hand with Flower -------------------------------------------
