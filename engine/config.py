@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CUBLAS_WORKSPACE = ":4096:8"
-"""Under which cuBLAS repeats its bits, as its manual has it; torch refuses its products otherwise."""
+"""With this value cuBLAS is reproducible (cuBLAS manual); without it torch refuses deterministic products."""
 
 
 @dataclass(frozen=True)

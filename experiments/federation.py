@@ -431,12 +431,10 @@ def build_federation(
     if federation.dataset in ENVIRONMENTS:
         return build_reinforcement_federation(federation, model)
     dataset = dataset or load_dataset(federation)
-    if dataset.targets is not None and federation.server_rows is not None:
-        raise ConfigurationError.of(
-            "federation.server_rows",
-            "be left out for regression: all methods that use the server's rows need classes",
-            federation.server_rows,
-        )
+    for name in ("server_rows", "server_dataset"):
+        if dataset.targets is not None and (given := getattr(federation, name)) is not None:
+            must = "be left out for regression: all methods that use the server's rows need classes"
+            raise ConfigurationError.of(f"federation.{name}", must, given)
     dataset = without_small_clients(dataset, federation.min_client_rows)
     dataset = sample_rows(dataset, federation.max_rows, stream(federation.seed, "rows"))
     dataset, server = with_server(dataset, federation)

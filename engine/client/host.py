@@ -43,11 +43,11 @@ from fedscout.engine.training.backends import MOST_CLIENTS, LoopTrainer, TaskTra
 from fedscout.engine.training.loop import RowsWork
 
 SEEDS_KEPT, CLIENTS_KEPT = 16, 2**16
-"""Splits are cheap to draw again: a host keeps those of its latest seeds, and of each its latest clients; of small
-clients that is 1 KiB each. So it does with what it reads of clients."""
+"""A host caches the splits of its latest seeds and, for each seed, of its latest clients (1 KiB per small client), as
+splits are cheap to draw again. The rows that it has read are cached likewise."""
 
 MODELS_BYTES_TOGETHER = 2**26
-"""Of clients' own models that are made and scored together, at least one; an algorithm holds each some times."""
+"""Size of the personal models that are built and scored together, at least one; each is in memory several times."""
 
 SplitKey = tuple[int, float, float]
 """What fixes how clients split their rows: seed, share of test rows, share of validation rows."""

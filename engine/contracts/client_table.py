@@ -7,8 +7,7 @@ axes divided by their span in the table so that they have equal weight; the sour
 The table is sent to the clients, and no client reports its measurements: it counts as one row and one step in every
 reply (`fedscout.engine.client.updates`), which makes weights uniform. A client may only report that it is farther than
 τ from every cell. With an ε it reports this by randomised response (Warner 1965): the truth with probability e^ε/(1 +
-e^ε), else the opposite. The response is drawn once, since the mean of several draws would reveal the truth. See
-`settings_table`.
+e^ε), else the opposite. The response is drawn once, since the mean of several draws would reveal the truth.
 """
 
 from __future__ import annotations

@@ -201,19 +201,19 @@ class ChosenNodes:
     """A grid restricted to the nodes of some clients; everything else is delegated to the grid.
 
     Attributes:
-        include_idle_clients: The unrestricted grid.
+        full_grid: The grid of all nodes.
     """
 
     def __init__(self, grid: Grid, clients: Collection[int]) -> None:
-        self.include_idle_clients = grid
+        self.full_grid = grid
         self._clients = frozenset(clients)
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes of the chosen clients, ascending."""
-        return [node for node in self.include_idle_clients.get_node_ids() if client_of(node) in self._clients]
+        return [node for node in self.full_grid.get_node_ids() if client_of(node) in self._clients]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.include_idle_clients, name)
+        return getattr(self.full_grid, name)
 
 
 def train_all_shown(strategy: Any) -> None:

@@ -460,7 +460,7 @@ class SelectionChoice(Choice, Protocol):
 
 
 LARGE_VECTOR_BYTES = 2**20
-"""From here on a client's model, as what it keeps, is an object of its own in Ray's store; figures in `ray_grid.py`."""
+"""From this size a client's model, or its state, is a separate object in Ray's store; measurements in `ray_grid.py`."""
 
 Part = Literal["vectors", "auxiliary", "states"]
 """What of a client may lie beside the results of its training."""

@@ -433,7 +433,7 @@ class Training:
 
     Attributes:
         vector: The global parameters, shape `(params,)`.
-        config: See `engine.messages.train_config`.
+        config: The configuration of a train message.
         clients: Clients that train; None for all.
     """
 

@@ -203,7 +203,7 @@ class ParameterLayout:
         return {slot.name: np.asarray(old + num_steps) if slot.counts_batches else old for slot, old in before.items()}
 
 
-LOG_OF_NOTHING = -4.0
+LOG_OF_ZERO = -4.0
 """log 0 of the reverse cross-entropy that a training may add."""
 
 
@@ -223,7 +223,7 @@ class RowLoss:
 
     def plus(self, pseudo_label: float, reverse: float) -> RowLoss:
         """Return the loss with the terms α CE(pseudo) + β RCE added."""
-        return replace(self, pseudo_label=self.pseudo_label + pseudo_label, miss=self.miss - LOG_OF_NOTHING * reverse)
+        return replace(self, pseudo_label=self.pseudo_label + pseudo_label, miss=self.miss - LOG_OF_ZERO * reverse)
 
     @property
     def is_plain(self) -> bool:

@@ -241,8 +241,8 @@ def own_token() -> Iterator[None]:
 
 
 PLACE = Path(__file__).absolute().parents[3]
-"""Where `fedscout` lies. Ray starts there, as it puts the folder that it starts in first on the workers' import path,
-where any file of the user's could stand in for a library's."""
+"""The folder that holds the package `fedscout`. Ray starts there, as it puts the folder that it starts in first on the
+workers' import path, where any file of the user's could stand in for a library's."""
 
 WORKER_ENVIRONMENT = {
     "FLWR_LOG_LEVEL": "ERROR",

@@ -141,13 +141,14 @@ class LaneLoss:
         """Return the weighted mean over a batch, whose weights `shares` add up to 1."""
         with self.dropout.with_masks(beyond.get("masks", ())):
             outputs = self._outputs({**weights, **buffers}, rows)
+        features = self.seen.latest() if self.compared is not None else None  # before another model is called
         if answers.is_floating_point():
-            return (mean_loss(outputs, answers, reduction="none") * shares).sum()
-        logits = _adjusted(outputs, beyond)
-        features = self.seen.latest() if self.compared is not None else None  # ahead of what else is called
-        costs = mean_loss(logits, answers, reduction="none")
-        if not self.row_loss.is_plain:
-            costs = self._weighed(costs, logits, rows, answers, beyond)
+            costs = mean_loss(outputs, answers, reduction="none")
+        else:
+            logits = _adjusted(outputs, beyond)
+            costs = mean_loss(logits, answers, reduction="none")
+            if not self.row_loss.is_plain:
+                costs = self._weighed(costs, logits, rows, answers, beyond)
         if features is not None:
             costs = costs + self._compared(features, rows, beyond["others"])
         return (costs * shares).sum()

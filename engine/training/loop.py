@@ -229,7 +229,7 @@ class WeightedRows:
 
     Attributes:
         row_loss: The weights.
-        description: Probabilities under the received model, shape `(rows of the client, classes)`; None if unused.
+        probabilities: Probabilities by the received model, shape `(rows of the client, classes)`; None if unused.
         adjusted: Adjustment of outputs before every term.
     """
 

@@ -23,7 +23,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -138,16 +138,19 @@ def read_columns(
 
 
 def _read_stored(
-    folder: Path, columns: Sequence[str], config_hash: str | None = None
-) -> tuple[list[dict[str, Any]], dict[Path, str]]:
-    """Read columns as they are stored; arguments and result as for `read_columns`."""
-    entries: list[tuple[Path, int, dict[str, Any]]] = []
+    folder: Path,
+    columns: Sequence[str],
+    config_hash: str | None = None,
+    convert: Callable[[dict[str, Any]], Any] = dict,
+) -> tuple[list[Any], dict[Path, str]]:
+    """Read columns as they are stored, each row converted; arguments and result as for `read_columns`."""
+    entries: list[tuple[Path, int, Any]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_part(path, config_hash, columns) if _is_part(path) else _read_row(path, config_hash)
-            rows = table.select(columns).to_pylist()
-            entries += ((path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True))
+            rows = map(convert, table.select(columns).to_pylist())
+            entries += [(path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True)]
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
     return _latest_by_trial(entries), faults
@@ -155,8 +158,7 @@ def _read_stored(
 
 def read_records(folder: Path, config_hash: str | None = None) -> tuple[list[Trial], dict[Path, str]]:
     """Read all trials as records; arguments and result as for `read_columns`."""
-    rows, faults = _read_stored(folder, SCHEMA.names, config_hash)
-    return [Trial.from_row(row) for row in rows], faults
+    return _read_stored(folder, SCHEMA.names, config_hash, Trial.from_row)
 
 
 def read_trials(path: str | os.PathLike[str]) -> pd.DataFrame:

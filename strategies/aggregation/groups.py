@@ -29,7 +29,7 @@ from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.errors import StrategyError, TrialError
 from fedscout.engine.grid.selection import ChosenNodes, train_all_shown
 from fedscout.engine.messages import contents
-from fedscout.engine.messages.calls import Cohort
+from fedscout.engine.messages.calls import Cohort, ReportsNotes
 from fedscout.engine.messages.contents import client_of, clients_text, read_array, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
 from fedscout.engine.seeds import unseeded_generators
@@ -107,10 +107,19 @@ class GroupedRule(Unevaluated):
         for group in self.groups:
             group.strategy.summary()
 
+    def trial_notes(self) -> list[str]:
+        """Return the remarks of each group's strategy, with the clients of the group."""
+        return [
+            f"{note} (clients {clients_text(group.clients)})"
+            for group in self.groups
+            if isinstance(group.strategy, ReportsNotes)
+            for note in group.strategy.trial_notes()
+        ]
+
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         """Return the messages of all groups."""
         if not self._kept:
-            full_grid = grid.include_idle_clients if isinstance(grid, ChosenNodes) else grid
+            full_grid = grid.full_grid if isinstance(grid, ChosenNodes) else grid
             self._kept = self._made(self.first_groups(full_grid, config), self.cohort.num_sampled)
         flat = read_array(arrays[FLAT_KEY])
         self._sent = [*flat] if contents.holds_several([*arrays]) else [flat] * len(self._kept)

@@ -119,7 +119,7 @@ class FedRSSpec(MeanSpec):
     )
 
 
-LOG_OF_NOTHING = math.log(1e-4)
+LOG_OF_ZERO = math.log(1e-4)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class SymmetricDescent(ClientAlgorithm):
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train on the symmetric loss (eq. 7)."""
-        miss_weight = -LOG_OF_NOTHING * self.reverse_weight  # eq. 5
+        miss_weight = -LOG_OF_ZERO * self.reverse_weight  # eq. 5
         trained = run.descend(run.received, row_loss=RowLoss(self.cross_entropy_weight, miss=miss_weight))
         return ClientResults(trained, trained.vectors)
 

@@ -227,7 +227,7 @@ class FedDFSpec(StrategySpec):
     """FedDF: FedAvg, distilled from the clients' ensemble on the server's unlabelled rows."""
 
     paper: ClassVar[str] = "Lin et al. 2020, arXiv:2006.07242"
-    requires = ("server rows",)
+    requires = ("server rows", "classes")
 
     kind: Literal["feddf"] = "feddf"
     distillation_steps: int = parameter(
@@ -400,7 +400,7 @@ class FedBiOSpec(FlowerSpec):
     """FedBiO: FedAvg whose client weights are learned from the loss on the server's labelled rows."""
 
     paper: ClassVar[str] = "Li et al. 2023, arXiv:2302.06701"
-    requires = ("server rows", "server labels")
+    requires = ("server rows", "server labels", "classes")
 
     kind: Literal["fedbio"] = "fedbio"
     algorithm = AlignedDescent
@@ -590,7 +590,7 @@ class RhflSpec(StrategySpec):
 
     paper: ClassVar[str] = "Fang and Ye 2022, doi:10.1109/CVPR52688.2022.00983"
     grouped: ClassVar[bool] = True
-    requires = ("server rows", "all clients")
+    requires = ("server rows", "all clients", "classes")
 
     kind: Literal["rhfl"] = "rhfl"
     algorithm = SymmetricDescent

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, ReportRequest, SelectionPolicy
-from fedscout.engine.text import did_you_mean, shown
+from fedscout.engine.text import booleans_as_words, did_you_mean, shown
 from fedscout.strategies.custom import UserClass, accepted, constructed, converted, imported_class, name_faults
 from fedscout.strategies.selection import bandits, oort, policies
 from fedscout.strategies.selection.policies import SelectionSpec
@@ -111,7 +111,7 @@ def parse_selection(value: Mapping[str, Any] | str, cohort: Cohort | None = None
     kind = document.get("kind")
     spec_class = selection_class(kind)
     try:
-        spec = spec_class.model_validate(document)
+        spec = spec_class.model_validate(booleans_as_words(document, spec_class))
     except ValidationError as error:
         raise StrategyError(parameter_faults(error, spec_class, f"selection.kind={kind}")) from error
     if cohort is not None:

@@ -28,7 +28,7 @@ from fedscout.engine.training.loop import RowsWork
 from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, CustomSpec, StrategySpec, parse_strategy
 from tests.engine.choices import FLOWER_CHOICES, spec_of as flower_spec
-from tests.engine.federations import QUERIES, dense, normalised, uneven_federation, wide, with_server_rows
+from tests.engine.federations import QUERIES, dense, normalised, quantities, uneven_federation, wide, with_server_rows
 from tests.engine.trials.test_resume import assert_all_same, assert_going_on, assert_same
 from tests.ray_processes import NUM_HOSTS
 from tests.strategies.by_hand import SIZES, host_of, result_of, spec_of
@@ -129,6 +129,13 @@ def in_lanes() -> ClientHost:
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in MODELS])
 def test_the_loop_is_lanes(in_lanes: ClientHost, name: str) -> None:
     check_backends(in_lanes, name)
+
+
+def test_the_contrast_counts_for_quantities_in_lanes_too() -> None:
+    host = ClientHost(quantities(), QUERIES, HostDevice("cpu", in_lanes=True))
+    loop, lanes = (result_of(host, METHODS["moon"], backend=name, num_rounds=2) for name in ("loop", "auto"))
+    np.testing.assert_allclose(loop.vector, lanes.vector, rtol=0, atol=1e-6)
+    assert np.abs(loop.vector - result_of(host, parse_strategy("fedavg"), num_rounds=2).vector).max() > 1e-3
 
 
 @pytest.mark.sampled(12)

@@ -129,6 +129,8 @@ def test_whatever_is_inside_trains_two_communities(kind: str) -> None:
     trial = result_of(asked(federation), spec(inside=kind), num_rounds=2, num_sampled=ALL)
     assert told_groups(trial) == [TWO_MODELS]
     assert not np.array_equal(*trial.vector)
+    remarks = [note for note in trial.notes if "configurations, number" in note]
+    assert len(remarks) == (2 if kind in ("fedex", "fedpop") else 0)  # of each community's strategy
 
 
 def test_clients_that_take_no_part_use_the_model_of_most() -> None:

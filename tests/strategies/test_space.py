@@ -298,9 +298,13 @@ def test_all_faults_of_a_cohort_are_reported_at_once() -> None:
     assert told == [("num_malicious_nodes", "8"), ("num_nodes_to_select", "9")]
 
 
-OF_CLASSES = "fedex fedlc fedpop fedrod fedrs symmetric_loss"
+OF_CLASSES = "fedbio feddf fedex fedlc fedpop fedrod fedrs rhfl symmetric_loss"
 LACKING: Mapping[str, tuple[Cohort, str, str]] = {
-    "classes": (Cohort(8, 5, 0.1, classifies=False), "a task without classes", OF_CLASSES),
+    "classes": (
+        Cohort(8, 8, 0.1, classifies=False, server_rows=9, server_labels=True),
+        "a task without classes",
+        OF_CLASSES,
+    ),
     "linear layer": (Cohort(8, 5, 0.1, layers=frozenset({"PReLU", "Conv2d"})), "layers Conv2d, PReLU", "moon"),
     "batch normalisation": (Cohort(8, 5, 0.1, layers=frozenset({"Linear"})), "layers Linear", "fedbn mfedbn"),
     "server rows": (Cohort(8, 8, 0.1), "none", "fedbio feddf rhfl"),

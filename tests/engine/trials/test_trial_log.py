@@ -18,7 +18,7 @@ import pytest
 
 from fedscout.engine.errors import LogError
 from fedscout.engine.trials import log as log_module
-from fedscout.engine.trials.log import TrialLog, num_trials, read_columns, read_trials
+from fedscout.engine.trials.log import TrialLog, num_trials, read_columns, read_records, read_trials
 from fedscout.engine.trials.record import SCHEMA, Trial
 from tests.forged_trials import forge
 from tests.kits.refusals import refused
@@ -273,6 +273,9 @@ def test_a_damaged_part_is_set_aside(tmp_path: Path, log_of_fours: TrialLog, dam
     log = filled(log_of_fours, many(6))
     part = tmp_path / "trials" / "part-00000.parquet"
     damage(part)
+    records, faults = read_records(part.parent)
+    assert [record.trial for record in records] == [4, 5]
+    assert list(faults) == [part]
     assert [record.trial for record in log.read()] == [4, 5]
     assert (tmp_path / "quarantine" / part.name).exists()
     assert log.read("other") == [], "trials of another study are set aside as well"

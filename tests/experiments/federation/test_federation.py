@@ -370,6 +370,12 @@ def test_rows_unlike_the_clients_are_refused(
         built_with(tmp_path, table(60, ("well",)))  # which make no data set
 
 
+def test_rows_for_a_regression_are_refused(tmp_path: Path) -> None:
+    """All strategies that use them need classes."""
+    with refused(ConfigurationError, key="federation.server_dataset"):
+        built_with(tmp_path, GOOD, clients=GOOD.assign(state=np.arange(60.0)), task="regression")
+
+
 def test_tokens_are_refused(tmp_path: Path) -> None:
     texts = pd.DataFrame({"text": ["some words here", "other words there"] * 20, "state": ["ill", "well"] * 20})
     with refused(DataError, key="federation.server_dataset"):
