@@ -1,17 +1,19 @@
 """Contextual-bandit client selection: FLASH, a restless linear bandit and NeuralUCB.
 
-In each round the bandit scores the context x_t(i) of every reachable client and the M clients with the
-highest scores train; after the round their contexts are credited with the rewards r_t(i). These policies may
-starve clients: a client whose contexts keep scoring low is never selected.
+After each round every reachable client reports its context x_t(i), those of the clients that trained are credited
+with the rewards r_t(i), and the M clients whose contexts the bandit then scores highest train in the next round. These
+policies may starve clients: a client whose contexts keep scoring low is never selected.
 
 **Contexts and rewards.** With L_t(i) a loss of the model sent out in round t, V_t(i) its cross-entropy on the
 client's validation rows and τ a duration (X. Chang et al.: FLASH: Federated Learning Across Simultaneous
 Heterogeneities, arXiv:2402.08769, 2024):
 
-    x_t(i) = [L_{t−1}(i)/L_1(i), V_{t−1}(i)/V_1(i), τ(i), r_{t−1}(i)],      r_t(i) = |L_t(i) − L_{t−1}(i)| / τ_{t−1}.
+    x_t(i) = [L_t(i)/L_1(i), V_t(i)/V_1(i), τ(i), r_{t−1}(i)],      r_t(i) = |L_t(i) − L_{t−1}(i)| / τ_{t−1}.
 
-Selection precedes the measurements of a round, so the contexts of round t use the report of round t − 1. The
-absolute value rewards an increase of the loss as much as a decrease. Where the paper is not specific:
+So the loss in a context is the one from which its reward is computed. `credited="chosen"` credits the contexts by
+which the clients were chosen instead, which hold L_{t−1}, and `"previous"` those of the clients of the round before,
+whose training caused the change. The absolute value rewards an increase of the loss as much as a decrease. Where the
+paper is not specific:
 
 - L_1 is the first loss that a client reports; until then the ratio is 1. The reward starts at 0. After rounds
   without a report, the reward is the change since the last report. A loss that is NaN or beyond a million
@@ -35,7 +37,7 @@ b += Σ r_i x_i over the credited clients; then
     θ̂ = V⁻¹ b,   γ_t = √λ + √(d ln((1 + tK)/δ)),   θ̃ ~ N(θ̂, γ_t² V⁻¹),   score_i = θ̃ᵀ x_i
 
 (FLASH; the posterior is that of Agrawal, Goyal: Thompson sampling for contextual bandits with linear payoffs,
-ICML 2013, arXiv:1209.3352). t counts the observed rounds. Addition to the paper: γ_t can be scaled; with 0
+ICML 2013, arXiv:1209.3352). t counts the observed rounds from 0. Addition to the paper: γ_t can be scaled; with 0
 the draw is θ̂.
 
 **Restless linear bandit** (`RestlessSpec`, `DiscountedRegression`): a reconstruction of the baseline of that
@@ -85,7 +87,7 @@ from fedscout.strategies.selection.policies import SelectionSpec, robust_loss
 Context = Literal["training", "validation", "duration", "reward"]
 LossName = Literal["robust", "cross_entropy"]
 Rows = Literal["training", "validation"]
-Credited = Literal["current", "previous"]
+Credited = Literal["measured", "chosen", "previous"]
 
 VALIDATION_SHARE = 0.1
 """Share of the training rows that validation losses are measured on; the source does not say its own."""
@@ -135,7 +137,7 @@ class ClientContexts:
         self._training = _FirstAndLast(self.num_clients)
         self._validation = _FirstAndLast(self.num_clients)
         self._rewarded = _FirstAndLast(self.num_clients)
-        self._rewards = np.zeros(self.num_clients)
+        self._rewards = self._earlier_rewards = np.zeros(self.num_clients)
         self._own_seconds = np.ones(self.num_clients)
         self._round_seconds = 1.0
 
@@ -151,7 +153,11 @@ class ClientContexts:
     def show(self, table: ClientTable) -> DoubleArray:
         """Return the contexts of a table's clients, `(clients, d)`."""
         self._own_seconds[table.clients] = np.where(table.seconds > 0, table.seconds, 1.0)
-        contexts = np.stack([self._context(name, table.clients) for name in self.names], axis=1)
+        return self.of(table.clients)
+
+    def of(self, clients: IntArray) -> DoubleArray:
+        """Return the contexts of clients by their last reports and expected durations, `(clients, d)`."""
+        contexts = np.stack([self._context(name, clients) for name in self.names], axis=1)
         return standardised(contexts) if self.standardised else contexts.clip(-LARGEST_CONTEXT, LARGEST_CONTEXT)
 
     def _context(self, name: Context, clients: IntArray) -> DoubleArray:
@@ -160,7 +166,7 @@ class ClientContexts:
         if name == "validation":
             return self._validation.ratio(clients)
         if name == "reward":
-            return self._rewards[clients]
+            return self._earlier_rewards[clients]
         return self._own_seconds[clients]
 
     def take(self, report: RoundReport) -> DoubleArray:
@@ -175,6 +181,7 @@ class ClientContexts:
         changes = np.abs(losses - self._rewarded.last[report.clients])
         rewards = np.full(self.num_clients, np.nan)
         rewards[report.clients] = changes / self._round_seconds
+        self._earlier_rewards = self._rewards
         self._rewards = np.where(np.isnan(rewards), self._rewards, rewards)
         self._rewarded.take(report.clients, losses)
         self._training.take(report.clients, robust_loss(report.training, num_clients, *self.context_loss))
@@ -218,14 +225,14 @@ class ContextualSelection(SelectionPolicy):
         contexts: Contexts of the clients.
         bandit: A bandit with as many dimensions as there are contexts.
         start_with_all_clients: Whether all reachable clients train in the first round.
-        credited: Which contexts receive a round's rewards: those of the clients that trained in it (`"current"`,
-            as in the paper), or in the round before (`"previous"`), whose training caused the change.
+        credited: Which contexts receive a round's rewards, see the module: `"measured"` in it, as in the paper, those
+            by which its clients were `"chosen"`, or those of the `"previous"` round's clients.
     """
 
     contexts: ClientContexts
     bandit: ContextualBandit
     start_with_all_clients: bool = False
-    credited: Credited = "current"
+    credited: Credited = "measured"
 
     def __post_init__(self) -> None:
         self.observes = self.contexts.observes
@@ -236,20 +243,26 @@ class ContextualSelection(SelectionPolicy):
         """Return the highest-scoring clients; with `start_with_all_clients`, all of the table in round 1."""
         contexts = self.contexts.show(table)
         scores = self.bandit.scores(contexts, generator) if len(contexts) else np.zeros(0)
-        self._shown = np.zeros_like(self._shown)
-        self._shown[table.clients] = contexts
+        self._shown = self._of_all(table.clients, contexts)
         if self.start_with_all_clients and server_round == 1:
             return table.clients
         return table.clients[highest(scores, num_chosen, generator)]
 
     def observe(self, report: RoundReport) -> None:
         """Credit contexts with the rewards of the round."""
-        rewards = self.contexts.take(report)
-        this_round = report.clients[report.trained], self._shown
-        trained, shown = this_round if self.credited == "current" else self._round_before
-        self._round_before = this_round
-        credited = trained[np.isfinite(rewards[trained])]
-        self.bandit.update(shown[credited], rewards[credited])
+        rewards, trained = self.contexts.take(report), report.clients[report.trained]
+        measured = self._of_all(report.clients, self.contexts.of(report.clients))
+        rounds = {"measured": (trained, measured), "chosen": (trained, self._shown), "previous": self._round_before}
+        clients, contexts = rounds[self.credited]
+        self._round_before = rounds["chosen"]
+        credited = clients[np.isfinite(rewards[clients])]
+        self.bandit.update(contexts[credited], rewards[credited])
+
+    def _of_all(self, clients: IntArray, contexts: DoubleArray) -> DoubleArray:
+        """Return the contexts by the clients' numbers, 0 of the others, `(num_clients, d)`."""
+        by_number = np.zeros((self.contexts.num_clients, len(self.contexts.names)))
+        by_number[clients] = contexts
+        return by_number
 
 
 def highest(scores: DoubleArray, num_chosen: int, generator: Generator) -> IntArray:
@@ -346,7 +359,7 @@ class LinearPosterior(DiscountedRegression):
 
     def width(self) -> float:
         """Return γ_t times the exploration factor."""
-        logarithm = math.log((1 + self.num_rounds * self.num_clients) / self.delta)
+        logarithm = math.log((1 + max(self.num_rounds - 1, 0) * self.num_clients) / self.delta)
         return self.exploration * (math.sqrt(self.regularisation) + math.sqrt(len(self.target) * logarithm))
 
     def draw(self, generator: Generator) -> DoubleArray:
@@ -475,8 +488,9 @@ class FlashSpec(SelectionSpec):
     alpha: float = Field(0.1, ge=0, description="α, weight of the pseudo-label loss in the robust one")
     beta: float = Field(4.0, ge=0, description="β, weight of the reverse cross-entropy in the robust loss")
     credited: Credited = Field(
-        "current",
-        description="contexts that are credited with a round's rewards: of clients that train in it, or before it",
+        "measured",
+        description="contexts that are credited with a round's rewards: measured in it, as in the source, those by "
+        "which its clients were chosen, or those of the previous round's clients",
     )
     standardised: bool = Field(True, description="whether contexts are standardised to mean 0 and variance 1")
     start_with_all_clients: bool = Field(True, description="whether all reachable clients train in the first round")

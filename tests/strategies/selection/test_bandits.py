@@ -35,9 +35,12 @@ def test_draws_have_the_mean_of_ridge_regression_on_all_that_was_told_and_the_pr
     bandit = bandits.LinearPosterior(3, num_clients=20, regularisation=0.7, delta=0.1, exploration=2.0)
     told(bandit)
     precision = 0.7 * np.eye(3) + CONTEXTS.T @ CONTEXTS
-    mean, width = np.linalg.inv(precision) @ CONTEXTS.T @ REWARDS, 2 * (0.7**0.5 + (3 * math.log(121 / 0.1)) ** 0.5)
+    mean, width = np.linalg.inv(precision) @ CONTEXTS.T @ REWARDS, 2 * (0.7**0.5 + (3 * math.log(101 / 0.1)) ** 0.5)
     np.testing.assert_allclose(bandit.mean(), mean, rtol=1e-12)
     assert bandit.width() == pytest.approx(width, rel=1e-12)
+    first = bandits.LinearPosterior(4, num_clients=50)
+    first.update(np.zeros((50, 4)), np.zeros(50))
+    assert first.width() == pytest.approx(1 + (4 * math.log(1 / 0.05)) ** 0.5)  # γ_0, by which S_1 is chosen
     generator = np.random.default_rng(1)
     draws = np.stack([bandit.draw(generator) for _ in range(20_000)])
     whitened = np.linalg.solve(np.linalg.cholesky(width**2 * np.linalg.inv(precision)), (draws - mean).T)
@@ -156,12 +159,12 @@ def test_three_rounds_by_hand() -> None:
     # client 3 is new; τ of the reward is the first round's, 5
     second = contexts.take(report(2, [0, 1, 2, 3], [0, 1], [3.0, 2.5, 8.0, 1.0], round_seconds=4.0))
     np.testing.assert_allclose(second, [1 / 5, 0.5 / 5, NAN, NAN])
-    np.testing.assert_allclose(contexts.show(seconds), [[0.75, 0.75, 2, 0.2], [1.25, 1.25, 3, 0.1], [1, 1, 5, 0]])
+    np.testing.assert_allclose(contexts.show(seconds), [[0.75, 0.75, 2, 0], [1.25, 1.25, 3, 0], [1, 1, 5, 0]])
     # client 1 is silent: it keeps what it told; τ is 4
     third = contexts.take(report(3, [0, 2], [2], [1.0, 6.0], round_seconds=0.0))
     np.testing.assert_allclose(third, [2 / 4, NAN, 2 / 4, NAN])
     everyone = table([0, 1, 2, 3], seconds=[2.0, 3.0, 0.0, 7.0])
-    expected = [[0.25, 0.25, 2, 0.5], [1.25, 1.25, 3, 0.1], [0.75, 0.75, 1, 0.5], [1, 1, 7, 0]]
+    expected = [[0.25, 0.25, 2, 0.2], [1.25, 1.25, 3, 0.1], [0.75, 0.75, 1, 0], [1, 1, 7, 0]]  # r_{t−1}
     np.testing.assert_allclose(contexts.show(everyone), expected)
     # after silence the change is that since it last told; the third round had no duration, so τ is 1
     np.testing.assert_allclose(contexts.take(report(4, [1], [1], [0.5]))[1], 2.0)
@@ -231,7 +234,7 @@ class Listener:
     ("credited", "told"),
     [
         # round 2: of clients 1 and 2, that train, with the contexts 30 and 40; 3: of 0 alone, since 2 failed
-        ("current", [([], []), ([30, 40], [0.5, 0.25]), ([50], [1.0])]),
+        ("chosen", [([], []), ([30, 40], [0.5, 0.25]), ([50], [1.0])]),
         # round 2: of clients 2, 1 that trained in round 1, with its contexts; 3: of 1, with those of round 2
         ("previous", [([], []), ([20, 30], [0.5, 0.25]), ([30], [2.0])]),
     ],
@@ -249,6 +252,17 @@ def test_who_is_credited_with_what(credited: str, told: list) -> None:
     assert {*policy.choose(3, table([0, 1, 2], seconds=[50, 20, 40]), 2, generator)} == {0, 2}
     policy.observe(report(3, [0, 1], [0], [3.0, 3.5]))
     assert listener.told == told
+
+
+@pytest.mark.parametrize(("credited", "contexts"), [("measured", [[2, 1.5, 1.25], [3]]), ("chosen", [[1, 1, 1], [2]])])
+def test_the_loss_of_a_context_is_that_of_its_reward_or_the_one_before(credited: str, contexts: list) -> None:
+    listener = Listener()
+    kinds = bandits.ClientContexts(3, ["training"], standardised=False)
+    policy = bandits.ContextualSelection(kinds, listener, credited=credited)
+    for number, clients, losses in [(1, [0, 1, 2], [1, 1, 1]), (2, [0, 1, 2], [2, 1.5, 1.25]), (3, [0, 1], [3, 3.5])]:
+        policy.choose(number, table([0, 1, 2]), 3, np.random.default_rng(0))
+        policy.observe(report(number, clients, clients[:3] if number < 3 else [0], losses))
+    assert listener.told == [([], []), (contexts[0], [1, 0.5, 0.25]), (contexts[1], [1])]
 
 
 NUM_CLIENTS = 20

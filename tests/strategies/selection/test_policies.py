@@ -130,6 +130,11 @@ def test_a_document_describes_the_policy_which_must_have_a_choice(document: dict
         spec.build(cohort(8, 8))
 
 
+def test_a_boolean_is_no_number() -> None:
+    with refused(StrategyError, key="pacer_rounds", given="'true'"):
+        parse_selection({"kind": "oort", "pacer_rounds": True})
+
+
 # -- No policy passes a client over for ever unless it says so
 
 
