@@ -152,6 +152,14 @@ PUBLISHED: Mapping[str, Any] = {
 """Settings of `search.published`."""
 
 
+JOINT: Mapping[str, Any] = {
+    "learning_rate": {"low": 0.02, "high": 1.0, "log": True},
+    "local_epochs": {"low": 1, "high": 3},
+    "batch_size": {"low": 8, "high": 32, "log": True},
+}
+"""Client ranges of `search.joint`, in which the priors were measured (docs/choice.md)."""
+
+
 class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     """Configuration of the search for a strategy and the confirmation of its winner."""
 
@@ -186,6 +194,12 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     )
     customs: tuple[dict[str, Any], ...] = Field(
         default=(), description="a user's own strategies with their ranges; each is tried first with its values"
+    )
+    joint: bool = Field(
+        default=False,
+        strict=True,
+        description="also search client learning rates of 0.02 to 1, one to three local epochs and batches of 8 to 32; "
+        "search.client_ranges overrides each",
     )
     client_ranges: ClientRanges = Field(default_factory=ClientRanges)
     selection: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one), AfterValidator(_distinct)] = Field(
@@ -234,9 +248,13 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="before")
     @classmethod
-    def _published(cls, given: Any) -> Any:
-        is_published = isinstance(given, Mapping) and given.get("published") is True
-        return {**PUBLISHED, **given} if is_published else given
+    def _presets(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            given = {**(PUBLISHED if given.get("published") is True else {}), **given}
+            ranges = given.get("client_ranges", {})
+            if given.get("joint") is True and isinstance(ranges, Mapping):
+                given["client_ranges"] = {**JOINT, **ranges}
+        return given
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
