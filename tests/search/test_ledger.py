@@ -19,8 +19,9 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
+from fedscout.experiments.suites.replay import SPACE
 from fedscout.search.client_settings import COLUMNS, FORMAT, read_settings_table, write_settings_table
-from fedscout.search.config import ClientRanges, SearchConfig
+from fedscout.search.config import ClientRanges, IntegerInterval, SearchConfig
 from fedscout.search.ledger import StudyEvents, trainings_of
 from fedscout.search.objective import Objective
 from fedscout.strategies import FedAvgSpec, parse_strategy
@@ -271,6 +272,17 @@ RANGES = {
 def test_ranges_that_cannot_be_trained_with_are_refused(ranges: str, key: str, named: str) -> None:
     with refused(ConfigurationError, key=f"search.client_ranges.{key}", names=named):
         load_config([f"search.client_ranges={{{ranges}}}"])
+
+
+def test_a_joint_search_has_the_ranges_of_the_priors_unless_others_are_given() -> None:
+    usual = load_config(["search.joint=true"]).search
+    joint = load_config(SPACE).search.client_ranges
+    assert usual.client_ranges == joint
+    other = load_config(["search.joint=true", "search.client_ranges.batch_size={low: 16, high: 64}"]).search
+    assert other.client_ranges == joint.model_copy(update={"batch_size": IntegerInterval(low=16, high=64)})
+    fixed = load_config(["search.joint=true", "search.client_ranges.local_epochs=null"]).search
+    assert fixed.client_ranges == joint.model_copy(update={"local_epochs": None})
+    assert SearchConfig.model_validate(fixed.model_dump()) == fixed
 
 
 def by_rate(spec: TrialSettings) -> Measured:
