@@ -89,7 +89,7 @@ def study(
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.page import report_of_finished
-    from fedscout.experiments.reports.study_console import StudyScreen, federation_line, show_study
+    from fedscout.experiments.reports.study_console import StudyScreen, federation_line, show_details
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
@@ -121,7 +121,7 @@ def study(
         ).show(console)
         show_columns(console, finished.federation.facts, is_brief=not verbose)
         if verbose:
-            show_study(console, finished)
+            show_details(console, finished)
     raise typer.Exit(0 if finished.outcome.best is not None else FAILED)  # every training failed
 
 
@@ -237,7 +237,7 @@ def train(
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.federation import built_study
-    from fedscout.experiments.reports.study_console import show_federation, show_trials
+    from fedscout.experiments.reports.study_console import show_federation, show_trial
     from fedscout.experiments.studies.checks import measure_of_study
     from fedscout.experiments.studies.result import rounds_of
     from fedscout.experiments.studies.run_folder import default_folder
@@ -260,12 +260,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = measure_of_study(built_study(config, federation)[0])
-    show_trials(console, [trial], None, title="Trial", measure=measure)
-    if trial.own_fitness != trial.clean_fitness:
-        own, clean = f"{trial.own_fitness:.4f}", f"{trial.clean_fitness:.4f}"
-        console.print(f"On the clients' own data the score is {own}, on uncorrupted data {clean}.")
-    console.print()
+    show_trial(console, trial, measure_of_study(built_study(config, federation)[0]))
     show_path(console, "Log", folder / "trials")
     if (folder / DESCRIPTION_FILE).is_file():
         command = shlex.join(["fedscout", "predict", str(folder)])
