@@ -217,7 +217,7 @@ def _confirmation(study: StoredStudy) -> Section:
     rows = [(name, *(f"{score:.4f}" for score in own), f"{sum(own) / len(own):.4f}") for name, own in scores.items()]
     table, pictures = Table(headings, rows), (Picture("confirmation", caption, chart),)
     shown = table if len(confirmation.seeds) <= MOST_SEEDS else None
-    return Section("confirmation", "Confirmation", (confirmation.sentence,), pictures, shown)
+    return Section("confirmation", "Confirmation", (confirmation.intervals_text,), pictures, shown)
 
 
 def _cost(study: StoredStudy) -> Section:

@@ -35,7 +35,6 @@ from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
     from fedscout.experiments.studies.workflow import FinishedStudy
-    from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.study import StudyOutcome
 
 
@@ -173,11 +172,9 @@ class StudyScreen:
         confirmation = self.outcome.confirmation
         yield from paragraph(headline(self.outcome), width, indent="", style="bold")
         if confirmation is not None:
-            yield from paragraph(certainty(confirmation), width)
+            yield from paragraph(confirmation.sentence, width)
         if why := reason(self.outcome):
             yield from paragraph(f"Why: {why}", width)
-        if confirmation is not None:
-            yield from paragraph(caveats(confirmation), width)
         yield from paragraph(self.cost, width)
         yield Text()
         yield from paragraph(self.federation, width, indent="", style="bold")
@@ -233,45 +230,6 @@ def first_line_of(error: str | None) -> str:
     return next(iter((error or "unknown reason").splitlines())).rstrip(".")
 
 
-def certainty(confirmation: Confirmation) -> str:
-    """Return both scores, their difference and its interval, or why there is no verdict."""
-    from fedscout.search.confirmation.confirmation import reference_name
-
-    if confirmation.no_verdict:
-        return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
-    measure, difference = confirmation.measure, confirmation.difference
-    name, reference_text = confirmation.candidates[0].strategy, reference_name(confirmation.reference)
-    count = len(difference.differences)
-    seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
-    gain = f"{confirmation.scores_text}, {measure.difference_text(difference.mean)}"
-    if difference.low is None or difference.high is None:
-        return f"{name} and {reference_text}: {gain} on {seeds}; an interval requires at least two seeds."
-    interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
-    if confirmation.verdict == "better":
-        return f"It is better than {reference_text}: {gain} ({interval})."
-    if confirmation.verdict == "worse":
-        return f"The search's best, {name}, is worse than {reference_text}: {gain} ({interval})."
-    design = confirmation.design
-    if confirmation.stopped_for_futility:
-        if difference.low == -(design.span or 0.0) and difference.high == design.span:
-            interval = f"{count} of {design.max_seeds} fresh seeds exclude no difference"
-        left = f"{design.max_seeds - count} more seeds are unlikely to show a difference"
-        return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}); {left}."
-    return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
-
-
-def caveats(confirmation: Confirmation) -> str:
-    """Return the caveats of the verdict, most important first; empty if there are none."""
-    from fedscout.search.confirmation.confirmation import failure_sentences, runners_up_sentence
-
-    sentences = [
-        failure_sentences(confirmation.candidates),
-        *confirmation.caveats,
-        runners_up_sentence(confirmation.runners_up),
-    ]
-    return " ".join(part.strip() for part in sentences if part)
-
-
 def reason(outcome: StudyOutcome) -> str:
     """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
     confirmation, recommendation, advice = outcome.confirmation, outcome.recommendation, outcome.advice
@@ -319,7 +277,8 @@ def show_details(console: Console, finished: FinishedStudy) -> None:
     if finished.report is not None:
         show_report(console, finished.report)
     if finished.outcome.confirmation is not None:
-        console.print(f"\n{finished.outcome.confirmation.sentence}")
+        console.print("\nConfirmation", style="bold")
+        console.print(finished.outcome.confirmation.intervals_text)
     console.print()
     show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout trials shows it)")
     show_path(console, "Result", finished.folder / "result.json")
