@@ -1,4 +1,4 @@
-"""Terminal output of a study: verdict with its reason, caveats, cost, federation with diagnosis, search, next commands.
+"""Terminal output of a study: verdict with caveats and reason, cost, federation with diagnosis, search, next commands.
 
 The verdict states what to use, both scores with the interval of their difference, and why the strategy was tried: who
 proposed it and what the rules recommend. Causes of a difference are not measured, so none are claimed. Paragraphs are

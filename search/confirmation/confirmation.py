@@ -185,8 +185,9 @@ class Confirmation(BaseModel):
         if difference.low is None or difference.high is None:
             return "The difference has no interval."
         text = f"95 % interval {design.wider_is}: {measure.interval_text(difference.low, difference.high)}"
-        if difference.here_low is not None and difference.here_high is not None:
-            text += f"; for a rerun on these rows: {measure.interval_text(difference.here_low, difference.here_high)}"
+        low, high = difference.here_low, difference.here_high
+        if low is not None and high is not None and low != difference.low:
+            text += f"; for a rerun on these rows: {measure.interval_text(low, high)}"
         sentences = [f"{text}."]
         if design.num_tried > 1 and design.test_to_train > 0:
             sentences.append(f"The lower end is corrected for the choice among {design.num_tried} configurations.")
