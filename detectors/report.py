@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedscout.engine.data.client import Privacy
 from fedscout.engine.data.federation import UNNAMED, Names
-from fedscout.engine.text import paragraph, table
+from fedscout.engine.text import html_of
 
 NUM_DETECTORS: Final = 3
 
@@ -428,15 +428,16 @@ class HeterogeneityReport(_ReportPart):
         return next((finding for finding in self.calibrated if finding.name == name), None)
 
     def _repr_html_(self) -> str:
+        import pandas as pd
+
         rows = []
         for published in self.findings:
             finding = self.calibrated_finding(published.name) or published
             verdict = yes_no(finding.detected) if finding.measured else "not measured"
             clients = ", ".join(map(self.names.client, finding.flagged_clients))
             rows.append((TITLES[published.name], verdict, clients, finding.sentence))
-        return table(("", "found", "clients", ""), rows) + "".join(
-            map(paragraph, (*self.further_sentences, *filter(None, [self.withholding]), *self.notes))
-        )
+        table = pd.DataFrame(rows, columns=["property", "found", "clients", "finding"])
+        return html_of(table, *self.further_sentences, *filter(None, [self.withholding]), *self.notes)
 
     def without_timings(self) -> HeterogeneityReport:
         """Return the report without timings, equal for equal data and seed."""

@@ -2,11 +2,8 @@
 
 `fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value. `alternatives`
 yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
-because `True` is 1 in Python but a mistake in a configuration.
-
-The HTML functions create small tables and graphics for `_repr_html_` of federations, reports and studies. Names
-of clients, classes and strategies are untrusted input, so everything that is not `Markup` is escaped. Colours are those
-of the page (`currentColor`, transparent shades), so graphics fit light and dark backgrounds.
+because `True` is 1 in Python but a mistake in a configuration. `html_of` gives the `_repr_html_` of federations,
+reports and studies.
 """
 
 from __future__ import annotations
@@ -16,13 +13,15 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from math import isfinite
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedscout.engine.errors import Fault
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LONGEST_VALUE = 200
 LONGEST_NAME = 60
@@ -155,74 +154,23 @@ def _items(forms: Iterable[Any]) -> Iterator[Any]:
             yield from get_args(form)
 
 
-SHADE = "0, 114, 178"
-CURVE_WIDTH, CURVE_HEIGHT = 140, 32
-INTERVAL_WIDTH = 180
+MOST_ROWS, MOST_COLUMNS = 40, 40
 
 
-class Markup(str):
-    """Finished HTML: escaped, and not escaped again."""
+def html_of(*parts: str | pd.DataFrame) -> str:
+    """Return texts as paragraphs and frames as tables, in HTML.
 
-    __slots__ = ()
-
-
-def html(value: object) -> Markup:
-    """Return a value as HTML."""
-    return value if isinstance(value, Markup) else Markup(escape(str(value)))
-
-
-def paragraph(text: object, strong: bool = False) -> Markup:
-    """Return a text as an HTML paragraph."""
-    return Markup(f"<p><strong>{html(text)}</strong></p>" if strong else f"<p>{html(text)}</p>")
-
-
-def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> Markup:
-    """Return an HTML table; a cell that is `Markup` of a whole `<td>` is not wrapped again."""
-    head = "".join(f"<th>{html(name)}</th>" for name in header)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-
-
-def shaded_cell(share: float, tooltip: object) -> Markup:
-    """Return a table cell that is darker for a larger share in `[0, 1]`, with a tooltip."""
-    shade = f"background: rgba({SHADE}, {min(max(share, 0.0), 1.0):.2f})"
-    return Markup(f'<td style="{shade}; min-width: 1.2em" title="{html(tooltip)}"></td>')
-
-
-def curve(values: Sequence[float | None], span: tuple[float, float] | None = None) -> Markup:
-    """Return values, such as accuracy after each round, as a line plot.
-
-    Args:
-        values: In order; None and non-finite values are skipped.
-        span: Values at the lower and the upper edge, for comparable plots; None uses the minimum and the maximum.
+    Names of clients, classes and strategies are untrusted, so everything is escaped. Of a large table the first and the
+    last rows and columns are shown, with its size.
     """
-    points = [(place, value) for place, value in enumerate(values) if value is not None and isfinite(value)]
-    if not points:
-        return Markup("")
-    finite = [value for _, value in points]
-    low, high = span or (min(finite), max(finite))
-    across, up = (CURVE_WIDTH - 4) / max(len(values) - 1, 1), (CURVE_HEIGHT - 4) / ((high - low) or 1.0)
-    line = " ".join(f"{2 + place * across:.1f},{CURVE_HEIGHT - 2 - (value - low) * up:.1f}" for place, value in points)
-    drawn = f'<polyline points="{line}" fill="none" stroke="rgb({SHADE})" stroke-width="2"/>'
-    return _picture(CURVE_WIDTH, CURVE_HEIGHT, f"{finite[0]:.4g} to {finite[-1]:.4g}, highest {max(finite):.4g}", drawn)
+    import pandas as pd
 
-
-def interval(low: float, mean: float, high: float, tooltip: str) -> Markup:
-    """Return a plot of an interval with its mean and the position of zero."""
-    left, right = min(low, 0.0), max(high, 0.0)
-    wide = (INTERVAL_WIDTH - 12) / ((right - left) or 1.0)
-    at_zero, at_low, at_mean, at_high = (6 + (value - left) * wide for value in (0.0, low, mean, high))
-    drawn = (
-        f'<line x1="{at_zero:.1f}" x2="{at_zero:.1f}" y1="0" y2="20" stroke="currentColor" stroke-dasharray="2 2"/>'
-        f'<line x1="{at_low:.1f}" x2="{at_high:.1f}" y1="10" y2="10" stroke="rgb({SHADE})" stroke-width="3"/>'
-        f'<circle cx="{at_mean:.1f}" cy="10" r="5" fill="rgb({SHADE})"/>'
-    )
-    return _picture(INTERVAL_WIDTH, 20, tooltip, drawn)
-
-
-def _cell(value: object) -> str:
-    return value if isinstance(value, Markup) and value.startswith("<td") else f"<td>{html(value)}</td>"
-
-
-def _picture(width: int, height: int, tooltip: str, drawn: str) -> Markup:
-    return Markup(f'<svg width="{width}" height="{height}" role="img"><title>{html(tooltip)}</title>{drawn}</svg>')
+    with pd.option_context("display.max_colwidth", None):
+        return "".join(
+            f"<p>{escape(part)}</p>"
+            if isinstance(part, str)
+            else part.to_html(
+                index=False, na_rep="", max_rows=MOST_ROWS, max_cols=MOST_COLUMNS, show_dimensions=len(part) > MOST_ROWS
+            )
+            for part in parts
+        )

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -451,6 +452,18 @@ def _read_argument(argument: str) -> dict[Any, Any]:
     ):
         argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
     return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), *fault_parts))
+
+
+def setting_text(value: Any) -> str:
+    """Return a value as an argument has it after `key=`; strings are unquoted where YAML reads them unchanged."""
+    import yaml
+
+    if not isinstance(value, str):
+        return json.dumps(value)
+    with suppress(yaml.YAMLError):
+        if value and yaml.safe_load(value) == value:
+            return value
+    return yaml.safe_dump(value, default_style='"', width=sys.maxsize).strip()
 
 
 def _read_yaml(file: Path) -> dict[Any, Any]:

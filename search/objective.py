@@ -100,6 +100,10 @@ class Measure(BaseModel):
         """Return a formatted difference with its unit, such as `+3.1 points`."""
         return f"{self.number(difference)} {self.unit}"
 
+    def interval_text(self, low: float, high: float) -> str:
+        """Return a formatted interval of a difference without its unit, such as `+1.2 to +5.0`."""
+        return f"{self.number(low)} to {self.number(high)}"
+
 
 ACCURACY = Measure()
 UNLIKE = Measure(goal="fitness", name="fitness", unit="fitness", per_unit=1.0, best=None, guessing_is_zero=True)

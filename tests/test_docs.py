@@ -137,7 +137,7 @@ def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     notebook = nbformat.read(file, as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert [output for output in outputs if "<svg" in str(output.get("data", {}).get("text/html", ""))]
+    assert [output for output in outputs if "<table" in str(output.get("data", {}).get("text/html", ""))]
     assert [output.text for output in outputs if output.output_type == "stream"] == []
 
 

@@ -175,13 +175,16 @@ def read_trials(path: str | os.PathLike[str]) -> pd.DataFrame:
     root = Path(path)
     folders = [root] if (root / "trials").is_dir() else sorted(root.glob("studies/*/"))
     rows: list[dict[str, Any]] = []
+    faults: dict[Path, str] = {}
     for folder in folders:
-        stored, faults = _read_stored(folder / "trials", SCHEMA.names)
-        for file, reason in faults.items():
-            logger.warning("%s can't be used and is left out (%s)", file, reason)
+        stored, damaged = _read_stored(folder / "trials", SCHEMA.names)
+        faults |= damaged
         rows += ({**({} if folder == root else {"folder": folder.name}), **_tidy(flat(row))} for row in stored)
     if not rows:
-        raise LogError.of("the folder", "hold a study or a sweep with trials", root)
+        reason = "".join(f" ({reason})" for reason in [*faults.values()][:1])
+        raise LogError.of("the folder", "hold a study or a sweep with trials", f"{root}{reason}")
+    for file, reason in faults.items():
+        logger.warning("%s can't be used and is left out (%s)", file, reason)
     return pd.DataFrame(rows)
 
 

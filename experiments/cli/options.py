@@ -73,7 +73,10 @@ Seeds = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show all details, and Ray's and Flower's own messages.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show the diagnosis and the verdict in full, and Ray's and Flower's own messages."
+    ),
 ]
 
 

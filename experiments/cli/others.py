@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedscout.engine.errors import ConfigurationError, LogError
+from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.cli.options import AsJson, ConfigFile, Settings, StudyFolder, Verbose, prepare, read_settings
@@ -189,30 +189,19 @@ def default_text(key: FieldInfo) -> str:
 
 
 COLUMNS = [
-    *("trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "num_rounds"),
+    *("folder", "trial", "phase", "generation", "strategy", "parameters", "selection", "seed", "num_rounds"),
     *("status", "fitness", "error"),
 ]
+"""Columns of `fedscout trials`; `folder` for a sweep, `selection` if there is any."""
 
 
 def trials(out: StudyFolder, as_json: AsJson = False) -> None:
-    """Show the trials of a study's log."""
-    folder = out / "trials"
-    if not folder.is_dir() or not any(folder.glob("*.parquet")):
-        raise LogError.of("the folder", "hold a study's log", f"{out} without any trials/*.parquet")
-    import pandas as pd
+    """Show the trials of a study or a sweep."""
+    prepare(verbose=False)
+    from fedscout.engine.trials.log import read_trials
 
-    from fedscout.engine.trials.log import read_columns
-    from fedscout.experiments.studies.result import read_claim
-
-    claim, _ = read_claim(out)
-    rows, faults = read_columns(folder, COLUMNS, claim["config_hash"])
-    if not rows:
-        raise LogError.of(f"the log in {folder}", f"be readable: {next(iter(faults.values()))}")
-    for path, reason in faults.items():
-        tell(f"{path} can't be used and is left out ({reason})")
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    if table["selection"].isna().all():
-        table = table.drop(columns="selection")
+    log = read_trials(out)
+    table = log[[name for name in COLUMNS if name in log and (name != "selection" or log[name].notna().any())]]
     if as_json:
         show_json_text(table.to_json(orient="records", indent=2))
         return

@@ -9,9 +9,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -27,7 +25,6 @@ from fedscout.experiments.reports.progress import TrialProgress
 from fedscout.experiments.text import tell
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
     from rich.console import Console
 
     from fedscout.experiments.studies.one_shot import Recommended
@@ -67,10 +64,9 @@ def run(
             raise ConfigurationError.of("search.kind", must, others[-1])
         all_settings.append("search.kind=one_shot")
     if text is not None:
-        import yaml
+        from fedscout.experiments.config import setting_text
 
-        quoted = yaml.safe_dump(text, default_style='"', width=sys.maxsize).strip()
-        all_settings.append(f"recommender.text={quoted}")
+        all_settings.append(f"recommender.text={setting_text(text)}")
     study(all_settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
 
 
@@ -89,7 +85,7 @@ def study(
     config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.config import planned_trials
     from fedscout.experiments.reports.page import report_of_finished
-    from fedscout.experiments.reports.study_console import StudyScreen, federation_line, show_study
+    from fedscout.experiments.reports.study_console import StudyScreen, federation_line, show_details
     from fedscout.experiments.studies.run_folder import default_folder
 
     num_trials, rounds_less = planned_trials(config)
@@ -102,8 +98,7 @@ def study(
             finished = run_workflow(config, folder, progress.display(), detection, verbose, user_folders())
     except KeyboardInterrupt:
         if not as_json:
-            resume_command = study_command("run" if detection else "search", arguments, config_file, out)
-            tell(f"{progress.kept} in {folder}; to continue: {shlex.join(resume_command)}")
+            tell(f"{progress.kept} in {folder}; the same command continues")
         raise
     report = report_of_finished(finished.folder)
     if as_json:
@@ -121,7 +116,7 @@ def study(
         ).show(console)
         show_columns(console, finished.federation.facts, is_brief=not verbose)
         if verbose:
-            show_study(console, finished)
+            show_details(console, finished)
     raise typer.Exit(0 if finished.outcome.best is not None else FAILED)  # every training failed
 
 
@@ -152,9 +147,6 @@ def _next_steps(
 NOT_TRAINING_KEYS = ("search.", "recommender.", "strategy")
 """Prefixes of a study's arguments that a training of its winner omits."""
 
-RANGES = "ranges"
-"""The parameter of a user's own strategy that only a search uses."""
-
 OF_ITS_MEASURE = ("search.view=", "search.objective=", "search.target=")
 
 
@@ -170,17 +162,6 @@ def command_line(words: Sequence[str], width: int = 72) -> str:
     return "\n".join(lines)
 
 
-def study_command(name: str, settings: Iterable[str], file: Path | None, out: Path | None) -> list[str]:
-    """Return the words of a command with these arguments."""
-    return [
-        "fedscout",
-        name,
-        *([] if file is None else ["-c", str(file)]),
-        *settings,
-        *([] if out is None else ["--out", str(out)]),
-    ]
-
-
 def training_command(settings: Iterable[str], file: Path | None, strategy: Mapping[str, Any]) -> list[str]:
     """Return the words of the command that trains a study's winner.
 
@@ -189,30 +170,22 @@ def training_command(settings: Iterable[str], file: Path | None, strategy: Mappi
         file: Configuration file of the study, or None.
         strategy: Kind and parameters of the winner.
     """
+    from fedscout.experiments.config import setting_text
     from fedscout.strategies import parse_strategy
 
-    strategy_values = {**strategy, "kind": "custom"} if ":" in strategy["kind"] else strategy
-    fields = type(parse_strategy(strategy_values)).model_fields
-    strategy_settings = [
-        f"strategy.{name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in strategy_values.items()
-        if name == "kind" or (name != RANGES and (name not in fields or value != _default(fields[name])))
+    kind = "custom" if ":" in strategy["kind"] else strategy["kind"]
+    spec = parse_strategy({**strategy, "kind": kind})
+    values = spec.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "ranges"})  # only a search draws
+    return [
+        *("fedscout", "train", *([] if file is None else ["-c", str(file)])),
+        *filter(_is_of_a_training, settings),
+        *(f"strategy.{name}={setting_text(value)}" for name, value in {"kind": kind, **values}.items()),
     ]
-    return study_command("train", [*filter(_is_of_a_training, settings), *strategy_settings], file, None)
-
-
-def _default(field: FieldInfo) -> Any:
-    from pydantic_core import to_jsonable_python
-
-    return None if field.is_required() else to_jsonable_python(field.get_default(call_default_factory=True))
 
 
 def _is_of_a_training(setting: str) -> bool:
-    from fedscout.experiments.config import YAML_SUFFIXES
-
-    if "=" not in setting and setting.endswith(YAML_SUFFIXES):
-        return True
-    return not setting.startswith(NOT_TRAINING_KEYS) or setting.startswith(OF_ITS_MEASURE)
+    is_file = "=" not in setting
+    return is_file or not setting.startswith(NOT_TRAINING_KEYS) or setting.startswith(OF_ITS_MEASURE)
 
 
 def search(
@@ -237,7 +210,7 @@ def train(
     """Train one strategy, such as strategy.kind=fedadam strategy.eta=0.1, and log it as a trial."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.federation import built_study
-    from fedscout.experiments.reports.study_console import show_federation, show_trials
+    from fedscout.experiments.reports.study_console import show_federation, show_trial
     from fedscout.experiments.studies.checks import measure_of_study
     from fedscout.experiments.studies.result import rounds_of
     from fedscout.experiments.studies.run_folder import default_folder
@@ -260,12 +233,7 @@ def train(
         raise typer.Exit(FAILED if trial.status == "failed" else 0)
     console = out_console()
     show_federation(console, federation)
-    measure = measure_of_study(built_study(config, federation)[0])
-    show_trials(console, [trial], None, title="Trial", measure=measure)
-    if trial.own_fitness != trial.clean_fitness:
-        own, clean = f"{trial.own_fitness:.4f}", f"{trial.clean_fitness:.4f}"
-        console.print(f"On the clients' own data the score is {own}, on uncorrupted data {clean}.")
-    console.print()
+    show_trial(console, trial, measure_of_study(built_study(config, federation)[0]))
     show_path(console, "Log", folder / "trials")
     if (folder / DESCRIPTION_FILE).is_file():
         command = shlex.join(["fedscout", "predict", str(folder)])

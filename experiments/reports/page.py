@@ -16,13 +16,12 @@ browser. A report that can't be written does not affect the study.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
@@ -36,20 +35,22 @@ from fedscout.engine.errors import ConfigurationError, UserError, first_line
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments import charts
-from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.config import StudyConfig, load_config, setting_text
 from fedscout.experiments.reports import page_study
 from fedscout.experiments.reports.console import bytes_text, seconds_text
 from fedscout.experiments.reports.page_study import Page, Picture, Section, Table, diagnosis, losers_sentence, verdict
 from fedscout.experiments.studies.result import StoredStudy, read_study
 from fedscout.experiments.studies.run_folder import GridFolder
+from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import visible
 
 
 def command_of(study: StoredStudy) -> str | None:
     """Return a command that reproduces the study; None if no command of this version has the same digest."""
     try:
-        settings = list(_settings(study.claim["config"], StudyConfig().identity()))
-        config = load_config([f"{key}={text}" for key, text in settings], None)
+        given, usual = flattened(study.claim["config"]), flattened(StudyConfig().identity())
+        settings = [f"{key}={setting_text(value)}" for key, value in given.items() if value != usual.get(key)]
+        config = load_config(settings, None)
     except (UserError, TypeError, ValueError):
         return None
     digests = {"run": config.digest(), "search": config.without_diagnosis().digest()}
@@ -59,28 +60,7 @@ def command_of(study: StoredStudy) -> str | None:
         return None
     if {trial.phase for trial in study.trials} == {"train"}:
         command = "train"
-    return " ".join(["fedscout", command, *(shlex.quote(f"{key}={text}") for key, text in settings)])
-
-
-def _settings(config: Mapping[str, Any], usual: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield key and value of each setting that differs from its default."""
-    for name, value in config.items():
-        key, default = f"{prefix}{name}", usual.get(name)
-        if isinstance(value, Mapping) and isinstance(default, Mapping):
-            yield from _settings(value, default, f"{key}.")
-        elif value != default:
-            yield key, _text(value)
-
-
-def _text(value: Any) -> str:
-    """Return a value as a YAML argument; strings are unquoted where YAML reads them unchanged."""
-    import yaml
-
-    if isinstance(value, str):
-        with suppress(yaml.YAMLError):
-            if value and yaml.safe_load(value) == value:
-                return value
-    return json.dumps(value)
+    return shlex.join(["fedscout", command, *settings])
 
 
 def study_page(folder: Path) -> Page:
@@ -217,7 +197,7 @@ def _confirmation(study: StoredStudy) -> Section:
     rows = [(name, *(f"{score:.4f}" for score in own), f"{sum(own) / len(own):.4f}") for name, own in scores.items()]
     table, pictures = Table(headings, rows), (Picture("confirmation", caption, chart),)
     shown = table if len(confirmation.seeds) <= MOST_SEEDS else None
-    return Section("confirmation", "Confirmation", (confirmation.sentence,), pictures, shown)
+    return Section("confirmation", "Confirmation", (confirmation.intervals_text,), pictures, shown)
 
 
 def _cost(study: StoredStudy) -> Section:

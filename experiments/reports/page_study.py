@@ -21,7 +21,7 @@ from fedscout.engine.errors import StrategyError
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments import charts
 from fedscout.experiments.reports.console import bytes_text, seconds_text
-from fedscout.experiments.reports.study_console import caveats, certainty, trial_name
+from fedscout.experiments.reports.study_console import trial_name
 from fedscout.experiments.studies.result import StoredStudy
 from fedscout.search.confirmation.confirmation import Candidate, reference_name
 from fedscout.strategies import parse_strategy
@@ -293,11 +293,10 @@ def verdict(study: StoredStudy, clients: BeforeAndAfter | None = None) -> Words:
         figures.append(("of a constant prediction", measure.value(confirmation.guessing)))
     figures.append(("difference", measure.difference_text(difference.mean)))
     if difference.low is not None and difference.high is not None:
-        ends = f"{measure.number(difference.low)} to {measure.number(difference.high)}"
+        ends = measure.interval_text(difference.low, difference.high)
         figures.append((f"95 % interval, {len(difference.differences)} fresh seeds", ends))
     losers = () if clients is None or confirmation.verdict != "better" else (losers_sentence(study, clients),)
-    lead = (certainty(confirmation), *losers, *filter(None, [caveats(confirmation)]))
-    return f"Use {confirmation.advised}.", lead, (*figures, *cost)
+    return f"Use {confirmation.advised}.", (confirmation.sentence, *losers), (*figures, *cost)
 
 
 def losers_sentence(study: StoredStudy, clients: BeforeAndAfter) -> str:

@@ -1,8 +1,8 @@
-"""Terminal output of a study: verdict with its reason, caveats, cost, federation with diagnosis, search, next commands.
+"""Terminal output of a study: verdict with caveats and reason, cost, federation with diagnosis, search, next commands.
 
 The verdict states what to use, both scores with the interval of their difference, and why the strategy was tried: who
 proposed it and what the rules recommend. Causes of a difference are not measured, so none are claimed. Paragraphs are
-wrapped and never truncated. `--verbose` adds the details: trials, tuning and the confirmation in numbers.
+wrapped and never truncated. `--verbose` adds the diagnosis in sentences and both intervals of the verdict.
 
 The diagnosis has one line per property: whether the federation has it, its strength, and the affected clients. The
 verdict is the calibrated test's, or the published rule's if no test was configured. Strength is that of the most
@@ -15,11 +15,10 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -36,7 +35,6 @@ from fedscout.strategies.specification import SELECTION
 
 if TYPE_CHECKING:
     from fedscout.experiments.studies.workflow import FinishedStudy
-    from fedscout.search.confirmation.confirmation import Confirmation
     from fedscout.search.study import StudyOutcome
 
 
@@ -174,11 +172,9 @@ class StudyScreen:
         confirmation = self.outcome.confirmation
         yield from paragraph(headline(self.outcome), width, indent="", style="bold")
         if confirmation is not None:
-            yield from paragraph(certainty(confirmation), width)
+            yield from paragraph(confirmation.sentence, width)
         if why := reason(self.outcome):
             yield from paragraph(f"Why: {why}", width)
-        if confirmation is not None:
-            yield from paragraph(caveats(confirmation), width)
         yield from paragraph(self.cost, width)
         yield Text()
         yield from paragraph(self.federation, width, indent="", style="bold")
@@ -234,45 +230,6 @@ def first_line_of(error: str | None) -> str:
     return next(iter((error or "unknown reason").splitlines())).rstrip(".")
 
 
-def certainty(confirmation: Confirmation) -> str:
-    """Return both scores, their difference and its interval, or why there is no verdict."""
-    from fedscout.search.confirmation.confirmation import reference_name
-
-    if confirmation.no_verdict:
-        return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
-    measure, difference = confirmation.measure, confirmation.difference
-    name, reference_text = confirmation.candidates[0].strategy, reference_name(confirmation.reference)
-    count = len(difference.differences)
-    seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
-    gain = f"{confirmation.scores_text}, {measure.difference_text(difference.mean)}"
-    if difference.low is None or difference.high is None:
-        return f"{name} and {reference_text}: {gain} on {seeds}; an interval requires at least two seeds."
-    interval = f"95 % interval {measure.number(difference.low)} to {measure.number(difference.high)}, {seeds}"
-    if confirmation.verdict == "better":
-        return f"It is better than {reference_text}: {gain} ({interval})."
-    if confirmation.verdict == "worse":
-        return f"The search's best, {name}, is worse than {reference_text}: {gain} ({interval})."
-    design = confirmation.design
-    if confirmation.stopped_for_futility:
-        if difference.low == -(design.span or 0.0) and difference.high == design.span:
-            interval = f"{count} of {design.max_seeds} fresh seeds exclude no difference"
-        left = f"{design.max_seeds - count} more seeds are unlikely to show a difference"
-        return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}); {left}."
-    return f"{name} and {reference_text} are not shown to differ: {gain} ({interval}; it contains zero)."
-
-
-def caveats(confirmation: Confirmation) -> str:
-    """Return the caveats of the verdict, most important first; empty if there are none."""
-    from fedscout.search.confirmation.confirmation import failure_sentences, runners_up_sentence
-
-    sentences = [
-        failure_sentences(confirmation.candidates),
-        *confirmation.caveats,
-        runners_up_sentence(confirmation.runners_up),
-    ]
-    return " ".join(part.strip() for part in sentences if part)
-
-
 def reason(outcome: StudyOutcome) -> str:
     """Return a sentence or two on why the strategy was tried; empty where nothing is recommended."""
     confirmation, recommendation, advice = outcome.confirmation, outcome.recommendation, outcome.advice
@@ -310,20 +267,20 @@ def _first_proposals(outcome: StudyOutcome) -> Iterator[tuple[StrategySpec, str]
             yield spec, f"It did well in an earlier study, {proposal.study}."
 
 
-# The details that --verbose prints, and those of the other commands on studies.
+# What --verbose adds, and what the other commands on studies print.
 
 
-def show_study(console: Console, finished: FinishedStudy) -> None:
-    """Print all details of a study."""
+def show_details(console: Console, finished: FinishedStudy) -> None:
+    """Print the federation, the diagnosis in sentences, both intervals of the verdict, and where the files are."""
     console.print("\nDetails", style="bold")
     show_federation(console, finished.federation)
-    for note in finished.document["dependence"]:
-        console.print(f"  {note}")
     if finished.report is not None:
         show_report(console, finished.report)
-    show_outcome(console, finished.outcome, finished.measure)
+    if finished.outcome.confirmation is not None:
+        console.print("\nConfirmation", style="bold")
+        console.print(finished.outcome.confirmation.intervals_text)
     console.print()
-    show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout.read_trials reads it)")
+    show_path(console, "Log of every trial", finished.folder / "trials", " (fedscout trials shows it)")
     show_path(console, "Result", finished.folder / "result.json")
 
 
@@ -367,74 +324,23 @@ def show_report(console: Console, report: HeterogeneityReport) -> None:
         console.print(f"  {note}")
 
 
-def show_trials(
-    console: Console,
-    trials: Sequence[Trial],
-    baseline: float | None,
-    title: str = "Trials",
-    measure: Measure = ACCURACY,
-) -> None:
-    """Print a table of trials."""
-    has_partial_trials = any(not trial.is_full for trial in trials)
-    against = "" if baseline is None else f"{measure.unit} vs. FedAvg"
-    numbers = ["trial", "generation", *(["rounds"] if has_partial_trials else [])]
-    columns = informative_columns([trial_values(trial, measure) for trial in trials])
-    headings = [measure.name, against, *columns]
-    table = plain_table(*numbers, "strategy", *headings, title=title, numbers=(*numbers, *headings))
-    for index, trial in enumerate(trials):
-        more = [cells[index] for cells in columns.values()]
-        generation = str(trial.generation) if trial.generation else "-"
-        rounds = [str(trial.num_rounds)] if has_partial_trials else []
-        first = [str(trial.trial), generation, *rounds, trial_name(trial.spec, trial.selection)]
-        if trial.status == "failed":
-            table.add_row(*first, "failed", (trial.error or "")[:60], *more)
-            continue
-        compared = baseline is not None and trial.phase != "baseline" and trial.is_full
-        gain = measure.number(trial.fitness - (baseline or 0.0)) if compared else ""
-        table.add_row(*first, f"{trial.fitness:.4f}", gain, *more)
-    console.print()
-    console.print(table)
-
-
-def show_outcome(console: Console, outcome: StudyOutcome, measure: Measure = ACCURACY) -> None:
-    """Print the search and the confirmation; the screen above has the verdict."""
-    show_trials(console, [outcome.baseline, *outcome.trials], outcome.baseline.fitness, measure=measure)
-    if outcome.is_perfect:
-        best = "classifies every test row correctly" if measure.is_accuracy else "has the best possible score"
-        console.print(f"\nFedAvg {best}, so the search ended.")
-    if outcome.tuned:
-        console.print()
-        rates = ", ".join(
-            f"{trial.learning_rate:g}: {'failed' if trial.status == 'failed' else f'{trial.fitness:.4f}'}"
-            for trial in outcome.tuned
-        )
-        cost = len(outcome.tuned) - 1
-        console.print(f"FedAvg by client learning rate, best first ({cost} additional trainings): {rates}")
-    if outcome.confirmation is not None:
-        show_confirmation(console, outcome.confirmation, measure)
-
-
-def show_confirmation(console: Console, confirmation: Confirmation, measure: Measure = ACCURACY) -> None:
-    """Print the verdict on the fresh seeds, in both views if they differ."""
-    from fedscout.search.confirmation.confirmation import difference_text
-
-    clean = any(candidate.own != candidate.clean for candidate in confirmation.candidates)
-    numbers = ["learning rate", measure.name, *(["on clean data"] if clean else [])]
-    table = plain_table("", "strategy", *numbers, numbers=numbers, title="Confirmation on fresh seeds", padding=(0, 1))
-    for candidate in confirmation.candidates:
-        views = [candidate.own, candidate.clean] if clean else [candidate.own]
-        spread = [f"{np.mean(scores):.4f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.4f}" for scores in views]
-        table.add_row(candidate.role, candidate.name, f"{candidate.learning_rate:g}", *spread)
-    console.print()
-    console.print(table)
-    for view in ("own", "clean") if clean else ("own",):
-        name = f"challenger minus {confirmation.reference.role}" + (f", {view} data" if clean else "")
-        console.print(f"{name}: {difference_text(confirmation.versus[view], measure, confirmation.design)}")
-    for runner_up in confirmation.runners_up:
-        status = "dropped" if runner_up.dropped else "not dropped"
-        behind = difference_text(runner_up.behind, measure, confirmation.design)
-        console.print(f"challenger minus {runner_up.name} ({status}): {behind}")
-    console.print(confirmation.sentence, style="bold")
+def show_trial(console: Console, trial: Trial, measure: Measure = ACCURACY) -> None:
+    """Print a trial's strategy, its fitness or that it failed, and its other scores, bytes and simulated time."""
+    differs = trial.own_fitness != trial.clean_fitness
+    scores = {
+        measure.name: trial.fitness,
+        "on the clients' own data": trial.own_fitness if differs else None,
+        "on uncorrupted data": trial.clean_fitness if differs else None,
+        "mean score": None if measure.of == "mean" else trial.score,
+        "global model": trial.global_accuracy,
+        "new clients": trial.new_client_accuracy,
+    }
+    facts = {name: f"{score:.4f}" for name, score in scores.items() if score is not None}
+    sent = {"down per round": trial.bytes_down, "up per round": trial.bytes_up}
+    facts |= {name: bytes_text(count) for name, count in sent.items() if count is not None}
+    facts |= {"simulated time": seconds_text(sum(trial.rounds["seconds"]))} if "seconds" in trial.rounds else {}
+    told = "failed" if trial.status == "failed" else ", ".join(f"{name} {text}" for name, text in facts.items())
+    console.print(f"\n{trial_name(trial.spec, trial.selection)}: {told}")
 
 
 def trial_name(spec: StrategySpec, selection: str | None) -> str:
@@ -445,49 +351,3 @@ def trial_name(spec: StrategySpec, selection: str | None) -> str:
         selection: The selection policy, including the study's if the strategy names none; None without one.
     """
     return str(spec if selection is None else spec.with_values({SELECTION: selection}))
-
-
-DOWN, UP = "down per round", "up per round"
-INFORMATIVE: Mapping[str, Callable[[float], str]] = {
-    **dict.fromkeys(("mean score", "global model", "new client"), "{:.4f}".format),
-    DOWN: bytes_text,
-    UP: bytes_text,
-    "simulated time": seconds_text,
-}
-"""Format of each column."""
-
-Values = Mapping[str, float | None]
-"""The values of a table row by column; None where unknown. `own` is the score of the model that a client would use."""
-
-
-def trial_values(trial: Trial, measure: Measure = ACCURACY) -> Values:
-    """Return the values of a trial; a failed one has only bytes."""
-    return {
-        "mean score": None if measure.of == "mean" else trial.score,
-        "own": trial.score,
-        "global model": trial.global_accuracy,
-        "new client": trial.new_client_accuracy,
-        DOWN: trial.bytes_down,
-        UP: trial.bytes_up,
-        "simulated time": sum(trial.rounds["seconds"]) if "seconds" in trial.rounds else None,
-    }
-
-
-def informative_columns(rows: Sequence[Values]) -> dict[str, list[str]]:
-    """Return the columns that carry information, by heading, with one cell per row.
-
-    The score has a column where the fitness is something else. The global model has one where some clients use another
-    model, new clients where there are some, bytes where rows differ or there is only one row, and time where there is
-    a simulated clock.
-    """
-    sent = {(row[DOWN], row[UP]) for row in rows} - {(None, None)}
-    hidden = () if len(sent) > 1 or len(rows) == len(sent) == 1 else (DOWN, UP)
-    columns: dict[str, list[str]] = {}
-    for heading, text in INFORMATIVE.items():
-        values = [row.get(heading) for row in rows]
-        if heading in hidden or all(value is None for value in values):
-            continue
-        if heading == "global model":
-            values = [row["own"] if value is None else value for row, value in zip(rows, values, strict=True)]
-        columns[heading] = ["" if value is None else text(value) for value in values]
-    return columns

@@ -2,9 +2,9 @@
 
 Settings are those of the configuration (docs/configuration.md), by section: `training={"num_rounds": 10}`.
 
-In a notebook, federations, trainings and studies are shown as small tables and pictures. Progress is a line of text
-that IPython's `display` updates in place, at most four times a second; outside a notebook nothing is shown. IPython is
-not a dependency: if it has not been imported, there is no notebook.
+In a notebook, federations, trainings and studies are shown as small tables. Progress is a line of text that IPython's
+`display` updates in place, at most four times a second; outside a notebook nothing is shown. IPython is not a
+dependency: if it has not been imported, there is no notebook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +27,7 @@ from fedscout.detectors import HeterogeneityReport
 from fedscout.engine.data.federation import Federation as BuiltFederation
 from fedscout.engine.errors import DataError, Fault
 from fedscout.engine.runtime.ray import prepare_environment
-from fedscout.engine.text import Markup, curve, interval, paragraph, shaded_cell, table
+from fedscout.engine.text import html_of
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.config import StudyConfig, config_of
@@ -43,71 +42,15 @@ from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.result import rounds_of
 from fedscout.experiments.studies.run_folder import default_folder
 from fedscout.experiments.studies.workflow import SILENT, STAGES, Display, Stage
-from fedscout.search.confirmation.confirmation import Confirmation, reference_name
+from fedscout.search.confirmation.confirmation import Confirmation
 from fedscout.search.ledger import StudyEvents
 
 if TYPE_CHECKING:
     import datasets
 
 
-MOST_CLIENTS = 40
-MOST_CLASSES = 40
 MOST_TRIALS = 10
 SECONDS_BETWEEN = 0.25
-
-
-def federation_view(title: str, clients: pd.DataFrame) -> Markup:
-    """Return a table of clients × classes as shaded cells, with the number of rows of each client.
-
-    Args:
-        title: A description of the federation.
-        clients: One row per client, indexed by its number: `name`, `rows`, then one column per class.
-    """
-    classes = clients.columns[2:][:MOST_CLASSES]
-    rows = []
-    for client, name, size, *counts in clients.head(MOST_CLIENTS).itertuples(name=None):
-        labelled_counts = zip(classes, counts, strict=False)
-        cells = [shaded_cell(count / max(size, 1), f"{label}: {count} of {size}") for label, count in labelled_counts]
-        rows.append((client, name or "", size, *cells))
-    left_out = len(clients) - MOST_CLIENTS
-    more = paragraph(f"… and {left_out} more clients") if left_out > 0 else ""
-    return Markup(paragraph(title, strong=True) + table(("client", "", "rows", *classes), rows) + more)
-
-
-def study_view(confirmation: Confirmation | None, trials: pd.DataFrame) -> Markup:
-    """Return the verdict with its interval, and the best trials with their learning curves."""
-    parts: list[str] = []
-    if confirmation is not None:
-        measure, difference = confirmation.measure, confirmation.difference
-        text, picture = measure.number(difference.mean), Markup("")
-        if difference.low is not None and difference.high is not None:
-            text += f" [{measure.number(difference.low)}, {measure.number(difference.high)}]"
-            picture = interval(difference.low, difference.mean, difference.high, text)
-        comparison = (f"{confirmation.candidates[0].name} − {reference_name(confirmation.reference)}", text, picture)
-        parts += [
-            paragraph(confirmation.sentence, strong=True),
-            table(("on fresh seeds", measure.unit, ""), [comparison]),
-        ]
-    searched = trials[trials["phase"].isin(["baseline", "search"])].sort_values("fitness", ascending=False)
-    shown = searched.head(MOST_TRIALS).to_dict("records")
-    finite_scores = [value for trial in shown for value in scores(trial) if isfinite(value)]
-    span = (min(finite_scores), max(finite_scores)) if finite_scores else None
-    rows = [
-        (trial["trial"], trial["phase"], trial["strategy"], f"{trial['fitness']:.4f}", curve(scores(trial), span))
-        for trial in shown
-    ]
-    parts.append(table(("trial", "phase", "strategy", "fitness", "learning curve, shared scale"), rows))
-    if len(searched) > len(shown):
-        parts.append(paragraph(f"The best {len(shown)} of {len(searched)} trials; `trials` lists all."))
-    return Markup("".join(parts))
-
-
-def training_view(summary: Mapping[str, Any], scored: Sequence[float]) -> Markup:
-    """Return a training's strategy, fitness and learning curve."""
-    outcome = f"{summary['fitness']:.4f}" if summary["status"] == "completed" else f"failed: {summary['error']}"
-    parameters = ", ".join(f"{name}={value}" for name, value in summary["parameters"].items())
-    row = (summary["strategy"], parameters, outcome, curve(scored))
-    return table(("strategy", "parameters", "fitness", "rounds"), [row])
 
 
 def scores(trial: Mapping[Any, Any]) -> Sequence[float]:
@@ -124,14 +67,14 @@ def notebook_progress() -> Iterator[Display]:
         return
     from IPython.display import HTML, display
 
-    line = display(Markup(""), display_id=True)  # type: ignore[no-untyped-call]
+    line = display("", display_id=True)  # type: ignore[no-untyped-call]
     stage, num_finished, num_rounds, shown = "", 0, 0, 0.0
 
     def show(text: str, at_once: bool = False) -> None:
         nonlocal shown
         if at_once or time.monotonic() - shown > SECONDS_BETWEEN:
             shown = time.monotonic()
-            line.update(HTML(paragraph(text) if text else ""))  # type: ignore[no-untyped-call]
+            line.update(HTML(html_of(text) if text else ""))  # type: ignore[no-untyped-call]
 
     def begin(new_stage: Stage) -> None:
         nonlocal stage
@@ -203,7 +146,8 @@ class Federation:
         self._built = build_federation(config.federation, config.model, dataset=dataset)
 
     def _repr_html_(self) -> str:
-        return federation_view(repr(self)[1:-1], self.clients)
+        clients = self.clients.fillna({"name": ""}).reset_index(allow_duplicates=True)
+        return html_of(repr(self)[1:-1], clients)
 
     def __repr__(self) -> str:
         built = self._built
@@ -324,7 +268,11 @@ class Study:
         return pd.DataFrame(columns).set_axis(pd.Index(confirmation.seeds, name="seed"))
 
     def _repr_html_(self) -> str:
-        return study_view(self.confirmation, self.trials)
+        found, shown = self.confirmation, ["trial", "phase", "strategy", "parameters", "fitness"]
+        searched = self.trials[self.trials["phase"].isin(["baseline", "search"])]
+        best = searched.sort_values("fitness", ascending=False).head(MOST_TRIALS)
+        verdict = [] if found is None else [f"Use {found.advised}.", found.sentence]
+        return html_of(*verdict, best[shown], f"The best {len(best)} of {len(searched)} trials; `trials` lists all.")
 
 
 @dataclass(frozen=True)
@@ -344,8 +292,10 @@ class TrainedStrategy:
     rounds: pd.DataFrame
 
     def _repr_html_(self) -> str:
-        measured = next(name for name in ("metric", "accuracy", "loss") if name in self.rounds)
-        return training_view(self.trial, self.rounds[measured].tolist())
+        summary = self.trial
+        outcome = f"{summary['fitness']:.4f}" if summary["status"] == "completed" else f"failed: {summary['error']}"
+        parameters = ", ".join(f"{name}={value}" for name, value in summary["parameters"].items())
+        return html_of(f"{summary['strategy']}({parameters}): {outcome}", self.rounds.reset_index())
 
 
 def study(

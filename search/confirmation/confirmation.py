@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, computed_field, model_validator
 
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.record import Trial
 from fedscout.search.config import View
-from fedscout.search.confirmation.intervals import NEW_DATA, PairedDifference, SequentialDesign
+from fedscout.search.confirmation.intervals import PairedDifference, SequentialDesign
 from fedscout.search.objective import ACCURACY, Measure
 
 Verdict = Literal["better", "no difference", "worse", "not confirmed"]
@@ -98,10 +98,9 @@ class Confirmation(BaseModel):
         candidates: The pick, the reference, then the other challengers.
         versus: Pick minus reference, by view.
         verdict: The pick against the reference in the deciding view.
-        sentence: Description for users.
         runners_up: The other challengers, in the order of the candidates.
         design: The sequential design of the intervals.
-        caveats: Caveats on the verdict, each a sentence; they are part of `sentence`.
+        caveats: Caveats on the verdict, each a sentence, the most important first; they are part of `sentence`.
         measure: What the scores measure.
         guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
         no_verdict: Why the measure is uninformative, with the verdict `not confirmed`; empty otherwise.
@@ -114,7 +113,6 @@ class Confirmation(BaseModel):
     candidates: tuple[Candidate, ...]
     versus: Mapping[View, PairedDifference]
     verdict: Verdict
-    sentence: str
     runners_up: tuple[RunnerUp, ...] = ()
     design: SequentialDesign
     caveats: tuple[str, ...] = ()
@@ -170,6 +168,36 @@ class Confirmation(BaseModel):
     def advised(self) -> str:
         """The display name of the recommended configuration."""
         return self.chosen.name if self.chosen is self.candidates[0] else reference_name(self.chosen)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def sentence(self) -> str:
+        """The verdict with both scores, their difference and its interval; then failures, caveats, and equal picks."""
+        failures = map(_failure, (candidate for candidate in self.candidates if candidate.failures))
+        equals = [runner_up.name for runner_up in self.runners_up if not runner_up.dropped]
+        last = [f"Not distinguishable from the best configuration: {'; '.join(equals)}."] if equals else []
+        return " ".join([_verdict_sentence(self), *failures, *self.caveats, *last])
+
+    @property
+    def intervals_text(self) -> str:
+        """Both intervals of the difference, what they are corrected for, and when seeds ended early."""
+        measure, design, difference = self.measure, self.design, self.difference
+        if difference.low is None or difference.high is None:
+            return "The difference has no interval."
+        text = f"95 % interval {design.wider_is}: {measure.interval_text(difference.low, difference.high)}"
+        low, high = difference.here_low, difference.here_high
+        if low is not None and high is not None and low != difference.low:
+            text += f"; for a rerun on these rows: {measure.interval_text(low, high)}"
+        sentences = [f"{text}."]
+        if design.num_tried > 1 and design.test_to_train > 0:
+            sentences.append(f"The lower end is corrected for the choice among {design.num_tried} configurations.")
+        joint = [f"all {design.num_challengers} configurations"] if design.num_challengers > 1 else []
+        looks = ", ".join(map(str, design.looks))
+        joint += [f"the analyses after {looks} seeds"] if len(design.looks) > 1 else []
+        sentences += [f"The interval holds jointly for {' and '.join(joint)}."] if joint else []
+        if len(self.seeds) < design.max_seeds:
+            sentences.append(f"Decided after {len(self.seeds)} of at most {design.max_seeds} seeds.")
+        return " ".join(sentences)
 
 
 def confirmation_seeds(seed: int, count: int) -> tuple[int, ...]:
@@ -293,19 +321,12 @@ def confirm(
     verdict: Verdict = {1: "better", 0: "no difference", -1: "worse"}[difference.verdict]  # type: ignore[assignment]
     if difference.low is None:
         verdict = "not confirmed"
-    parts = (
-        _sentence(pick.name, reference_name(reference), difference_text(difference, measure, design), verdict),
-        runners_up_sentence(runners_up),
-        _design_sentence(design, len(seeds), verdict),
-        failure_sentences(candidates),
-    )
     return Confirmation(
         seeds=tuple(seeds),
         view=view,
         candidates=tuple(candidates),
         versus=versus,
         verdict=verdict,
-        sentence="".join(parts),
         runners_up=tuple(runners_up),
         design=design,
         measure=measure,
@@ -326,79 +347,35 @@ def _runner_up(one: Candidate, pick: Candidate, reference: Candidate, view: View
     return RunnerUp(name=one.name, behind=behind, versus_reference=versus_reference, dropped=dropped)
 
 
-def difference_text(
-    difference: PairedDifference, measure: Measure = ACCURACY, design: SequentialDesign | None = None
-) -> str:
-    """Return a difference in the measure's unit with its intervals and the number of seeds.
-
-    Args:
-        difference: Difference on fresh seeds.
-        measure: What it measures.
-        design: Gives the meaning of the wider interval; None uses the default.
-    """
-    seeds = f"{len(difference.differences)} seed{'s' if len(difference.differences) != 1 else ''}"
+def _verdict_sentence(confirmation: Confirmation) -> str:
+    """Return both scores, their difference and its interval, or why there is no verdict."""
+    if confirmation.no_verdict:
+        return f"No verdict: {confirmation.no_verdict}. Measured: {confirmation.scores_text}."
+    measure, difference = confirmation.measure, confirmation.difference
+    name, reference = confirmation.candidates[0].strategy, reference_name(confirmation.reference)
+    count = len(difference.differences)
+    seeds = f"{count} fresh seed{'s' if count > 1 else ''}"
+    gain = f"{confirmation.scores_text}, {measure.difference_text(difference.mean)}"
     if difference.low is None or difference.high is None:
-        return f"{measure.difference_text(difference.mean)}, no interval from {seeds}"
-    outer = _interval(difference.low, difference.high, measure)
-    if difference.here_low is None or difference.here_high is None or difference.here_low == difference.low:
-        return f"{measure.difference_text(difference.mean)}, 95 % interval {outer}, {seeds}"
-    inner = _interval(difference.here_low, difference.here_high, measure)
-    wider = NEW_DATA if design is None else design.wider_is
-    mean = measure.difference_text(difference.mean)
-    return f"{mean}, 95 % interval {outer} {wider}, {inner} for a rerun on these rows, {seeds}"
+        return f"{name} and {reference}: {gain} on {seeds}, too few to tell it from noise."
+    interval = f"95 % interval {measure.interval_text(difference.low, difference.high)}, {seeds}"
+    if confirmation.verdict == "better":
+        return f"{name} is better than {reference}: {gain} ({interval})."
+    if confirmation.verdict == "worse":
+        return f"The search's best, {name}, is worse than {reference}: {gain} ({interval})."
+    design = confirmation.design
+    if confirmation.stopped_for_futility:
+        if difference.low == -(design.span or 0.0) and difference.high == design.span:
+            interval = f"{count} of {design.max_seeds} fresh seeds exclude no difference"
+        left = f"{design.max_seeds - count} more seeds are unlikely to show a difference"
+        return f"{name} and {reference} are not shown to differ: {gain} ({interval}); {left}."
+    return f"{name} and {reference} are not shown to differ: {gain} ({interval}; it contains zero)."
 
 
-def _interval(low: float, high: float, measure: Measure) -> str:
-    return f"[{measure.number(low)}, {measure.number(high)}]"
-
-
-def _sentence(name: str, reference: str, measured: str, verdict: Verdict) -> str:
-    return {
-        "better": f"{name} beats {reference} on fresh seeds: {measured}.",
-        "no difference": (
-            f"{name} is not shown to differ from {reference} on fresh seeds: {measured}. Keep {reference}."
-        ),
-        "worse": f"{name} is worse than {reference} on fresh seeds: {measured}. Keep {reference}.",
-        "not confirmed": (
-            f"{name} against {reference}: {measured}; at least two seeds with scores are needed to tell it from noise."
-        ),
-    }[verdict]
-
-
-def runners_up_sentence(runners_up: Sequence[RunnerUp]) -> str:
-    """Return a sentence on the challengers that can't be distinguished from the pick."""
-    undistinguished = [runner_up.name for runner_up in runners_up if not runner_up.dropped]
-    return f" Not distinguishable from the best configuration: {'; '.join(undistinguished)}." if undistinguished else ""
-
-
-def _design_sentence(design: SequentialDesign, num_seeds: int, verdict: Verdict) -> str:
-    """Return sentences on the corrections of the interval, and on early stopping."""
-    text = ""
-    if design.num_tried > 1 and design.test_to_train > 0:
-        text = f" The lower end is corrected for the choice among {design.num_tried} configurations."
-    parts = []
-    if design.num_challengers > 1:
-        parts.append(f"all {design.num_challengers} configurations")
-    if len(design.looks) > 1:
-        parts.append(f"the analyses after {', '.join(map(str, design.looks))} seeds")
-    text += f" The interval holds jointly for {' and '.join(parts)}." if parts else ""
-    if num_seeds < design.max_seeds:
-        text += f" Decided after {num_seeds} of at most {design.max_seeds} seeds."
-        text += " Further seeds are unlikely to show a difference." if verdict == "no difference" else ""
-    return text
-
-
-def _configuration(one: Candidate) -> str:
-    """Return the display name of a trained configuration: FedAvg at its client rate, or the search's."""
-    return f"FedAvg at client rate {one.learning_rate:g}" if "fedavg" in one.role else one.name
-
-
-def failure_sentences(candidates: Sequence[Candidate]) -> str:
-    """Return sentences on the configurations that failed on some seeds."""
-    sentences = [
-        f" {_configuration(one)} failed on {len(one.failures)} of {len(one.own)} seeds, which are scored as guessing: "
-        f"{next(iter(one.failures.values())).splitlines()[0].rstrip('.')}."
-        for one in candidates
-        if one.failures
-    ]
-    return "".join(sentences)
+def _failure(candidate: Candidate) -> str:
+    """Return a sentence on the seeds on which a configuration failed."""
+    is_fedavg = "fedavg" in candidate.role
+    name = f"FedAvg at client rate {candidate.learning_rate:g}" if is_fedavg else candidate.name
+    reason = next(iter(candidate.failures.values())).splitlines()[0].rstrip(".")
+    seeds = f"{len(candidate.failures)} of {len(candidate.own)} seeds"
+    return f"{name} failed on {seeds}, which are scored as guessing: {reason}."

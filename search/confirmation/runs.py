@@ -111,10 +111,8 @@ def judged(confirmation: Confirmation, trials: Sequence[Sequence[Trial]], guessi
     """
     with_guessing = confirmation.model_copy(update={"guessing": guessing})
     if reason := uninformative(with_guessing):
-        sentence = f"No verdict: {reason}. {with_guessing.scores_text}."
-        return with_guessing.model_copy(update={"verdict": "not confirmed", "no_verdict": reason, "sentence": sentence})
-    found = caveats(with_guessing, trials)
-    return with_guessing.model_copy(update={"caveats": found, "sentence": " ".join([confirmation.sentence, *found])})
+        return with_guessing.model_copy(update={"verdict": "not confirmed", "no_verdict": reason})
+    return with_guessing.model_copy(update={"caveats": caveats(with_guessing, trials)})
 
 
 def uninformative(confirmation: Confirmation) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -134,46 +135,20 @@ def test_what_may_have_been_meant() -> None:
         assert text.did_you_mean(given, names) == ""
 
 
-# -- Tables and pictures for notebooks: escaped, well formed, and drawn where the numbers are --------------------------
+# -- Tables for notebooks ----------------------------------------------------------------------------------------------
 
 
-HOSTILE = "<script>alert('x')</script>\"&"
-
-
-def points(picture: text.Markup) -> list[tuple[float, float]]:
-    (line,) = ElementTree.fromstring(picture).iter("polyline")
-    return [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]  # type: ignore[misc]
+HOSTILE = "<script>alert('x')</script>\"&" + "x" * 100
 
 
 def test_nothing_of_others_becomes_markup() -> None:
-    written = [
-        text.paragraph(HOSTILE),
-        text.table((HOSTILE,), [(HOSTILE,), (text.shaded_cell(0.5, HOSTILE),)]),
-        text.interval(0, 1, 2, HOSTILE),
-    ]
-    for part in written:
-        tree = ElementTree.fromstring(part)
-        assert "script" not in {element.tag for element in tree.iter()}
-        texts = [*tree.itertext(), *(element.get("title", "") for element in tree.iter())]
-        assert HOSTILE in texts
+    """A text, a column and a cell; nothing is cut."""
+    tree = ElementTree.fromstring(f"<page>{text.html_of(HOSTILE, pd.DataFrame({HOSTILE: [HOSTILE]}))}</page>")
+    assert "script" not in {element.tag for element in tree.iter()}
+    assert [found for found in tree.itertext() if found.strip()] == [HOSTILE] * 3
 
 
-def test_a_curve_rises_where_its_values_do() -> None:
-    heights = [height for _, height in points(text.curve([0.1, 0.5, 0.3]))]
-    assert heights[1] < heights[2] < heights[0]  # down is large in a picture
-    assert heights[1] == pytest.approx(2)
-    assert heights[0] == pytest.approx(text.CURVE_HEIGHT - 2)
-
-
-def test_gaps_of_a_curve_are_passed_over() -> None:
-    places = [[across for across, _ in points(text.curve(values))] for values in ([1.0, None, 3.0], [1.0, 3.0])]
-    assert places[0] == places[1]
-    assert {text.curve(values) for values in ([], [None], [float("nan"), None])} == {""}
-
-
-@pytest.mark.parametrize(("low", "high", "zero_inside"), [(-1, 2, True), (1, 2, False), (-2, -1, False)])
-def test_an_interval_shows_whether_it_holds_zero(low: float, high: float, zero_inside: bool) -> None:
-    zero, line = ElementTree.fromstring(text.interval(low, (low + high) / 2, high, "")).iter("line")
-    left, right, at_zero = (float(where) for where in (line.get("x1"), line.get("x2"), zero.get("x1")))  # type: ignore[arg-type]
-    assert 0 < left < right < text.INTERVAL_WIDTH
-    assert (left < at_zero < right) == zero_inside
+def test_of_many_rows_some_are_shown_and_all_counted() -> None:
+    shown = ElementTree.fromstring(f"<page>{text.html_of(pd.DataFrame({'rows': range(1000)}))}</page>")
+    assert len([*shown.iter("tr")]) <= 2 + text.MOST_ROWS
+    assert "1000 rows" in "".join(shown.itertext())

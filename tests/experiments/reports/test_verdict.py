@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -263,24 +264,24 @@ def test_a_list_of_clients_fits_and_counts_them_all(width: int) -> None:
     assert len(line) <= width or named == "3"
 
 
-# What tables of trials tell beside fitness.
+# What a training tells beside its fitness.
 
 
-def test_columns_that_carry_information() -> None:
-    """The global model where some client has another (else it is the own one); bytes where they differ or alone."""
-    fedavg = {"own": 0.5, "down per round": 1000.0, "up per round": 1000.0}
-    ditto = {**fedavg, "own": 0.75, "global model": 0.5}
-    scaffold = {"own": 0.625, "down per round": 1900.0, "up per round": 2000.0}
-    failed_trial = {"own": None, "down per round": None, "up per round": None}
-    assert console.informative_columns([fedavg, fedavg, failed_trial]) == {}
-    assert console.informative_columns([failed_trial]) == console.informative_columns([]) == {}
-    assert console.informative_columns([fedavg, ditto, failed_trial]) == {"global model": ["0.5000", "0.5000", ""]}
-    assert console.informative_columns([{**fedavg, "new client": 0.25}] * 2) == {"new client": ["0.2500", "0.2500"]}
-    differing = {"down per round": ["1 kB", "1.9 kB"], "up per round": ["1 kB", "2 kB"]}
-    assert console.informative_columns([fedavg, scaffold]) == differing
-    assert console.informative_columns([scaffold]) == {"down per round": ["1.9 kB"], "up per round": ["2 kB"]}
-    trial = Trial(rounds={"accuracy": (0.4, 0.5, 0.6, 0.7, 0.8), "seconds": (30.0,) * 5})
-    assert console.informative_columns([console.trial_values(trial)])["simulated time"] == ["2.5 min"]
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"fitness": 0.25, "rounds": {"accuracy": (0.25,)}}, {"0.2500"}),
+        ({"fitness": 0.25, "own_fitness": 0.25, "clean_fitness": 0.5}, {"0.2500", "0.5000"}),
+        ({"fitness": 0.25, "rounds": {"global_accuracy": (0.75,)}}, {"0.2500", "0.7500"}),
+        ({"fitness": 0.25, "bytes_down": 1900.0, "bytes_up": 2000.0}, {"0.2500", "1.9 kB", "2 kB"}),
+        ({"fitness": 0.25, "rounds": {"seconds": (30.0,) * 5}}, {"0.2500", "2.5 min"}),
+        ({"status": "failed", "bytes_up": 2000.0}, set()),
+    ],
+)
+def test_a_training_tells_the_scores_bytes_and_time_that_it_has(fields: dict[str, Any], told: set[str]) -> None:
+    file = io.StringIO()
+    console.show_trial(PlainConsole(file=file, width=200), Trial(**fields))
+    assert {*re.findall(r"[\d.]+ (?:kB|min)|\d\.\d{4}", file.getvalue())} == told
 
 
 @pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (73_850, "73.8 kB"), (1e9, "1 GB"), (2e16, "2e+04 TB")])

@@ -17,7 +17,7 @@ import fedscout
 from fedscout.engine.errors import DataError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.studies.interface import MOST_CLIENTS, federation_view, notebook_progress
+from fedscout.experiments.studies.interface import notebook_progress
 from fedscout.experiments.studies.workflow import SILENT
 from tests.conftest import REPOSITORY
 from tests.experiments.cli.conftest import exit_code
@@ -166,9 +166,7 @@ def test_a_federation_shows_each_client(federation: fedscout.Federation) -> None
     assert [row[:3] for row in rows[1:]] == [
         [str(client), "", str(n)] for client, n in enumerate(federation.client_rows)
     ]
-    shares = [cell.get("title") for cell in tree(federation._repr_html_()).iter("td") if cell.get("title")]
-    first = federation.clients.iloc[0]
-    assert shares[0] == f"class_0: {first['class_0']} of {first['rows']}"
+    assert [row[3] for row in rows[1:]] == [str(count) for count in federation.clients["class_0"]]
 
 
 def test_names_of_clients_and_classes_are_shown_and_not_obeyed() -> None:
@@ -178,17 +176,22 @@ def test_names_of_clients_and_classes_are_shown_and_not_obeyed() -> None:
     assert "<b>a</b>" in [row[1] for row in cells(shown)[1:]]
 
 
-def test_of_many_clients_some_are_shown_and_the_rest_counted() -> None:
-    clients = pd.DataFrame({"name": None, "rows": [3] * 1000, "no": [1] * 1000, "yes": [2] * 1000})
-    shown = federation_view("many", clients)
-    assert len(cells(shown)) == 1 + MOST_CLIENTS
-    assert str(1000 - MOST_CLIENTS) in shown
-
-
 def test_a_report_names_what_was_found_and_where(federation: fedscout.Federation) -> None:
     report = federation.detect(engine=HERE)
     rows = cells(report._repr_html_())[1:]
     assert [row[3] for row in rows] == [report.calibrated_finding(one.name).sentence for one in report.findings]
+
+
+def test_a_study_and_a_training_show_fitness(study: fedscout.Study, federation: fedscout.Federation) -> None:
+    shown = study._repr_html_()
+    assert study.confirmation.advised in "".join(tree(shown).itertext())
+    best = study.trials[study.trials["phase"] != "confirmation"].sort_values("fitness", ascending=False)
+    assert [row[0] for row in cells(shown)[1:]] == [str(number) for number in best["trial"]]
+    rounds = pd.DataFrame({"round": [1, 2], "accuracy": [0.25, 0.5]}).set_index("round")
+    trial = {"strategy": "<b>mine</b>", "parameters": {"eta": 1}, "status": "completed", "fitness": 0.375}
+    trained = fedscout.TrainedStrategy(Path(), trial, rounds)._repr_html_()
+    assert "<b>mine</b>(eta=1): 0.3750" in "".join(tree(trained).itertext())
+    assert cells(trained)[1:] == [["1", "0.25"], ["2", "0.50"]]
 
 
 def test_curves_and_seeds_are_the_logs(study: fedscout.Study) -> None:
