@@ -35,6 +35,7 @@ _CONDITIONS: Mapping[str, str] = {
     ),
     "tuple_type": "be a list, such as [first, second]",
     "missing": "be given",
+    "extra_forbidden": "be left out, as it is not a known key",
 }
 """Conditions for which pydantic's text names Python types."""
 
@@ -93,6 +94,12 @@ def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
     suggestion = did_you_mean(detail["input"], _LITERAL.findall(condition)) if detail["type"] == "literal_error" else ""
     given = "a group of keys" if isinstance(detail["input"], Mapping) else shown(detail["input"])
     return Fault(subject, condition, given, suggestion + hint)
+
+
+def first_fault(error: ValidationError) -> Fault:
+    """Return the first fault of a document that does not fit its model."""
+    first = details(error)[0]
+    return fault_of(".".join(map(str, first["loc"])), first)
 
 
 def _condition(detail: ErrorDetails) -> str:
