@@ -42,7 +42,7 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.serverapp import Grid
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
@@ -53,7 +53,7 @@ from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.nodes.grid import Member, NodeGrid, NodeRoster
 from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
-from fedscout.engine.runtime.files import write_atomically
+from fedscout.engine.runtime.files import reading, write_atomically
 from fedscout.engine.text import shown
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import TrialLog
@@ -373,10 +373,8 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
         LogError: If their file is invalid.
     """
     introductions = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
-    try:
+    with reading(folder.path / CLIENTS_FILE, LogError, "list the clients of an earlier run"):
         return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
-    except ValidationError as error:
-        raise LogError.of(folder.path / CLIENTS_FILE, "list the clients of an earlier run, but does not") from error
 
 
 Choice = Literal["rules", "search"]

@@ -14,16 +14,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.errors import DataError, LogError
-from fedscout.engine.runtime.files import read_json_object
-from fedscout.engine.text import details, fault_of
+from fedscout.engine.runtime.files import read_json_object, reading
 from fedscout.engine.trials.log import read_records
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
-from fedscout.experiments.config import StudyConfig, fault_text
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.description import RealizedHeterogeneity
 from fedscout.experiments.studies.run_folder import RESULT_FILE, stored_claim, versions
 from fedscout.search.confirmation.confirmation import Candidate, Confirmation
@@ -259,25 +258,10 @@ def read_report(path: Path) -> HeterogeneityReport:
     Raises:
         DataError: If it is not a report.
     """
-    requirement = "be a report that `fedscout detect` or `fedscout run` wrote"
-    try:
+    with reading(f"--report {path}", DataError, "be a report that `fedscout detect` or `fedscout run` wrote"):
         document = read_json_object(path)
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
-    except ValidationError as error:
-        raise DataError.of("--report", requirement, f"{path}: {_fault(error)}") from error
-    except FileNotFoundError as error:
-        raise DataError.of("--report", requirement, f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise DataError.of("--report", requirement, f"{path}: {' '.join(str(error).split())}") from error
-
-
-def _fault(error: ValidationError) -> str:
-    detail = details(error)[0]
-    key = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        return f"{key} is not a known key; the report may be of another version"
-    return " ".join(f"{fault_of(key, detail)}".split())
 
 
 def read_result(folder: Path) -> StudyResult | None:
@@ -287,14 +271,10 @@ def read_result(folder: Path) -> StudyResult | None:
         LogError: If it can't be read or does not match the schema.
     """
     path = folder / RESULT_FILE
-    try:
-        return StudyResult.model_validate(read_json_object(path))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValidationError as error:
-        raise LogError.of(path, f"be a study's result, but {fault_text(details(error)[0])}") from error
-    except (OSError, ValueError) as error:
-        raise LogError.of(path, f"be a study's result, but can't be read: {error}") from error
+    with reading(path, LogError, "be a study's result"):
+        return StudyResult.model_validate(read_json_object(path))
 
 
 def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
@@ -309,8 +289,6 @@ def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     if claim is None:
         raise LogError.of("the folder", "hold a study", f"{folder} without a readable config.json")
     stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
-    try:
+    with reading(folder, LogError, "be a study of this version"):
         config = StudyConfig.model_validate(stored_config)
-    except ValidationError as error:
-        raise LogError.of(folder, f"be a study of this version, but its {fault_text(details(error)[0])}") from error
     return {**claim, "config": {**claim["config"], **config.identity()}}, config

@@ -129,7 +129,7 @@ WRONG: list[tuple[list[str], tuple[str, ...]]] = [
     (["--text", "x" * 4001], ("--text", "4000", "4001")),
     *((["--report", name], ("--report", f"got {name}")) for name in ("nowhere.json", "other.json", "broken.json", ".")),
     (["--replay", "nowhere.jsonl"], ("recorded exchanges", "got nowhere.jsonl")),
-    (["--replay", "broken.json"], ("recorded exchanges", "got broken.json")),
+    (["--replay", "broken.json"], ("recorded exchanges", "broken.json")),
     (["--source", "rules", "--replay", "x"], ("--source rules", "--replay")),
     (["--source", "rules", "--prompt"], ("--source rules", "--prompt")),
     (["--text", "", "--prompt"], ("--text", "nothing")),
