@@ -23,11 +23,11 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger("fedscout")
+
+Row = TypeVar("Row")
 
 _DIGEST_KEY = b"fedscout.sha256"
 _PART = "part-"
@@ -133,20 +135,20 @@ def read_columns(
     Returns:
         One row per trial, by trial number; and the reason for each file that could not be used.
     """
-    rows, faults = _read_stored(folder, [*dict.fromkeys(map(stored_column, columns))], config_hash)
-    return [{name: measures.get(name) for name in columns} for measures in map(flat, rows)], faults
+    rows, faults = _read_stored(folder, [*dict.fromkeys(map(stored_column, columns))], config_hash, flat)
+    return [{name: measures.get(name) for name in columns} for measures in rows], faults
 
 
 def _read_stored(
-    folder: Path, columns: Sequence[str], config_hash: str | None = None
-) -> tuple[list[dict[str, Any]], dict[Path, str]]:
-    """Read columns as they are stored; arguments and result as for `read_columns`."""
-    entries: list[tuple[Path, int, dict[str, Any]]] = []
+    folder: Path, columns: Sequence[str], config_hash: str | None, read: Callable[[dict[str, Any]], Row]
+) -> tuple[list[Row], dict[Path, str]]:
+    """Read columns, each row by `read`; other arguments and result as for `read_columns`."""
+    entries: list[tuple[Path, int, Row]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_part(path, config_hash, columns) if _is_part(path) else _read_row(path, config_hash)
-            rows = table.select(columns).to_pylist()
+            rows = map(read, table.select(columns).cast(pa.schema(map(SCHEMA.field, columns))).to_pylist())
             entries += ((path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True))
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
@@ -155,8 +157,7 @@ def _read_stored(
 
 def read_records(folder: Path, config_hash: str | None = None) -> tuple[list[Trial], dict[Path, str]]:
     """Read all trials as records; arguments and result as for `read_columns`."""
-    rows, faults = _read_stored(folder, SCHEMA.names, config_hash)
-    return [Trial.from_row(row) for row in rows], faults
+    return _read_stored(folder, SCHEMA.names, config_hash, Trial.from_row)
 
 
 def read_trials(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -174,10 +175,10 @@ def read_trials(path: str | os.PathLike[str]) -> pd.DataFrame:
     folders = [root] if (root / "trials").is_dir() else sorted(root.glob("studies/*/"))
     rows: list[dict[str, Any]] = []
     for folder in folders:
-        stored, faults = _read_stored(folder / "trials", SCHEMA.names)
+        stored, faults = _read_stored(folder / "trials", SCHEMA.names, None, flat)
         for file, reason in faults.items():
             logger.warning("%s can't be used and is left out (%s)", file, reason)
-        rows += ({**({} if folder == root else {"folder": folder.name}), **_tidy(flat(row))} for row in stored)
+        rows += ({**({} if folder == root else {"folder": folder.name}), **_tidy(row)} for row in stored)
     if not rows:
         raise LogError.of("the folder", "hold a study or a sweep with trials", root)
     return pd.DataFrame(rows)

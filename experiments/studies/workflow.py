@@ -39,7 +39,7 @@ from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, built_study, data_digest
 from fedscout.experiments.studies import checks, one_shot, run_folder
-from fedscout.experiments.studies.result import REPORT_FILE, read_report, result_document
+from fedscout.experiments.studies.result import REPORT_FILE, read_report, read_warm_start, result_document
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
@@ -402,7 +402,7 @@ def run_workflow(
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
     with run_folder.open_run_folder(out, config, pipeline.digest) as folder:
-        compare = run_folder.read_warm_start(config, folder, pipeline.digest, detection)
+        compare = read_warm_start(config, folder, pipeline.digest, detection)
         with pipeline.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
             report = pipeline.detect(runner, folder) if detection and not by_words else None
             ledger = pipeline.ledger(runner, folder)
