@@ -125,14 +125,14 @@ def test_a_password_in_the_environments_address_gets_nowhere(
 WRONG: list[tuple[list[str], tuple[str, ...]]] = [
     (["--source", "llm"], ("the environment variable OPENAI_API_KEY",)),
     (["--source", "llm", "recommender.api_key_variable=MINE"], ("the environment variable MINE",)),
-    (["--text", " "], ("--text",)),
-    (["--text", "x" * 4001], ("--text", "4000", "4001")),
+    (["--text", " "], ("recommender.text",)),
+    (["--text", "x" * 4001], ("recommender.text", "4000")),
     *((["--report", name], (f"--report {name} ",)) for name in ("nowhere.json", "other.json", "broken.json", ".")),
     (["--replay", "nowhere.jsonl"], ("recorded exchanges", "got nowhere.jsonl")),
     (["--replay", "broken.json"], ("recorded exchanges", "got broken.json")),
-    (["--source", "rules", "--replay", "x"], ("--source rules", "--replay")),
-    (["--source", "rules", "--prompt"], ("--source rules", "--prompt")),
-    (["--text", "", "--prompt"], ("--text", "nothing")),
+    (["--source", "rules", "--replay", "x"], ("recommender.source=rules", "recommender.replay")),
+    (["--source", "rules", "--prompt"], ("recommender.source=rules", "--prompt")),
+    (["--text", "", "--prompt"], ("recommender.text", "nothing")),
     (["strategy.kind=krum"], ("strategy ", "'krum'")),
     *(([f"recommender.api_key_variable={key}"], ("recommender.api_key_variable",)) for key in (KEY, NAMED_KEY)),
 ]
@@ -203,3 +203,13 @@ def test_words_and_source_of_a_recommendation_may_be_keys(cli: Cli, server: Serv
     by_rules = ("recommend", "--report", report, at(serving), *FAST, "recommender.source=rules", "--json")
     assert cli(*by_rules).document["source"] == "rules"
     assert len(serving.asked) == 2
+
+
+def test_a_key_in_a_persons_words_is_sent_and_kept_nowhere(cli: Cli, server: Server, tmp_path: Path) -> None:
+    serving = server([GOOD])
+    arguments = ("recommend", *SMALL, at(serving), *FAST, "--text", f"my key is {NAMED_KEY}, labels are skewed")
+    assert cli(*arguments, "--out", "out", "--json").ok
+    assert [asked.user["description_by_a_person"] for asked in serving.asked] == [
+        "my key is [redacted], labels are skewed"
+    ]
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and NAMED_KEY in path.read_text()]
