@@ -147,8 +147,7 @@ def _next_steps(
     outcome, rate = finished.outcome, finished.document["config"]["training"]["learning_rate"]
     if strategy := advised(outcome.confirmation, outcome.best, rate):
         yield "Train", command_line(training_command(arguments, config_file, strategy))
-        tables = [setting for setting in arguments if setting.startswith("client_settings.")]
-        yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
+        yield "Export", command_line(["fedscout", "app", "--from", str(folder)])
     if report is not None:
         yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
     if not verbose:

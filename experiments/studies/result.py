@@ -287,7 +287,7 @@ def read_result(folder: Path) -> StudyResult | None:
 def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     """Return the content of `config.json` and the configuration in it.
 
-    A table of client settings is stored only as a digest, so it is omitted from the configuration.
+    The configuration is without a table of client settings, which may have changed; `config.json` holds its path.
 
     Raises:
         LogError: If the folder holds no study, or one of another version.

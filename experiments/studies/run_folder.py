@@ -340,6 +340,9 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         files.remove_file(folder.path / "result.json")  # it rests on trials that are run again
         logger.warning("%s of %s has changed since; its trials are run again", ", ".join(paths), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
+    if (table := config.client_settings).path is not None:
+        place = str(Path(table.path).absolute())
+        bound["client_settings"] = table.model_copy(update={"path": place}).model_dump(mode="json")
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}
     if bound != existing:

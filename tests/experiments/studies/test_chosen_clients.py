@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,12 +14,14 @@ import pytest
 
 import fedscout
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
-from fedscout.engine.errors import ConfigurationError, StrategyError, UserError
+from fedscout.engine.errors import ConfigurationError, LogError, StrategyError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config
+from fedscout.experiments.deployment.driver import winner_of
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.checks import check_proxy_rows, searched_policies, selection_of
+from fedscout.experiments.studies.result import read_study
 from fedscout.experiments.studies.workflow import cohort_of, run_training, run_workflow
 from fedscout.search.client_settings import write_settings_table
 from fedscout.search.ledger import StudyFacts
@@ -225,6 +228,30 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
     )
     assert not load_config(with_table(path)).search.tuned_baseline
     assert all(any("farther than 0" in note for note in trial.notes) for trial in finished.outcome.trials)
+
+
+def test_an_app_of_a_study_has_its_table_wherever_it_is_and_no_other_one(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config(with_table(Path(path.name), "client_settings.threshold=1"))
+    folder = run_workflow(config, tmp_path / "out", detection=False).folder
+    monkeypatch.chdir("/")
+    found, _ = winner_of(folder)
+    assert found.client_settings == config.client_settings.model_copy(update={"path": str(path)})
+    assert found.digest() == config_hash(folder)
+    write_settings_table(path, SettingsTable(TABLE.cells[:2]), PROVENANCE)
+    with refused(LogError, key=path.name):
+        winner_of(folder)
+    path.unlink()
+    with refused(ConfigurationError, key=path.name):
+        winner_of(folder)
+    assert read_study(folder).faults == ()
+
+
+def config_hash(folder: Path) -> str:
+    """Return the hash of a folder's study."""
+    return str(json.loads((folder / "config.json").read_text())["config_hash"])
 
 
 WRONG = {
