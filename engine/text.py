@@ -99,7 +99,8 @@ def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
 def first_fault(error: ValidationError) -> Fault:
     """Return the first fault of a document that does not fit its model."""
     first = details(error)[0]
-    return fault_of(".".join(map(str, first["loc"])), first)
+    whole = "" if first["type"] == "value_error" else "it"
+    return fault_of(".".join(map(str, first["loc"])) or whole, first)
 
 
 def _condition(detail: ErrorDetails) -> str:

@@ -53,7 +53,7 @@ from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.nodes.grid import Member, NodeGrid, NodeRoster
 from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
-from fedscout.engine.runtime.files import reading, write_atomically
+from fedscout.engine.runtime.files import read_json_object, reading, write_atomically
 from fedscout.engine.text import shown
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import TrialLog
@@ -358,9 +358,11 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
     Raises:
         LogError: If their file is invalid.
     """
-    introductions = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
-    with reading(folder.path / CLIENTS_FILE, LogError, "list the clients of an earlier run"):
-        return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
+    path = folder.path / CLIENTS_FILE
+    if not path.exists():
+        return []
+    with reading(path, LogError, "list the clients of an earlier run"):
+        return TypeAdapter(list[Introduction]).validate_python(read_json_object(path).get("clients"), strict=False)
 
 
 Choice = Literal["rules", "search"]

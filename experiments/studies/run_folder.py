@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedscout.engine.errors import EngineError, LogError, UserError
 from fedscout.engine.runtime import files
@@ -217,24 +217,16 @@ class RunFolder(GridFolder):
         files.check_same_folder(self.path, self._identity)
         super().write(name, write)
 
-    def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the content of one of the folder's JSON files; None if missing or, with a warning, unreadable."""
-        path = self.path / name
-        try:
-            return files.read_json_object(path)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            logger.warning("%s can't be read and is treated as missing (%s)", path, error)
-            return None
-
     def read_model(self, name: str, kind: type[Model]) -> Model | None:
-        """Return one of the folder's JSON files as a model; None if missing or, with a warning, of another version."""
-        document = self.read_json(name)
+        """Return one of the folder's JSON files as a model; None if missing or, with a warning, unusable."""
+        path = self.path / name
+        if not path.exists():
+            return None
         try:
-            return None if document is None else kind.model_validate(document)
-        except ValidationError:
-            logger.warning("%s does not fit this version and is made again", self.path / name)
+            with files.reading(path, LogError, "be a file of this version"):
+                return kind.model_validate(files.read_json_object(path))
+        except LogError as error:
+            logger.warning("%s, so it is made again", error)
             return None
 
 
