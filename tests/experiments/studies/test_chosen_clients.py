@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from fedscout.experiments.deployment.driver import winner_of
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.checks import check_proxy_rows, searched_policies, selection_of
-from fedscout.experiments.studies.result import read_study
+from fedscout.experiments.studies.result import read_claim, read_study
 from fedscout.experiments.studies.workflow import cohort_of, run_training, run_workflow
 from fedscout.search.client_settings import write_settings_table
 from fedscout.search.ledger import StudyFacts
@@ -239,7 +238,7 @@ def test_an_app_of_a_study_has_its_table_wherever_it_is_and_no_other_one(
     monkeypatch.chdir("/")
     found, _ = winner_of(folder)
     assert found.client_settings == config.client_settings.model_copy(update={"path": str(path)})
-    assert found.digest() == config_hash(folder)
+    assert found.digest() == read_claim(folder)[0]["config_hash"]
     write_settings_table(path, SettingsTable(TABLE.cells[:2]), PROVENANCE)
     with refused(LogError, key=path.name):
         winner_of(folder)
@@ -247,11 +246,6 @@ def test_an_app_of_a_study_has_its_table_wherever_it_is_and_no_other_one(
     with refused(ConfigurationError, key=path.name):
         winner_of(folder)
     assert read_study(folder).faults == ()
-
-
-def config_hash(folder: Path) -> str:
-    """Return the hash of a folder's study."""
-    return str(json.loads((folder / "config.json").read_text())["config_hash"])
 
 
 WRONG = {
