@@ -1,7 +1,7 @@
 """Texts of faults, type annotations, boolean values in documents, and HTML for notebooks.
 
-`fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value. `alternatives`
-yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
+`fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value, and
+`reading_document` those of a whole file. `alternatives` yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
 because `True` is 1 in Python but a mistake in a configuration.
 
 The HTML functions create small tables and graphics for `_repr_html_` of federations, reports and studies. Names
@@ -15,6 +15,7 @@ import difflib
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from math import isfinite
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -22,7 +23,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedscout.engine.errors import Fault
+from fedscout.engine.errors import Fault, UserError, first_line
 
 LONGEST_VALUE = 200
 LONGEST_NAME = 60
@@ -96,7 +97,30 @@ def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
     return Fault(subject, condition, given, suggestion + hint)
 
 
-def first_fault(error: ValidationError) -> Fault:
+@contextmanager
+def reading_document(subject: object, kind: type[UserError], must: str) -> Iterator[None]:
+    """Report a failure of the block, which reads and validates a document, as a fault of the document.
+
+    Args:
+        subject: The document, such as its path.
+        kind: Kind of the error.
+        must: What the document must be, as it follows the word "must".
+
+    Raises:
+        UserError: Of the given kind, with the first fault, if the document can't be read or does not fit its model.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise kind.of(subject, f"{must}, but {_first_fault(error)}") from error
+    except FileNotFoundError as error:
+        raise kind.of(subject, f"{must}, but there is no such file") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise kind.of(subject, f"{must}, but can't be read: {reason}") from error
+
+
+def _first_fault(error: ValidationError) -> Fault:
     """Return the first fault of a document that does not fit its model."""
     first = details(error)[0]
     whole = "" if first["type"] == "value_error" else "it"

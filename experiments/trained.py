@@ -31,8 +31,8 @@ from fedscout.engine.data.client import Samples, TargetScale
 from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogError, StrategyError, first_line
 from fedscout.engine.models.layout import ModelFactory, ParameterLayout
-from fedscout.engine.runtime.files import read_json_object, reading, remove_file, write_atomically
-from fedscout.engine.text import shown
+from fedscout.engine.runtime.files import read_json_object, remove_file, write_atomically
+from fedscout.engine.text import reading_document, shown
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import kept_model, shares_nothing
 from fedscout.experiments.data.dataset import DataKind, DatasetRequest
@@ -125,7 +125,7 @@ def read_description(folder: Path) -> ModelDescription:
         LogError: If there is none, or it can't be read.
     """
     path = folder / DESCRIPTION_FILE
-    with reading(path, LogError, "describe a model of fedscout train --out"):
+    with reading_document(path, LogError, "describe a model of fedscout train --out"):
         return ModelDescription.model_validate(read_json_object(path), strict=False)
 
 

@@ -20,7 +20,8 @@ from pydantic.functional_validators import AfterValidator, model_validator
 
 from fedscout.engine.contracts.client_table import HETEROGENEITY, METRICS, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.errors import ConfigurationError
-from fedscout.engine.runtime.files import json_text, not_written, read_json_object, reading, write_atomically
+from fedscout.engine.runtime.files import json_text, not_written, read_json_object, write_atomically
+from fedscout.engine.text import reading_document
 from fedscout.engine.user_code import code_digests
 
 
@@ -149,7 +150,7 @@ def write_settings_table(path: Path, table: SettingsTable, provenance: Mapping[s
         ConfigurationError: If the table is invalid, or the file can't be written.
     """
     document = {**asdict(table), "provenance": dict(provenance)}
-    with reading("a settings table", ConfigurationError, "be a full grid of valid settings"):
+    with reading_document("a settings table", ConfigurationError, "be a full grid of valid settings"):
         _Document.model_validate(document)
     try:
         write_atomically(path, lambda temporary: temporary.write_text(json_text(document)))
@@ -163,6 +164,6 @@ def read_settings_table(path: Path) -> tuple[SettingsTable, dict[str, Any]]:
     Raises:
         ConfigurationError: If it is no file, holds no table, or its cells are not a full grid of valid settings.
     """
-    with reading(path, ConfigurationError, "be a settings table of fedscout tune-table"):
+    with reading_document(path, ConfigurationError, "be a settings table of fedscout tune-table"):
         document = _Document.model_validate(read_json_object(path))
     return SettingsTable(document.cells, document.threshold), document.provenance

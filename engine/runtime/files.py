@@ -33,11 +33,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
-from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, UserError, first_line
+from fedscout.engine.errors import ConfigurationError, EngineError, Fault, LogError, first_line
 from fedscout.engine.runtime.processes import OWN_MARK, end_orphans
-from fedscout.engine.text import first_fault
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = re.compile(r"\..*\.\d+\.tmp", re.DOTALL)
@@ -160,29 +157,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it holds no JSON object")
     return content
-
-
-@contextmanager
-def reading(subject: object, kind: type[UserError], must: str) -> Iterator[None]:
-    """Report a failure of the block, which reads and validates a document, as a fault of the document.
-
-    Args:
-        subject: The document, such as its path.
-        kind: Kind of the error.
-        must: What the document must be, as it follows the word "must".
-
-    Raises:
-        UserError: Of the given kind, with the first fault, if the document can't be read or does not fit its model.
-    """
-    try:
-        yield
-    except ValidationError as error:
-        raise kind.of(subject, f"{must}, but {first_fault(error)}") from error
-    except FileNotFoundError as error:
-        raise kind.of(subject, f"{must}, but there is no such file") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else first_line(error)
-        raise kind.of(subject, f"{must}, but can't be read: {reason}") from error
 
 
 LOCK = ".lock"

@@ -49,8 +49,8 @@ from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.nodes.client import REFUSED, ClientNode
 from fedscout.engine.nodes.policy import OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import ACTION, DOCUMENT_KEY, Wire, algorithms_of
-from fedscout.engine.runtime.files import read_json_object, reading
-from fedscout.engine.text import listed, shown
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.text import listed, reading_document, shown
 from fedscout.experiments.data.columns import ColumnRoles, discrete, with_missing
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.images import client_pictures
@@ -147,7 +147,7 @@ class Agreement(ModelDescription):
         Raises:
             ConfigurationError: If the file can't be read or is no agreement.
         """
-        with reading(path, ConfigurationError, "be an agreement"):
+        with reading_document(path, ConfigurationError, "be an agreement"):
             return cls.model_validate(read_json_object(path))
 
     @property

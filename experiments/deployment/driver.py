@@ -53,8 +53,8 @@ from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.nodes.grid import Member, NodeGrid, NodeRoster
 from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
-from fedscout.engine.runtime.files import read_json_object, reading, write_atomically
-from fedscout.engine.text import shown
+from fedscout.engine.runtime.files import read_json_object, write_atomically
+from fedscout.engine.text import reading_document, shown
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -137,7 +137,7 @@ def winner_of(folder: Path) -> tuple[StudyConfig, dict[str, Any]]:
     if result is None:
         raise LogError.of("--from", "be the folder of a finished study (fedscout run --out)", folder)
     if "client_settings" in claim:
-        with reading(folder / "config.json", LogError, "be of a study"):
+        with reading_document(folder / "config.json", LogError, "be of a study"):
             table = ClientSettingsConfig.model_validate(claim["client_settings"])
         if table.identity() != claim["config"].get("client_settings"):
             raise LogError.of(table.path, "be the table of client settings that the study used, but has changed")
@@ -361,7 +361,7 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
     path = folder.path / CLIENTS_FILE
     if not path.exists():
         return []
-    with reading(path, LogError, "list the clients of an earlier run"):
+    with reading_document(path, LogError, "list the clients of an earlier run"):
         return TypeAdapter(list[Introduction]).validate_python(read_json_object(path).get("clients"), strict=False)
 
 

@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogError
-from fedscout.engine.runtime.files import read_json_object, reading
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.text import reading_document
 from fedscout.engine.trials.log import read_records
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
 from fedscout.experiments.config import StudyConfig
@@ -265,7 +266,7 @@ def read_report(path: Path) -> HeterogeneityReport:
     Raises:
         DataError: If it is not a report.
     """
-    with reading(f"--report {path}", DataError, "be a report that `fedscout detect` or `fedscout run` wrote"):
+    with reading_document(f"--report {path}", DataError, "be a report that `fedscout detect` or `fedscout run` wrote"):
         document = read_json_object(path)
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
@@ -280,7 +281,7 @@ def read_result(folder: Path) -> StudyResult | None:
     path = folder / RESULT_FILE
     if not path.exists():
         return None
-    with reading(path, LogError, "be a study's result"):
+    with reading_document(path, LogError, "be a study's result"):
         return StudyResult.model_validate(read_json_object(path))
 
 
@@ -296,7 +297,7 @@ def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     if claim is None:
         raise LogError.of("the folder", "hold a study", f"{folder} without a readable config.json")
     stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
-    with reading(folder, LogError, "be a study of this version"):
+    with reading_document(folder, LogError, "be a study of this version"):
         config = StudyConfig.model_validate(stored_config)
     return {**claim, "config": {**claim["config"], **config.identity()}}, config
 

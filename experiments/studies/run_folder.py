@@ -31,6 +31,7 @@ from pydantic import BaseModel
 
 from fedscout.engine.errors import EngineError, LogError, UserError
 from fedscout.engine.runtime import files
+from fedscout.engine.text import reading_document
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig
@@ -223,7 +224,7 @@ class RunFolder(GridFolder):
         if not path.exists():
             return None
         try:
-            with files.reading(path, LogError, "be a file of this version"):
+            with reading_document(path, LogError, "be a file of this version"):
                 return kind.model_validate(files.read_json_object(path))
         except LogError as error:
             logger.warning("%s, so it is made again", error)
