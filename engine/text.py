@@ -1,8 +1,9 @@
 """Texts of faults, type annotations, boolean values in documents, and HTML for notebooks.
 
 `fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value, and
-`reading_document` those of a whole file. `alternatives` yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
-because `True` is 1 in Python but a mistake in a configuration.
+`reading_document` those of a whole file. `alternatives` yields the types that an annotation permits.
+`booleans_as_words` prevents booleans from being accepted as numbers, because `True` is 1 in Python but a mistake in a
+configuration.
 
 The HTML functions create small tables and graphics for `_repr_html_` of federations, reports and studies. Names
 of clients, classes and strategies are untrusted input, so everything that is not `Markup` is escaped. Colours are those
