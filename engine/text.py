@@ -1,9 +1,9 @@
 """Texts of faults, type annotations, boolean values in documents, and HTML for notebooks.
 
-`fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value. `alternatives`
-yields the types that an annotation permits. `booleans_as_words` prevents booleans from being accepted as numbers,
-because `True` is 1 in Python but a mistake in a configuration. `html_of` gives the `_repr_html_` of federations,
-reports and studies.
+`fault_of` formats pydantic's faults like fedscout's own: condition and value on one line, for any value, and
+`reading_document` those of a whole file. `alternatives` yields the types that an annotation permits.
+`booleans_as_words` prevents booleans from being accepted as numbers, because `True` is 1 in Python but a mistake in a
+configuration. `html_of` gives the `_repr_html_` of federations, reports and studies.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import difflib
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedscout.engine.errors import Fault
+from fedscout.engine.errors import Fault, UserError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ _CONDITIONS: Mapping[str, str] = {
     ),
     "tuple_type": "be a list, such as [first, second]",
     "missing": "be given",
+    "extra_forbidden": "be left out, as it is not a known key",
 }
 """Conditions for which pydantic's text names Python types."""
 
@@ -92,6 +94,36 @@ def fault_of(subject: str, detail: ErrorDetails, hint: str = "") -> Fault:
     suggestion = did_you_mean(detail["input"], _LITERAL.findall(condition)) if detail["type"] == "literal_error" else ""
     given = "a group of keys" if isinstance(detail["input"], Mapping) else shown(detail["input"])
     return Fault(subject, condition, given, suggestion + hint)
+
+
+@contextmanager
+def reading_document(subject: object, kind: type[UserError], must: str) -> Iterator[None]:
+    """Report a failure of the block, which reads and validates a document, as a fault of the document.
+
+    Args:
+        subject: The document, such as its path.
+        kind: Kind of the error.
+        must: What the document must be, as it follows the word "must".
+
+    Raises:
+        UserError: Of the given kind, with the first fault, if the document can't be read or does not fit its model.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise kind.of(subject, f"{must}, but {_first_fault(error)}") from error
+    except FileNotFoundError as error:
+        raise kind.of(subject, f"{must}, but there is no such file") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise kind.of(subject, f"{must}, but can't be read: {reason}") from error
+
+
+def _first_fault(error: ValidationError) -> Fault:
+    """Return the first fault of a document that does not fit its model."""
+    first = details(error)[0]
+    whole = "" if first["type"] == "value_error" else "it"
+    return fault_of(".".join(map(str, first["loc"])) or whole, first)
 
 
 def _condition(detail: ErrorDetails) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.data.client import Samples, TargetScale
@@ -32,7 +32,7 @@ from fedscout.engine.data.federation import Federation
 from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogError, StrategyError, first_line
 from fedscout.engine.models.layout import ModelFactory, ParameterLayout
 from fedscout.engine.runtime.files import read_json_object, remove_file, write_atomically
-from fedscout.engine.text import details, shown
+from fedscout.engine.text import reading_document, shown
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import kept_model, shares_nothing
 from fedscout.experiments.data.dataset import DataKind, DatasetRequest
@@ -124,19 +124,9 @@ def read_description(folder: Path) -> ModelDescription:
     Raises:
         LogError: If there is none, or it can't be read.
     """
-    from fedscout.experiments.config import fault_text  # the whole configuration, which no client reads
-
     path = folder / DESCRIPTION_FILE
-    try:
+    with reading_document(path, LogError, "describe a model of fedscout train --out"):
         return ModelDescription.model_validate(read_json_object(path), strict=False)
-    except ValidationError as error:
-        raise LogError.of(path, f"describe a model of this version: {fault_text(details(error)[0])}") from error
-    except FileNotFoundError as error:
-        raise LogError.of(
-            folder, f"hold a trained model (fedscout train --out), but has no {DESCRIPTION_FILE}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise LogError.of(path, f"describe a model, but can't be read: {error}") from error
 
 
 PREDICTION, PICTURE, PROBABILITY = "prediction", "picture", "probability of {}"

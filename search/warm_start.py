@@ -1,6 +1,6 @@
 """Warm start: configurations that did well in similar earlier studies are tried first.
 
-**Earlier studies.** A study's folder holds `config.json`, `report.json` and the log in `trials/`. The gain of a
+**Earlier studies.** Of an earlier study, its configuration, report and log are used. The gain of a
 configuration is its fitness minus FedAvg's on the same seed, averaged over the seeds on which both were trained: the
 search's, and for confirmed configurations the fresh ones, if the reference has the study's own client rate. Trials of
 fewer rounds than the study's are excluded.
@@ -24,64 +24,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, Json, PositiveInt, ValidationError
+from pydantic import BaseModel
 
 from fedscout.detectors.report import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, Fault, StrategyError
-from fedscout.engine.runtime.files import read_json_object
-from fedscout.engine.text import details, fault_of
-from fedscout.engine.trials.log import read_columns
+from fedscout.engine.errors import StrategyError
+from fedscout.engine.trials.record import Trial
 from fedscout.search.recommenders.diagnosis import HIGH_LABEL_DIVERGENCE, RecommendationContext, diagnose
 from fedscout.search.recommenders.priors import similarity
 from fedscout.search.recommenders.rules import calls_for_robust
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
 
 PHASES = ("baseline", "search", "confirmation")
-
-Checked = TypeVar("Checked", bound=BaseModel)
-
-
-class _Row(BaseModel):
-    """The validated columns of a logged trial, which another program may have written."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-    phase: str
-    strategy: str
-    parameters: Json[dict[str, Any]]
-    seed: int
-    learning_rate: float
-    status: Literal["completed", "failed"]
-    fitness: FiniteFloat
-    num_rounds: int
-
-
-class _Training(BaseModel):
-    """The validated training settings of a study."""
-
-    num_rounds: PositiveInt = 1
-
-
-class _Settings(BaseModel):
-    """The validated configuration of a study."""
-
-    federation: dict[str, Any] = {}
-    training: _Training = _Training()
-
-
-class _Claim(BaseModel):
-    """The validated `config.json` of a study."""
-
-    config_hash: str
-    config: _Settings
-    data_digest: str | None = None
-
-
-COLUMNS = ("trial", *_Row.model_fields)
 
 
 @dataclass(frozen=True)
@@ -118,121 +74,36 @@ class EarlierStudy:
         return ours is not None and ours == theirs
 
 
-def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) -> tuple[list[EarlierStudy], list[str]]:
-    """Read studies.
-
-    Args:
-        folders: Study folders, or folders that contain studies at any depth.
-        leave_out: A folder to skip silently: that of the present study.
-
-    Returns:
-        The studies by name, and a note on each unusable study found under a folder, and on each unusable file.
-
-    Raises:
-        ConfigurationError: If a folder holds no study, or is an unusable study; carries every fault.
-    """
-    studies: dict[str, EarlierStudy] = {}
-    notes: list[str] = []
-    faults: list[str] = []
-    for name in folders:
-        folder = Path(name).expanduser()
-        paths = list(_study_folders(folder))
-        if not paths:
-            faults.append(Fault("search.warm_start", "name folders of studies", f"{name!r} without a config.json"))
-        for path in paths:
-            if leave_out is not None and path.resolve() == leave_out.resolve():
-                continue
-            try:
-                study, damaged = _read(path)
-                studies.setdefault(str(path.resolve()), study)
-                notes += [f"{file} can't be used and is left out ({reason})" for file, reason in damaged.items()]
-            except ValueError as error:
-                reason = f"{path} can't be used for a warm start: {error}"
-                (faults if path == folder else notes).append(reason)
-    if faults:
-        raise ConfigurationError(faults)
-    return sorted(studies.values(), key=lambda study: study.name), notes
-
-
-def _study_folders(folder: Path) -> Iterator[Path]:
-    if (folder / "config.json").is_file():
-        yield folder
-    elif folder.is_dir():
-        yield from (path.parent for path in sorted(folder.rglob("config.json")) if path.is_file())
-
-
-def _read(path: Path) -> tuple[EarlierStudy, Mapping[Path, str]]:
-    """Return a study, and why files of its log are unusable.
-
-    Raises:
-        ValueError: If the study is unusable, with the reason.
-    """
-    document, report_document = _json_object(path / "config.json"), _json_object(path / "report.json")
-    claim = _validated(_Claim, document, "its config.json is not that of a study")
-    report = _validated(HeterogeneityReport, report_document, "its report.json is not a heterogeneity report")
-    read, damaged = read_columns(path / "trials", COLUMNS, claim.config_hash)
-    if not read:
-        reason = next(iter(damaged.values()), "there are none")
-        raise ValueError(f"its log must hold trials that can be read: {reason}")
-    rows = [_validated(_Row, row, f"trial {row['trial']} of its log is invalid") for row in read]
-    study = EarlierStudy(
-        name=str(path),
-        config_hash=claim.config_hash,
-        config=document["config"],
-        data_digest=claim.data_digest,
-        report=report,
-        gains=_gains(rows, claim.config.training.num_rounds),
-    )
-    return study, damaged
-
-
-def _validated(kind: type[Checked], document: Mapping[str, Any], otherwise: str) -> Checked:
-    """Return the validated document.
-
-    Raises:
-        ValueError: If it is invalid; the message begins with `otherwise`.
-    """
-    try:
-        return kind.model_validate(document)
-    except ValidationError as error:
-        first = details(error)[0]
-        raise ValueError(f"{otherwise}: {fault_of('.'.join(map(str, first['loc'])), first)}") from error
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        return read_json_object(path)
-    except FileNotFoundError as error:
-        why = ": the study ran without detection, or was not completed" if path.name == "report.json" else ""
-        raise ValueError(f"it must hold {path.name}{why}") from error
-    except (OSError, ValueError) as error:
-        raise ValueError(f"its {path.name} must be readable JSON, got {type(error).__name__}: {error}") from error
-
-
 def best_first(gains: Iterable[tuple[StrategySpec, float]]) -> tuple[tuple[StrategySpec, float], ...]:
     """Return configurations with their gains, in descending order of gain; ties are in a deterministic order."""
     return tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json())))
 
 
-def _gains(rows: Sequence[_Row], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
+def gains_of(trials: Sequence[Trial], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
+    """Return the mean gain over FedAvg of each configuration, best first, from a log; see the module.
+
+    Args:
+        trials: The study's trials.
+        num_rounds: Rounds of its full trainings.
+    """
     fitness: dict[str, dict[tuple[str, int], float]] = {}
     specs: dict[str, StrategySpec] = {}
-    study_rates = {row.learning_rate for row in rows if row.phase == "baseline"}
-    for row in rows:
-        full = row.status == "failed" or row.num_rounds >= num_rounds
-        if row.phase not in PHASES or not full:
+    study_rates = {trial.learning_rate for trial in trials if trial.phase == "baseline"}
+    for trial in trials:
+        full = trial.status == "failed" or trial.num_rounds >= num_rounds
+        if trial.phase not in PHASES or not full:
             continue
-        kind = "custom" if "path" in row.parameters else row.strategy
+        kind = "custom" if "path" in trial.parameters else trial.strategy
         try:
-            spec = parse_strategy({**row.parameters, "kind": kind})
+            spec = parse_strategy({**trial.parameters, "kind": kind})
         except StrategyError:  # of another version, or of a strategy that there is no more
             continue
-        if spec == FedAvgSpec() and row.learning_rate not in study_rates:
+        if spec == FedAvgSpec() and trial.learning_rate not in study_rates:
             continue
         key = spec.model_dump_json()
         specs[key] = spec
-        phase = "confirmation" if row.phase == "confirmation" else "search"
-        fitness.setdefault(key, {})[phase, row.seed] = row.fitness
+        phase = "confirmation" if trial.phase == "confirmation" else "search"
+        fitness.setdefault(key, {})[phase, trial.seed] = trial.fitness
     baseline = fitness.pop(FedAvgSpec().model_dump_json(), {})
     gains = []
     for key, scores in fitness.items():

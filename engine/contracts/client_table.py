@@ -20,12 +20,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import FiniteFloat, PositiveInt, Strict
 
-from fedscout.engine.contracts.config import LocalTraining
+from fedscout.engine.contracts.config import BatchSize, LearningRate, LocalEpochs, LocalTraining
 from fedscout.engine.seeds import stream
 
 
@@ -59,7 +60,7 @@ def missing_entropy(weights: npt.NDArray[Any]) -> float:
 
 @dataclass(frozen=True)
 class SettingsCell:
-    """One cell: local training settings for clients with such data.
+    """One cell: local training settings for clients with such data; the constraints hold where a document is read.
 
     Attributes:
         heterogeneity: HI, in [0, 1], or the value of another metric.
@@ -69,11 +70,11 @@ class SettingsCell:
         local_epochs: Passes over the client's rows.
     """
 
-    heterogeneity: float
-    quantity: int
-    learning_rate: float
-    batch_size: int
-    local_epochs: int
+    heterogeneity: Annotated[FiniteFloat, Strict()]
+    quantity: Annotated[PositiveInt, Strict()]
+    learning_rate: Annotated[LearningRate, Strict()]
+    batch_size: Annotated[BatchSize, Strict()]
+    local_epochs: Annotated[LocalEpochs, Strict()]
 
     def local_training(self, given: LocalTraining) -> LocalTraining:
         """Return the given local training with the cell's settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +16,11 @@ ADDED_TERMS = ("pseudo_label_weight", "reverse_weight")
 """Weights of the terms added to the loss; 0 disables a term."""
 
 
+LocalEpochs = Annotated[int, Field(ge=1, le=1000)]
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
+LearningRate = Annotated[float, Field(gt=0, le=100)]
+
+
 class LocalTraining(BaseModel):
     """Configuration of a client's training in one round.
 
@@ -25,11 +30,11 @@ class LocalTraining(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    local_epochs: int = Field(
-        default=1, ge=1, le=1000, description="number of passes over the client's training data per round"
+    local_epochs: LocalEpochs = Field(
+        default=1, description="number of passes over the client's training data per round"
     )
-    batch_size: int = Field(default=32, ge=1, le=1_000_000, description="rows per step; all if larger than the data")
-    learning_rate: float = Field(default=0.2, gt=0, le=100, description="learning rate of the clients")
+    batch_size: BatchSize = Field(default=32, description="rows per step; all if larger than the data")
+    learning_rate: LearningRate = Field(default=0.2, description="learning rate of the clients")
     optimizer: Literal["sgd", "adam", "rmsprop", "adadelta"] = Field(
         default="sgd", description="optimizer of the clients; its state is reset every round"
     )

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger("fedscout")
+
+Row = TypeVar("Row")
 
 _DIGEST_KEY = b"fedscout.sha256"
 _PART = "part-"
@@ -133,23 +135,20 @@ def read_columns(
     Returns:
         One row per trial, by trial number; and the reason for each file that could not be used.
     """
-    rows, faults = _read_stored(folder, [*dict.fromkeys(map(stored_column, columns))], config_hash)
-    return [{name: measures.get(name) for name in columns} for measures in map(flat, rows)], faults
+    rows, faults = _read_stored(folder, [*dict.fromkeys(map(stored_column, columns))], config_hash, flat)
+    return [{name: measures.get(name) for name in columns} for measures in rows], faults
 
 
 def _read_stored(
-    folder: Path,
-    columns: Sequence[str],
-    config_hash: str | None = None,
-    convert: Callable[[dict[str, Any]], Any] = dict,
-) -> tuple[list[Any], dict[Path, str]]:
-    """Read columns as they are stored, each row converted; arguments and result as for `read_columns`."""
-    entries: list[tuple[Path, int, Any]] = []
+    folder: Path, columns: Sequence[str], config_hash: str | None, read: Callable[[dict[str, Any]], Row]
+) -> tuple[list[Row], dict[Path, str]]:
+    """Read columns, each row by `read`; other arguments and result as for `read_columns`."""
+    entries: list[tuple[Path, int, Row]] = []
     faults: dict[Path, str] = {}
     for path in _entries(folder):
         try:
             table = _read_part(path, config_hash, columns) if _is_part(path) else _read_row(path, config_hash)
-            rows = map(convert, table.select(columns).to_pylist())
+            rows = map(read, table.select(columns).cast(pa.schema(map(SCHEMA.field, columns))).to_pylist())
             entries += [(path, *row) for row in zip(table["trial"].to_pylist(), rows, strict=True)]
         except Exception as error:  # anything may lie in a folder
             faults[path] = _reason(error)
@@ -177,9 +176,9 @@ def read_trials(path: str | os.PathLike[str]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     faults: dict[Path, str] = {}
     for folder in folders:
-        stored, damaged = _read_stored(folder / "trials", SCHEMA.names)
+        stored, damaged = _read_stored(folder / "trials", SCHEMA.names, None, flat)
         faults |= damaged
-        rows += ({**({} if folder == root else {"folder": folder.name}), **_tidy(flat(row))} for row in stored)
+        rows += ({**({} if folder == root else {"folder": folder.name}), **_tidy(row)} for row in stored)
     if not rows:
         reason = "".join(f" ({reason})" for reason in [*faults.values()][:1])
         raise LogError.of("the folder", "hold a study or a sweep with trials", f"{root}{reason}")

@@ -235,7 +235,7 @@ def tune_table(
     as_json: options.AsJson = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Write a table of the best client settings by heterogeneity and rows of a client, such as hrt.parquet."""
+    """Write a table of the best client settings by heterogeneity and rows of a client, such as hrt.json."""
     options.prepare(verbose)
     from click.core import ParameterSource
 

@@ -308,9 +308,10 @@ def app(
         config = read_settings(settings, config_file, verbose)
         strategy = config.strategy
     else:
-        if config_file:
-            raise ConfigurationError.of("-c", "be left out with --from, which uses the configuration of the study")
-        config, strategy = winner_of(study, settings or [])
+        if settings or config_file:
+            must = "be left out with --from, which uses the configuration of the study"
+            raise ConfigurationError.of("the settings" if settings else "-c", must)
+        config, strategy = winner_of(study)
     if strategy and chooses:
         must = f"be left out with {('--from' if study else 'strategy.kind')}, which determines the strategy"
         raise ConfigurationError.of("--choose and --max-…", must)

@@ -63,11 +63,15 @@ def run(
             must = "be left out with --one-shot, which runs no search"
             raise ConfigurationError.of("search.kind", must, others[-1])
         all_settings.append("search.kind=one_shot")
-    if text is not None:
-        from fedscout.experiments.config import setting_text
-
-        all_settings.append(f"recommender.text={setting_text(text)}")
+    all_settings += _recommender_settings(text=text)
     study(all_settings, config_file, out, as_json, tuned_baseline, verbose, detection=True)
+
+
+def _recommender_settings(**given: str | Path | None) -> list[str]:
+    """Return options as settings of the recommender, without those that are not given."""
+    from fedscout.experiments.config import setting_text
+
+    return [f"recommender.{name}={setting_text(str(value))}" for name, value in given.items() if value is not None]
 
 
 def study(
@@ -134,8 +138,7 @@ def _next_steps(
     outcome, rate = finished.outcome, finished.document["config"]["training"]["learning_rate"]
     if strategy := advised(outcome.confirmation, outcome.best, rate):
         yield "Train", command_line(training_command(arguments, config_file, strategy))
-        tables = [setting for setting in arguments if setting.startswith("client_settings.")]
-        yield "Export", command_line(["fedscout", "app", *tables, "--from", str(folder)])
+        yield "Export", command_line(["fedscout", "app", "--from", str(folder)])
     if report is not None:
         yield "Report", command_line(["fedscout", "report", str(folder), "--open"])
     if not verbose:
@@ -302,34 +305,27 @@ def recommend(
     verbose: Verbose = False,
 ) -> None:
     """Recommend a strategy from the diagnosis or from your description, without a trial."""
-    config = read_settings(settings, config_file, verbose)
-    if replay is not None:
-        recommender = config.recommender.model_copy(update={"replay": replay})
-        config = config.model_copy(update={"recommender": recommender})
+    arguments = [*(settings or []), *_recommender_settings(text=text, source=source, replay=replay)]
+    config = read_settings(arguments, config_file, verbose)
     from fedscout.experiments.reports.study_console import show_report
     from fedscout.experiments.studies import workflow
-    from fedscout.experiments.studies.one_shot import RecommendationRequest, asks_model
+    from fedscout.experiments.studies.one_shot import asks_model
     from fedscout.experiments.studies.run_folder import default_folder
 
     user_folders()
-    request = RecommendationRequest(
-        config.recommender.source if source is None else source,
-        config.recommender.text if text is None else text,
-        report,
-    )
     progress = TrialProgress()
     if prompt:
         with progress.live():
-            messages = workflow.prompt(config, request, progress.display(), verbose)
+            messages = workflow.prompt(config, progress.display(), verbose, report)
         if as_json:
             show_json({"messages": [message.model_dump() for message in messages]})
         else:
             for message in messages:
                 out_console().print(f"{message.role}:\n{message.content}\n", soft_wrap=True)
         return
-    folder = default_folder(config) if out is None and asks_model(config, request.source) else out
+    folder = default_folder(config) if out is None and asks_model(config) else out
     with progress.live():
-        recommended = workflow.recommend(config, request, folder, progress.display(), verbose)
+        recommended = workflow.recommend(config, folder, progress.display(), verbose, report=report)
     if as_json:
         show_json({**recommended.document(config), "out": None if folder is None else str(folder)})
         return

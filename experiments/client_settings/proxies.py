@@ -64,7 +64,7 @@ from fedscout.engine.messages.calls import Session
 from fedscout.engine.models.layout import ModelFactory
 from fedscout.engine.seeds import stream
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.data.dataset import DIGEST_BYTES
+from fedscout.experiments.data.dataset import row_digests
 from fedscout.experiments.studies.runner import open_runner
 
 logger = logging.getLogger("fedscout")
@@ -150,16 +150,6 @@ def proxy_data(federation: Federation, seed: int, of_another: bool) -> ProxyData
     scored = _balanced(labels, stream(seed, "proxy-scored"))
     order = np.concatenate([np.setdiff1d(np.arange(len(labels)), scored, assume_unique=True), scored])
     return ProxyData(features[order], labels[order], federation.num_classes, len(scored), num_shared)
-
-
-def row_digests(features: FloatArray, labels: IntArray) -> list[bytes]:
-    """Return the digest of each row with its label, by which `duplicate_rows` compares rows as well."""
-    digests = []
-    for row, label in zip(features, labels.tolist(), strict=True):
-        digest = hashlib.blake2b((np.ascontiguousarray(row) + 0.0).data, digest_size=DIGEST_BYTES)
-        digest.update(label.to_bytes(8, "little", signed=True))
-        digests.append(digest.digest())
-    return digests
 
 
 def _balanced(labels: IntArray, generator: np.random.Generator) -> IntArray:

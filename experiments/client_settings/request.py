@@ -295,7 +295,7 @@ def refinement_of(
             stored["metric"],
             CoarseTable(path, stored["tuned"], results),
         )
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         must = "be a table that this version of fedscout tune-table wrote"
         raise ConfigurationError.of("--refine", must, path) from error
 

@@ -339,8 +339,12 @@ def duplicate_rows(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number
         rows: Shape `(num_rows, *row_shape)`, finite; or consecutive blocks of such rows.
         labels: Shape `(num_rows,)`.
     """
+    return len(labels) - len({*row_digests(rows, labels)})
+
+
+def row_digests(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number]], labels: IntArray) -> Iterator[bytes]:
+    """Yield the digest of each row with its label; arguments as for `duplicate_rows`."""
     parts = (rows[block] for block in blocks(len(rows))) if isinstance(rows, np.ndarray) else rows
-    digests = set()
     end = 0
     for part in parts:
         block = np.ascontiguousarray(part)
@@ -350,8 +354,7 @@ def duplicate_rows(rows: npt.NDArray[np.number] | Iterator[npt.NDArray[np.number
         for row, label in zip(block, labels[end - len(block) : end].tolist(), strict=True):
             digest = hashlib.blake2b(row.data, digest_size=DIGEST_BYTES)
             digest.update(label.to_bytes(8, "little", signed=True))
-            digests.add(digest.digest())
-    return len(labels) - len(digests)
+            yield digest.digest()
 
 
 def present_classes(

@@ -37,7 +37,6 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from pydantic import ValidationError
 
 from fedscout.engine.arrays import FloatArray, IntArray
 from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
@@ -50,7 +49,8 @@ from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.nodes.client import REFUSED, ClientNode
 from fedscout.engine.nodes.policy import OwnerPolicy, read_policy
 from fedscout.engine.nodes.wire import ACTION, DOCUMENT_KEY, Wire, algorithms_of
-from fedscout.engine.text import listed, shown
+from fedscout.engine.runtime.files import read_json_object
+from fedscout.engine.text import listed, reading_document, shown
 from fedscout.experiments.data.columns import ColumnRoles, discrete, with_missing
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.images import client_pictures
@@ -147,14 +147,8 @@ class Agreement(ModelDescription):
         Raises:
             ConfigurationError: If the file can't be read or is no agreement.
         """
-        try:
-            return cls.model_validate_json(path.read_text())
-        except OSError as error:
-            raise ConfigurationError.of(path, f"be an agreement, but can't be read: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise ConfigurationError.of(path, f"be an agreement, but {key}: {first['msg']}") from error
+        with reading_document(path, ConfigurationError, "be an agreement"):
+            return cls.model_validate(read_json_object(path))
 
     @property
     def text(self) -> str:

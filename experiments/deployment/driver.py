@@ -42,7 +42,7 @@ from typing import Any, Literal
 
 import numpy as np
 from flwr.serverapp import Grid
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import verdicts
@@ -53,20 +53,21 @@ from fedscout.engine.messages.calls import FederationFacts, Session
 from fedscout.engine.messages.keys import BYTES_A_VALUE
 from fedscout.engine.nodes.grid import Member, NodeGrid, NodeRoster
 from fedscout.engine.nodes.wire import Greeting, Introduction, Wire, model_digest
-from fedscout.engine.runtime.files import write_atomically
-from fedscout.engine.text import shown
+from fedscout.engine.runtime.files import read_json_object, write_atomically
+from fedscout.engine.text import reading_document, shown
 from fedscout.engine.trials.checkpoint import CheckpointStore
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner, Progress
 from fedscout.engine.trials.trial import run_trial
-from fedscout.experiments.config import StudyConfig, load_config, planned_trials
+from fedscout.experiments.config import StudyConfig, planned_trials
 from fedscout.experiments.deployment.client import Agreement, wire
 from fedscout.experiments.studies.result import REPORT_FILE, advised, read_claim, read_result
 from fedscout.experiments.studies.run_folder import RunFolder, open_run_folder
 from fedscout.experiments.studies.workflow import measure, stored_report, study_facts
 from fedscout.experiments.text import visible_line
 from fedscout.experiments.trained import what_is_kept, write_model, write_rounds
+from fedscout.search.client_settings import ClientSettingsConfig
 from fedscout.search.ledger import Ledger, StudyEvents, StudyFacts
 from fedscout.search.recommenders.diagnosis import diagnose
 from fedscout.search.recommenders.rules import recommend_by_rules
@@ -121,45 +122,30 @@ class NodeRunner(LocalRunner):
             yield position, run_trial(settings, grid, self.store, on_round)
 
 
-def winner_of(folder: Path, settings: Sequence[str] = ()) -> tuple[StudyConfig, dict[str, Any]]:
+def winner_of(folder: Path) -> tuple[StudyConfig, dict[str, Any]]:
     """Return a finished study's configuration and recommendation: kind, parameters, client learning rate.
 
     The recommendation is the study's pick if it was confirmed to be better, else the reference, such as FedAvg at its
     tuned rate; without a confirmation, it is the best trial of the search.
 
-    Args:
-        folder: Folder of the study.
-        settings: `client_settings.…=…`, if the study used a table of client settings: its folder holds only the table's
-            digest.
-
     Raises:
-        ConfigurationError: If the client settings are not the study's.
-        LogError: If there is no finished study, or all of its trainings failed.
+        ConfigurationError: If the study's table of client settings can't be read.
+        LogError: If there is no finished study, its table has changed, or all of its trainings failed.
     """
-    claim, stored_config = read_claim(folder)
+    claim, config = read_claim(folder)
     result = read_result(folder)
     if result is None:
         raise LogError.of("--from", "be the folder of a finished study (fedscout run --out)", folder)
-    config = _configuration(stored_config, claim["config"].get("client_settings"), settings)
+    if "client_settings" in claim:
+        with reading_document(folder / "config.json", LogError, "be of a study"):
+            table = ClientSettingsConfig.model_validate(claim["client_settings"])
+        if table.identity() != claim["config"].get("client_settings"):
+            raise LogError.of(table.path, "be the table of client settings that the study used, but has changed")
+        config = config.model_copy(update={"client_settings": table})
     strategy = advised(result.confirmation, result.best, config.training.learning_rate)
     if strategy is None:
         raise LogError.of(folder, "hold a study with a completed training")
     return config, strategy
-
-
-def _configuration(config: StudyConfig, table: Any, settings: Sequence[str]) -> StudyConfig:
-    """Return a study's configuration, with the path of the client settings, which its folder does not hold."""
-    if table is None and not settings:
-        return config
-    if not all(setting.startswith("client_settings.") for setting in settings):
-        raise ConfigurationError.of(
-            "settings beside --from", "be only of client_settings, as the study determines all others"
-        )
-    client_settings = load_config(settings, None).client_settings
-    if table is None or client_settings.kind is None or client_settings.identity() != table:
-        given = "some, but the study used none" if table is None else " ".join(settings) or "nothing"
-        raise ConfigurationError.of("client_settings", "equal those of the study", given)
-    return config.model_copy(update={"client_settings": client_settings})
 
 
 CLIENTS_FILE = "clients.json"
@@ -372,11 +358,11 @@ def _known_clients(folder: RunFolder) -> list[Introduction]:
     Raises:
         LogError: If their file is invalid.
     """
-    introductions = (folder.read_json(CLIENTS_FILE) or {}).get("clients", [])
-    try:
-        return TypeAdapter(list[Introduction]).validate_python(introductions, strict=False)
-    except ValidationError as error:
-        raise LogError.of(folder.path / CLIENTS_FILE, "list the clients of an earlier run, but does not") from error
+    path = folder.path / CLIENTS_FILE
+    if not path.exists():
+        return []
+    with reading_document(path, LogError, "list the clients of an earlier run"):
+        return TypeAdapter(list[Introduction]).validate_python(read_json_object(path).get("clients"), strict=False)
 
 
 Choice = Literal["rules", "search"]

@@ -29,10 +29,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedscout.detectors import HeterogeneityReport
-from fedscout.engine.errors import ConfigurationError, Fault, UnreachableModelError
+from fedscout.engine.errors import ConfigurationError, UnreachableModelError
 from fedscout.experiments.config import StudyConfig, check_searchable
 from fedscout.experiments.studies.run_folder import RunFolder
-from fedscout.search.config import LONGEST_DESCRIPTION, ONE_SHOT, RecommenderConfig, SourceChoice
+from fedscout.search.config import ONE_SHOT, RecommenderConfig
 from fedscout.search.language_model import NAME as TRANSCRIPT, RecordedChat, Transcript, has_key, key_of, server_of
 from fedscout.search.recommenders.diagnosis import (
     RULES_WERE_ASKED,
@@ -47,20 +47,6 @@ from fedscout.search.recommenders.prompt import AnswerError, strategy_document, 
 from fedscout.search.recommenders.rules import alternatives, recommend_by_rules
 from fedscout.search.searchers.llm import LanguageModel, recommend_by_llm
 from fedscout.search.study import ASKS_A_LANGUAGE_MODEL
-
-
-@dataclass(frozen=True)
-class RecommendationRequest:
-    """The source of a recommendation, and its input: a text, a report's file, or else the federation itself."""
-
-    source: SourceChoice = "auto"
-    text: str | None = None
-    report: Path | None = None
-
-    @classmethod
-    def of(cls, config: StudyConfig) -> RecommendationRequest:
-        """Return the request that a configuration specifies."""
-        return cls(config.recommender.source, config.recommender.text)
 
 
 @dataclass(frozen=True)
@@ -83,57 +69,50 @@ class Recommended:
         }
 
 
-def asks_model(config: StudyConfig, source: SourceChoice) -> bool:
+def asks_model(config: StudyConfig) -> bool:
     """Return whether a language model will be queried."""
-    available = config.recommender.replay is not None or has_key(config.recommender)
-    return source == "llm" or (source == "auto" and available)
+    settings = config.recommender
+    return settings.source == "llm" or (
+        settings.source == "auto" and (settings.replay is not None or has_key(settings))
+    )
 
 
-def check_wanted(config: StudyConfig, wanted: RecommendationRequest, sends: bool = True) -> None:
-    """Check a request before anything is built; one that sends nothing needs no key.
+def check_recommender(config: StudyConfig, sends: bool = True) -> None:
+    """Check the settings of a recommendation before anything is built; one that sends nothing needs no key.
 
     Raises:
-        UserError: With every fault that was found.
+        UserError: With a hint on how to fix it.
     """
     check_searchable(config)
-    faults = []
-    if wanted.text is not None and not wanted.text.strip():
-        faults.append(Fault("--text", "describe how the clients' data differ", "nothing"))
-    if wanted.text is not None and len(wanted.text) > LONGEST_DESCRIPTION:
-        faults.append(Fault("--text", f"have at most {LONGEST_DESCRIPTION} characters", len(wanted.text)))
-    if wanted.source == "rules" and (config.recommender.replay is not None or not sends):
-        faults.append(Fault("--source rules", "not be given with --replay or --prompt, which are of a language model"))
-    if faults:
-        raise ConfigurationError(faults)
-    if sends and asks_model(config, wanted.source):
-        check_answerer(config.recommender)
+    settings = config.recommender
+    if settings.source == "rules" and (settings.replay is not None or not sends):
+        must = "not be given with recommender.replay or --prompt, which are of a language model"
+        raise ConfigurationError.of("recommender.source=rules", must)
+    if sends and asks_model(config):
+        check_answerer(settings)
 
 
 def choose(
-    config: StudyConfig,
-    wanted: RecommendationRequest,
-    context: RecommendationContext,
-    diagnosis: Callable[[], Diagnosis],
-    folder: Path | None,
+    config: StudyConfig, context: RecommendationContext, diagnosis: Callable[[], Diagnosis], folder: Path | None
 ) -> tuple[Recommendation, RecommendationContext]:
     """Return the recommendation and its context: the given one, with a diagnosis if it is needed.
 
     Exchanges with a language model are stored in the folder, if one is given.
     """
-    fallback_reason = None
-    if asks_model(config, wanted.source):
-        context = context_for_model(wanted, context, diagnosis)
+    fallback_reason, settings = None, config.recommender
+    if asks_model(config):
+        context = context_for_model(context, diagnosis)
         try:
             with language_model(config, folder) as model:
                 return recommend_by_llm(context, model), context
         except UnreachableModelError as error:
-            if wanted.source == "llm":
+            if settings.source == "llm":
                 raise
             fallback_reason = f"The rules are used instead of the language model: {error}."
-    elif wanted.source == "auto":
-        variable = config.recommender.api_key_variable
+    elif settings.source == "auto":
+        variable = settings.api_key_variable
         fallback_reason = f"The rules are used because {variable} holds no API key of a language model."
-    if wanted.text is not None:
+    if context.description is not None:
         fallback_reason = f"{fallback_reason or RULES_WERE_ASKED} They use only the diagnosis, not the description."
     context = replace(context, diagnosis=diagnosis())
     recommendation = recommend_by_rules(context)
@@ -141,12 +120,10 @@ def choose(
     return replace(recommendation, notes=(*notes, *recommendation.notes), instead_of_model=fallback_reason), context
 
 
-def context_for_model(
-    wanted: RecommendationRequest, context: RecommendationContext, diagnosis: Callable[[], Diagnosis]
-) -> RecommendationContext:
-    """Return what a language model receives: a description alone, or the context with a diagnosis."""
-    text_suffices = wanted.text is not None and wanted.report is None
-    return context if text_suffices else replace(context, diagnosis=diagnosis())
+def context_for_model(context: RecommendationContext, diagnosis: Callable[[], Diagnosis]) -> RecommendationContext:
+    """Return what a language model receives: the context, with a diagnosis if it has neither one nor a description."""
+    suffices = context.description is not None or context.diagnosis is not None
+    return context if suffices else replace(context, diagnosis=diagnosis())
 
 
 NAME = "one_shot.json"
@@ -216,7 +193,7 @@ def check_one_shot(config: StudyConfig, detection: bool, has_answer: bool) -> No
         must = "be run by `fedscout run`, as it needs a diagnosis or a description"
         raise ConfigurationError.of(f"search.kind={ONE_SHOT}", must, "a study without either")
     if not has_answer:
-        check_wanted(config, RecommendationRequest.of(config))
+        check_recommender(config)
 
 
 def one_shot_answer(
@@ -239,7 +216,7 @@ def one_shot_answer(
             return stored.recommendation(context)
         except AnswerError:
             logger.warning("%s does not fit this search space, so a new recommendation is requested", NAME)
-    recommendation, _ = choose(config, RecommendationRequest.of(config), context, diagnosis, folder.path)
+    recommendation, _ = choose(config, context, diagnosis, folder.path)
     folder.write_json(NAME, {**recommendation.document(), "answer": strategy_document(recommendation.spec)})
     return recommendation
 

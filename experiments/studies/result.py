@@ -1,37 +1,44 @@
-"""The result of a study: what its folder holds, finished or not, as one value, and the document that ends it.
+"""The result of a study: what its folder holds, finished or not, as one value; its final document; its warm start.
 
 Screen, page, exports, the Python interface and `fedscout app` tell the facts of this value. A folder is read only;
 missing or unreadable parts are None or empty and listed in `faults`. Anyone with write access may edit the files or
-leave a partial copy, so all of them are validated when they are read, and a mismatch is reported in one line.
+leave a partial copy, so all of them are validated when they are read, and a mismatch is reported in one line. The warm
+start from earlier studies is stored with a study, because they may change or disappear before it resumes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.data.federation import Federation, Names
-from fedscout.engine.errors import DataError, LogError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault, LogError
 from fedscout.engine.runtime.files import read_json_object
-from fedscout.engine.text import details, fault_of
+from fedscout.engine.text import reading_document
 from fedscout.engine.trials.log import read_records
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
-from fedscout.experiments.config import StudyConfig, fault_text
+from fedscout.experiments.config import StudyConfig
 from fedscout.experiments.description import RealizedHeterogeneity
-from fedscout.experiments.studies.run_folder import RESULT_FILE, stored_claim, versions
+from fedscout.experiments.reinforcement import ENVIRONMENTS
+from fedscout.experiments.studies.run_folder import RESULT_FILE, RunFolder, stored_claim, versions
 from fedscout.search.confirmation.confirmation import Candidate, Confirmation
+from fedscout.search.ledger import BASELINE
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
-from fedscout.search.recommenders.diagnosis import Reason
+from fedscout.search.recommenders.diagnosis import Reason, RecommendationContext
 from fedscout.search.study import StudyOutcome
+from fedscout.search.warm_start import EarlierStudy, SimilarStudy, WarmStart, gains_of, warm_start
 
 REPORT_FILE = "report.json"
+
+logger = logging.getLogger("fedscout")
 
 
 def result_document(
@@ -259,25 +266,10 @@ def read_report(path: Path) -> HeterogeneityReport:
     Raises:
         DataError: If it is not a report.
     """
-    requirement = "be a report that `fedscout detect` or `fedscout run` wrote"
-    try:
+    with reading_document(f"--report {path}", DataError, "be a report that `fedscout detect` or `fedscout run` wrote"):
         document = read_json_object(path)
         inner = document.get("report")
         return HeterogeneityReport.model_validate(document if inner is None else inner)
-    except ValidationError as error:
-        raise DataError.of("--report", requirement, f"{path}: {_fault(error)}") from error
-    except FileNotFoundError as error:
-        raise DataError.of("--report", requirement, f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise DataError.of("--report", requirement, f"{path}: {' '.join(str(error).split())}") from error
-
-
-def _fault(error: ValidationError) -> str:
-    detail = details(error)[0]
-    key = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        return f"{key} is not a known key; the report may be of another version"
-    return " ".join(f"{fault_of(key, detail)}".split())
 
 
 def read_result(folder: Path) -> StudyResult | None:
@@ -287,20 +279,16 @@ def read_result(folder: Path) -> StudyResult | None:
         LogError: If it can't be read or does not match the schema.
     """
     path = folder / RESULT_FILE
-    try:
-        return StudyResult.model_validate(read_json_object(path))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValidationError as error:
-        raise LogError.of(path, f"be a study's result, but {fault_text(details(error)[0])}") from error
-    except (OSError, ValueError) as error:
-        raise LogError.of(path, f"be a study's result, but can't be read: {error}") from error
+    with reading_document(path, LogError, "be a study's result"):
+        return StudyResult.model_validate(read_json_object(path))
 
 
 def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     """Return the content of `config.json` and the configuration in it.
 
-    A table of client settings is stored only as a digest, so it is omitted from the configuration.
+    The configuration is without a table of client settings, which may have changed; `config.json` holds its path.
 
     Raises:
         LogError: If the folder holds no study, or one of another version.
@@ -309,8 +297,137 @@ def read_claim(folder: Path) -> tuple[dict[str, Any], StudyConfig]:
     if claim is None:
         raise LogError.of("the folder", "hold a study", f"{folder} without a readable config.json")
     stored_config = {key: value for key, value in claim["config"].items() if key != "client_settings"}
-    try:
+    with reading_document(folder, LogError, "be a study of this version"):
         config = StudyConfig.model_validate(stored_config)
-    except ValidationError as error:
-        raise LogError.of(folder, f"be a study of this version, but its {fault_text(details(error)[0])}") from error
     return {**claim, "config": {**claim["config"], **config.identity()}}, config
+
+
+def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) -> tuple[list[StoredStudy], list[str]]:
+    """Read the studies of a warm start, each with a report and trials.
+
+    Args:
+        folders: Study folders, or folders that contain studies at any depth.
+        leave_out: A folder to skip silently: that of the present study.
+
+    Returns:
+        The studies by folder, and a note on each unusable study found under a folder, and on each unusable file.
+
+    Raises:
+        ConfigurationError: If a folder holds no study, or is an unusable study; carries every fault.
+    """
+    studies: dict[Path, StoredStudy] = {}
+    notes: list[str] = []
+    faults: list[str] = []
+    for name in folders:
+        folder = Path(name).expanduser()
+        paths = [folder] if (folder / "config.json").is_file() else _below(folder)
+        if not paths:
+            faults.append(Fault("search.warm_start", "name folders of studies", f"{name!r} without a config.json"))
+        for path in paths:
+            if leave_out is not None and path.resolve() == leave_out.resolve():
+                continue
+            try:
+                study = read_study(path)
+            except LogError as error:
+                problem = str(error)
+            else:
+                lacking = [REPORT_FILE] * (study.report is None) + ["trials"] * (not study.trials)
+                problem = " ".join([f"it lacks {' and '.join(lacking)}.", *study.faults]) if lacking else ""
+            if problem:
+                unusable = Fault(path, problem=f"can't be used for a warm start: {problem}")
+                (faults if path == folder else notes).append(unusable)
+            else:
+                studies.setdefault(path.resolve(), study)
+                notes += study.faults
+    if faults:
+        raise ConfigurationError(faults)
+    return sorted(studies.values(), key=lambda study: study.folder), notes
+
+
+def _below(folder: Path) -> list[Path]:
+    return [path.parent for path in sorted(folder.rglob("config.json")) if path.is_file()]
+
+
+def earlier_study(study: StoredStudy) -> EarlierStudy:
+    """Return what a warm start uses of a study with a report."""
+    assert study.report is not None, "a warm start compares reports"
+    return EarlierStudy(
+        name=str(study.folder),
+        config_hash=study.claim["config_hash"],
+        config=study.claim["config"],
+        data_digest=study.claim.get("data_digest"),
+        report=study.report,
+        gains=gains_of(study.trials, study.config.training.num_rounds),
+    )
+
+
+WARM_START_FILE = "warm_start.json"
+SAME_FEDERATION = "same federation: a study does not use its own results"
+OTHER_MEASURE = "it optimized another measure"
+
+
+Compare = Callable[[RecommendationContext], WarmStart]
+"""Returns and stores the configurations to try first."""
+
+
+def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, detection: bool) -> Compare | None:
+    """Read the earlier studies of a warm start before any work; None if none is configured.
+
+    Raises:
+        ConfigurationError: If a folder holds no usable study, or if there will be no report to compare.
+    """
+    if not config.search.warm_start:
+        return None
+    if not detection:
+        raise ConfigurationError.of(
+            "search.warm_start",
+            "be left out if heterogeneity is not measured",
+            list(config.search.warm_start),
+            "it compares heterogeneity reports, which `fedscout run` measures",
+        )
+    stored = folder.read_model(WARM_START_FILE, WarmStart)
+    if stored is None:
+        return _comparer(config, folder, data_digest)
+
+    def compare(context: RecommendationContext) -> WarmStart:
+        if stored.fits(context.space):
+            return stored
+        logger.warning(
+            "%s proposes configurations outside this search space and is computed again", folder.path / WARM_START_FILE
+        )
+        return _comparer(config, folder, data_digest)(context)
+
+    return compare
+
+
+def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
+    found, notes = read_earlier_studies(config.search.warm_start, folder.path)
+    studies, identity, reasons = [], config.identity(), {}
+    for stored in found:
+        studies.append(study := earlier_study(stored))
+        if study.is_of(config.digest(), identity, data_digest):
+            reasons[study.name] = SAME_FEDERATION
+        elif _fitness_settings(stored.config) != _fitness_settings(config):
+            reasons[study.name] = OTHER_MEASURE
+    same_data = {study.name for study in studies if study.is_of_data(identity)}
+
+    def compare(context: RecommendationContext) -> WarmStart:
+        unused = [SimilarStudy(study=name, similarity=None, note=note) for name, note in reasons.items()]
+        usable_studies = [study for study in studies if study.name not in reasons]
+        start = warm_start(usable_studies, context, config.search.generation_size, (BASELINE,))
+        if not start.proposals:
+            notes.append("no earlier study proposes a configuration, so the search starts without them")
+        for note in notes:
+            logger.warning("warm start: %s", note)
+        used = [similar.model_copy(update={"same_data": similar.study in same_data}) for similar in start.studies]
+        start = start.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
+        folder.write_json(WARM_START_FILE, start.model_dump(mode="json"))
+        return start
+
+    return compare
+
+
+def _fitness_settings(config: StudyConfig) -> tuple[object, ...]:
+    """Return the settings that define the fitness."""
+    data, search = config.federation, config.search
+    return config.metric_name, search.objective, search.target, data.predicts_quantity, data.dataset in ENVIRONMENTS

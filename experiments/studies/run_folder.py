@@ -1,4 +1,4 @@
-"""The folder of a study: lock, stored configuration, versions and warm start.
+"""The folder of a study: lock, stored configuration, and versions.
 
     OUT/config.json          configuration and its hash, versions, digests of data and user code; written first
     OUT/report.json          the heterogeneity report
@@ -13,8 +13,7 @@
     OUT/report.html          a page generated from the other files
 
 Everything in `result.json` except `timings` depends on the configuration alone, not on the number of hosts, the grid or
-interruptions. The warm start is stored because the earlier studies may change or disappear before the study resumes.
-Digests of the user's own code and data detect changes to what the configuration only names.
+interruptions. Digests of the user's own code and data detect changes to what the configuration only names.
 """
 
 from __future__ import annotations
@@ -28,21 +27,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from fedscout.engine.errors import ConfigurationError, EngineError, LogError, UserError
-from fedscout.engine.metrics import ACCURACY
+from fedscout.engine.errors import EngineError, LogError, UserError
 from fedscout.engine.runtime import files
+from fedscout.engine.text import reading_document
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.data.dataset import QUANTITIES
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.models.request import is_import_path
-from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.search.ledger import BASELINE
-from fedscout.search.recommenders.diagnosis import RecommendationContext
-from fedscout.search.warm_start import SimilarStudy, WarmStart, read_earlier_studies, warm_start
 
 Code = Mapping[str, Mapping[str, str]]
 """The SHA-256 of each file, by the name that refers to the code."""
@@ -224,24 +218,16 @@ class RunFolder(GridFolder):
         files.check_same_folder(self.path, self._identity)
         super().write(name, write)
 
-    def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the content of one of the folder's JSON files; None if missing or, with a warning, unreadable."""
-        path = self.path / name
-        try:
-            return files.read_json_object(path)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            logger.warning("%s can't be read and is treated as missing (%s)", path, error)
-            return None
-
     def read_model(self, name: str, kind: type[Model]) -> Model | None:
-        """Return one of the folder's JSON files as a model; None if missing or, with a warning, of another version."""
-        document = self.read_json(name)
+        """Return one of the folder's JSON files as a model; None if missing or, with a warning, unusable."""
+        path = self.path / name
+        if not path.exists():
+            return None
         try:
-            return None if document is None else kind.model_validate(document)
-        except ValidationError:
-            logger.warning("%s does not fit this version and is made again", self.path / name)
+            with reading_document(path, LogError, "be a file of this version"):
+                return kind.model_validate(files.read_json_object(path))
+        except LogError as error:
+            logger.warning("%s, so it is made again", error)
             return None
 
 
@@ -347,6 +333,9 @@ def bind(folder: RunFolder, config: StudyConfig, data: str | None) -> None:
         files.remove_file(folder.path / "result.json")  # it rests on trials that are run again
         logger.warning("%s of %s has changed since; its trials are run again", ", ".join(paths), name)
     bound = {**stored, **({} if data is None else {"data_digest": data})}
+    if (table := config.client_settings).path is not None:
+        place = str(Path(table.path).absolute())
+        bound["client_settings"] = table.model_copy(update={"path": place}).model_dump(mode="json")
     if code or strategies:
         bound["code"] = {**before, **code, **strategies}
     if bound != existing:
@@ -383,82 +372,3 @@ def differences(
                 left, right = (default if side is None else side for side in (left, right))
             changes.append(f"{prefix}{key}: {left!r} before, {right!r} now")
     return changes
-
-
-WARM_START_FILE = "warm_start.json"
-SAME_FEDERATION = "same federation: a study does not use its own results"
-OF_THE_SEARCH = ("objective", "target")
-"""Settings of a search that define the fitness."""
-
-OTHER_MEASURE = "it optimized another measure"
-
-
-Compare = Callable[[RecommendationContext], WarmStart]
-"""Returns and stores the configurations to try first."""
-
-
-def read_warm_start(config: StudyConfig, folder: RunFolder, data_digest: str, detection: bool) -> Compare | None:
-    """Read the earlier studies of a warm start before any work; None if none is configured.
-
-    Raises:
-        ConfigurationError: If a folder holds no usable study, or if there will be no report to compare.
-    """
-    if not config.search.warm_start:
-        return None
-    if not detection:
-        raise ConfigurationError.of(
-            "search.warm_start",
-            "be left out if heterogeneity is not measured",
-            list(config.search.warm_start),
-            "it compares heterogeneity reports, which `fedscout run` measures",
-        )
-    stored = folder.read_model(WARM_START_FILE, WarmStart)
-    if stored is None:
-        return _comparer(config, folder, data_digest)
-
-    def compare(context: RecommendationContext) -> WarmStart:
-        if stored.fits(context.space):
-            return stored
-        logger.warning(
-            "%s proposes configurations outside this search space and is computed again", folder.path / WARM_START_FILE
-        )
-        return _comparer(config, folder, data_digest)(context)
-
-    return compare
-
-
-def _comparer(config: StudyConfig, folder: RunFolder, data_digest: str) -> Compare:
-    studies, notes = read_earlier_studies(config.search.warm_start, folder.path)
-    identity, reasons = config.identity(), {}
-    for study in studies:
-        if study.is_of(config.digest(), identity, data_digest):
-            reasons[study.name] = SAME_FEDERATION
-        elif _fitness_settings(study.config) != _fitness_settings(identity):
-            reasons[study.name] = OTHER_MEASURE
-    same_data = {study.name for study in studies if study.is_of_data(identity)}
-
-    def compare(context: RecommendationContext) -> WarmStart:
-        unused = [SimilarStudy(study=name, similarity=None, note=note) for name, note in reasons.items()]
-        usable_studies = [study for study in studies if study.name not in reasons]
-        start = warm_start(usable_studies, context, config.search.generation_size, (BASELINE,))
-        if not start.proposals:
-            notes.append("no earlier study proposes a configuration, so the search starts without them")
-        for note in notes:
-            logger.warning("warm start: %s", note)
-        used = [similar.model_copy(update={"same_data": similar.study in same_data}) for similar in start.studies]
-        start = start.model_copy(update={"studies": (*used, *unused), "notes": tuple(notes)})
-        folder.write_json(WARM_START_FILE, start.model_dump(mode="json"))
-        return start
-
-    return compare
-
-
-def _fitness_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that define the fitness, without those at their defaults."""
-    federation, search = config.get("federation", {}), config.get("search", {})
-    settings = {"metric": config.get("training", {}).get("metric"), **{key: search.get(key) for key in OF_THE_SEARCH}}
-    data = federation.get("dataset")
-    settings["task"] = "regression" if data in QUANTITIES else federation.get("task")
-    settings["task"] = "reinforcement" if data in ENVIRONMENTS else settings["task"]
-    default = {"metric": ACCURACY, "objective": "accuracy", "task": "classification"}
-    return {key: value for key, value in settings.items() if value is not None and value != default.get(key)}

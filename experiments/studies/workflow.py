@@ -39,7 +39,7 @@ from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, built_study, data_digest
 from fedscout.experiments.studies import checks, one_shot, run_folder
-from fedscout.experiments.studies.result import REPORT_FILE, read_report, result_document
+from fedscout.experiments.studies.result import REPORT_FILE, read_report, read_warm_start, result_document
 from fedscout.experiments.studies.run_folder import RunFolder
 from fedscout.experiments.studies.runner import ExpectedWork, LazyRunner, open_runner
 from fedscout.experiments.trained import DESCRIPTION_FILE, leaves_model, write_training
@@ -234,21 +234,23 @@ def run_detection(
 
 def recommend(
     config: StudyConfig,
-    wanted: one_shot.RecommendationRequest,
     out: Path | None,
     display: Display = SILENT,
     verbose: bool = False,
     federation: Federation | None = None,
+    report: Path | None = None,
 ) -> one_shot.Recommended:
     """Recommend a strategy without a trial; write report, exchanges and recommendation to `out`, if given.
+
+    A report's file replaces the measurement of the federation.
 
     Raises:
         UserError: If the request can't be fulfilled.
     """
-    one_shot.check_wanted(config, wanted)
-    with _asking(config, wanted, out, Pipeline(config, display, verbose, built=federation)) as asking:
+    one_shot.check_recommender(config)
+    with _asking(config, report, out, Pipeline(config, display, verbose, built=federation)) as asking:
         folder, place = asking.folder, None if asking.folder is None else asking.folder.path
-        recommendation, context = one_shot.choose(asking.config, wanted, asking.context, asking.diagnosis, place)
+        recommendation, context = one_shot.choose(asking.config, asking.context, asking.diagnosis, place)
         recommended = one_shot.Recommended(recommendation, context, asking.report)
         if folder is not None:
             folder.write_json(RECOMMENDATION_FILE, recommended.document(asking.config))
@@ -256,18 +258,18 @@ def recommend(
 
 
 def prompt(
-    config: StudyConfig, wanted: one_shot.RecommendationRequest, display: Display = SILENT, verbose: bool = False
+    config: StudyConfig, display: Display = SILENT, verbose: bool = False, report: Path | None = None
 ) -> list[Message]:
     """Return the messages that `recommend` would send to a language model; nothing is sent.
 
     Raises:
         UserError: If the request can't be fulfilled.
     """
-    one_shot.check_wanted(config, wanted, sends=False)
-    wanted = replace(wanted, source="llm")
-    with _asking(config, wanted, None, Pipeline(config, display, verbose)) as asking:
-        context = one_shot.context_for_model(wanted, asking.context, asking.diagnosis)
-        return opening_messages(context, config.recommender)
+    one_shot.check_recommender(config, sends=False)
+    recommender = config.recommender.model_copy(update={"source": "llm"})
+    config = config.model_copy(update={"recommender": recommender})
+    with _asking(config, report, None, Pipeline(config, display, verbose)) as asking:
+        return opening_messages(one_shot.context_for_model(asking.context, asking.diagnosis), config.recommender)
 
 
 @dataclass
@@ -282,12 +284,10 @@ class _Asking:
 
 
 @contextmanager
-def _asking(
-    config: StudyConfig, wanted: one_shot.RecommendationRequest, out: Path | None, pipeline: Pipeline
-) -> Iterator[_Asking]:
+def _asking(config: StudyConfig, report_path: Path | None, out: Path | None, pipeline: Pipeline) -> Iterator[_Asking]:
     """Open the folder of a recommendation, if one is given, and yield what it is made from."""
-    report = None if wanted.report is None else read_report(wanted.report)
-    by_words = wanted.text is not None and one_shot.asks_model(config, wanted.source)
+    report = None if report_path is None else read_report(report_path)
+    by_words = config.recommender.text is not None and one_shot.asks_model(config)
     num_clients = config.federation.num_seen if by_words and pipeline.built is None else None
     if report is not None:
         num_clients, config = report.num_clients, config.with_task(TENTHS in report.notes)
@@ -300,9 +300,10 @@ def _asking(
         space,
         config.training.num_rounds,
         config.search.view,
-        description=wanted.text,
+        diagnosis=None if report is None else diagnose(report),
+        description=config.recommender.text,
         measure=checks.measure_of_study(config),
-        data_origin=data_origin_of(config) if wanted.report is None else None,
+        data_origin=data_origin_of(config) if report is None else None,
     )
 
     def diagnosis() -> Diagnosis:
@@ -312,7 +313,7 @@ def _asking(
                 run_folder.bind(folder, config, pipeline.digest)
             with pipeline.place(config.detection.num_rounds) as runner:
                 asking.report = pipeline.detect(runner, folder)
-        return diagnose(asking.report, pipeline.federation.feature_names if wanted.report is None else ())
+        return diagnose(asking.report, pipeline.federation.feature_names if report is None else ())
 
     digest = pipeline.digest if pipeline.built is not None and out is not None else None
     opened = _NO_FOLDER if out is None else run_folder.open_run_folder(out, config, digest)
@@ -402,7 +403,7 @@ def run_workflow(
     num_trials, rounds_less = planned_trials(config)
     num_rounds = num_trials * config.training.num_rounds - rounds_less + detection * config.detection.num_rounds
     with run_folder.open_run_folder(out, config, pipeline.digest) as folder:
-        compare = run_folder.read_warm_start(config, folder, pipeline.digest, detection)
+        compare = read_warm_start(config, folder, pipeline.digest, detection)
         with pipeline.place(num_rounds, folder, parallel=config.search.trials_at_once + 1) as runner:
             report = pipeline.detect(runner, folder) if detection and not by_words else None
             ledger = pipeline.ledger(runner, folder)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.client.host import ClientHost
@@ -20,7 +21,7 @@ from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
 from fedscout.experiments.suites.replay import SPACE
-from fedscout.search.client_settings import COLUMNS, FORMAT, read_settings_table, write_settings_table
+from fedscout.search.client_settings import MOST_CELLS, read_settings_table, write_settings_table
 from fedscout.search.config import ClientRanges, IntegerInterval, SearchConfig
 from fedscout.search.ledger import StudyEvents, trainings_of
 from fedscout.search.objective import Objective
@@ -326,64 +327,62 @@ PROVENANCE = {"dataset": "digits", "model": "dense", "num_classes": 10, "metric"
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "table.parquet"
+    path = tmp_path / "new" / "table.json"
     beside = [{"score": 0.1 * number, "trials": number} for number in range(4)]
 
     write_settings_table(path, TABLE, {**PROVENANCE, "cells": beside})
 
     assert read_settings_table(path) == (TABLE, {**PROVENANCE, "cells": beside})
-    assert list(pd.read_parquet(path).columns) == [*COLUMNS, "score", "trials"]
     assert list(path.parent.iterdir()) == [path]
 
 
-def changed(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    """Change the cells of a file and leave its metadata."""
-    content = pq.read_table(path)
-    frame = change(content.to_pandas())
-    table = type(content).from_pydict(frame.to_dict("list"))
-    pq.write_table(table.replace_schema_metadata(content.schema.metadata), path)
+def with_values(name: str, *values: Any) -> Callable[[list[Any]], list[Any]]:
+    """Return a change of the first cells' values."""
+    return lambda cells: (
+        [{**cell, name: value} for cell, value in zip(cells, values, strict=False)] + cells[len(values) :]
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda rows: rows.drop(columns=["batch_size", "local_epochs"]), "batch_size, local_epochs"),
-        (lambda rows: rows.iloc[:3], "heterogeneity 0.8, quantity 1000"),
-        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "heterogeneity 0.2, quantity 100 2 times"),
-        (lambda rows: rows.iloc[:0], "none"),
-        (lambda rows: rows.assign(learning_rate=float("nan")), "got nan"),
-        (lambda rows: rows.assign(learning_rate="0.1"), "got '0.1'"),
-        (lambda rows: rows.assign(learning_rate=[0.1, 0.1, 0.0, 0.1]), "cell 3: learning_rate"),
-        (lambda rows: rows.assign(local_epochs=1001), "got 1001"),
-        (lambda rows: rows.assign(batch_size=2.5), "got 2.5"),
-        (lambda rows: rows.assign(quantity=[0, 1000, 0, 1000]), "got 0"),
-        (lambda rows: rows.assign(heterogeneity=[0.2, 0.2, 1.5, 1.5]), "got 1.5"),
+        (lambda cells: [{"heterogeneity": 0.2, "quantity": 100}], "cells.0.learning_rate"),
+        (lambda cells: cells[:3], "heterogeneity 0.8, quantity 1000"),
+        (lambda cells: [*cells, cells[0]], "heterogeneity 0.2, quantity 100 2 times"),
+        (lambda cells: [], "cells"),
+        (lambda cells: cells * (MOST_CELLS // 4 + 1), f"{MOST_CELLS}"),
+        (lambda cells: "cells", "got 'cells'"),
+        (lambda cells: [7, *cells[1:]], "cells.0"),
+        (with_values("learning_rate", math.nan), "got nan"),
+        (with_values("heterogeneity", math.inf), "got inf"),
+        (with_values("learning_rate", "0.1"), "got '0.1'"),
+        (with_values("learning_rate", True), "got True"),
+        (with_values("learning_rate", 0.1, 0.1, 0.0), "cells.2.learning_rate"),
+        (with_values("local_epochs", 1001), "got 1001"),
+        (with_values("batch_size", 2.5), "got 2.5"),
+        (with_values("quantity", 0, 1000, 0, 1000), "got 0"),
+        (with_values("heterogeneity", 0.2, 0.2, 1.5, 1.5), "got 1.5"),
     ],
 )
 def test_a_table_that_cannot_serve_is_refused(
-    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], named: str
+    tmp_path: Path, change: Callable[[list[Any]], list[Any]], named: str
 ) -> None:
-    path = tmp_path / "table.parquet"
+    path = tmp_path / "table.json"
     write_settings_table(path, TABLE, PROVENANCE)
-    changed(path, change)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "cells": change(document["cells"])}))
     with refused(ConfigurationError, key=path.name, names=named):
         read_settings_table(path)
 
 
-def test_whole_floats_and_further_columns_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "table.parquet"
-    write_settings_table(path, TABLE, PROVENANCE)
-    changed(path, lambda rows: rows.astype(float).assign(**{"a note": "x", "values": 1.5}))
-    assert read_settings_table(path)[0] == TABLE
-
-
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    damaged, other = tmp_path / "damaged.parquet", tmp_path / "other.parquet"
-    damaged.write_bytes(b"PAR1 and then nothing")
-    pd.DataFrame({"a": [1]}).to_parquet(other)
+    damaged, other, pipe = tmp_path / "damaged.json", tmp_path / "other.json", tmp_path / "pipe.json"
+    damaged.write_bytes(b"\xffPAR1 and then nothing")
+    other.write_text('{"a": [1]}')
+    os.mkfifo(pipe)
 
-    for path, named in [(tmp_path / "none", "no such"), (damaged, "Parquet"), (other, FORMAT)]:
-        with refused(ConfigurationError, key=path.name, names=named):
+    for path in (tmp_path / "none", damaged, other, pipe, tmp_path):
+        with refused(ConfigurationError, key=path.name):
             read_settings_table(path)
 
 
@@ -392,13 +391,13 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 )
 def test_nothing_is_written_that_could_not_be_read(tmp_path: Path, cells: Any) -> None:
     with pytest.raises(ConfigurationError):
-        write_settings_table(tmp_path / "table.parquet", SettingsTable(cells), PROVENANCE)
+        write_settings_table(tmp_path / "table.json", SettingsTable(cells), PROVENANCE)
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_metric_of_ones_own_may_have_any_values(tmp_path: Path) -> None:
-    path, table = tmp_path / "table.parquet", SettingsTable((replace(TABLE.cells[0], heterogeneity=-7.0),))
+    path, table = tmp_path / "table.json", SettingsTable((replace(TABLE.cells[0], heterogeneity=-7.0),))
 
     write_settings_table(path, table, {**PROVENANCE, "metric": "mine:spread"})
 

@@ -158,6 +158,7 @@ def test_a_study_whose_winner_shares_nothing_gives_no_app(cli: Cli, tmp_path: Pa
     best = {"strategy": "local", "parameters": {}, "learning_rate": 0.1}
     study(tmp_path / "study", confirmation=None, best=best)
     cli("app", "--from", "study", "--out", "app").refuses()
+    cli("app", "seed=1", "--from", "study", "--out", "app").refuses("the settings", "--from")
     assert not (tmp_path / "app").exists()
 
 

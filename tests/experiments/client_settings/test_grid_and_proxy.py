@@ -17,6 +17,7 @@ from fedscout.experiments.client_settings import proxies
 from fedscout.experiments.client_settings.proxies import CellPosition, grid_of
 from fedscout.experiments.client_settings.request import HETEROGENEITIES
 from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.data.dataset import row_digests
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from tests.kits.refusals import refused
@@ -201,8 +202,8 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
 def test_no_client_holds_a_proxy_row() -> None:
     federation, proxy = of_digits()
     dealt = federation.partition.rows
-    theirs = {*proxies.row_digests(federation.features[dealt], federation.labels[dealt])}
-    assert theirs.isdisjoint(proxies.row_digests(proxy.features, proxy.labels))
+    theirs = {*row_digests(federation.features[dealt], federation.labels[dealt])}
+    assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))
     assert len(proxy.labels) + proxy.num_left_out == round(0.3 * 1797)
 
 
@@ -254,8 +255,8 @@ def test_rows_have_the_means_and_the_covariance_they_are_drawn_by() -> None:
 def test_clients_are_asked_for_sums_and_no_row_of_theirs_comes_back() -> None:
     federation, config = built()
     server = proxies.synthetic_rows(federation, config, 300)
-    own = {*proxies.row_digests(federation.features, federation.labels)}
-    assert own.isdisjoint(proxies.row_digests(server.features, server.labels))
+    own = {*row_digests(federation.features, federation.labels)}
+    assert own.isdisjoint(row_digests(server.features, server.labels))
     for label in range(3):
         theirs = federation.features[federation.labels == label].mean(axis=0)
         assert np.abs(server.features[server.labels == label].mean(axis=0) - theirs).max() < 0.6

@@ -38,6 +38,12 @@ def logs(out: Path) -> dict[str, float]:
     return dict(zip(found["key"], found["fitness"], strict=True))
 
 
+def cells(path: Path) -> pd.DataFrame:
+    """Return a table's cells with what was measured for each."""
+    table, told = read_settings_table(path)
+    return pd.DataFrame([vars(cell) | beside for cell, beside in zip(table.cells, told["cells"], strict=True)])
+
+
 def rows_per_least(label_counts: IntArray, num_rows: int) -> float:
     """A metric that not all clients have."""
     return num_rows // int(label_counts.min())
@@ -54,7 +60,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_the_table_has_each_cells_best_setting(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The grid grows, and what was tuned is not tuned again."""
-    out = tmp_path / "hrt.parquet"
+    out = tmp_path / "hrt.json"
     assert tune(*SMALL, "engine.grid=local", "--heterogeneity", "0", "--quantity", "6", "--out", out) == 0
     before, _ = logs(out), capfd.readouterr()
     assert tune(*LOCAL, "--out", out, "--json") == 0
@@ -75,7 +81,7 @@ def test_the_table_has_each_cells_best_setting(tmp_path: Path, capfd: pytest.Cap
 
 @pytest.mark.slow
 def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
+    whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     assert tune(*LOCAL, "--out", whole) == 0
     ended = tuning.search_setting
     calls = iter(range(3))
@@ -98,7 +104,7 @@ def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, mon
 
 @pytest.mark.stress
 def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session: None) -> None:
-    alone, side_by_side = tmp_path / "alone.parquet", tmp_path / "ray.parquet"
+    alone, side_by_side = tmp_path / "alone.json", tmp_path / "ray.json"
     assert tune(*LOCAL, "--out", alone) == 0
     assert tune(*SMALL, *GRID, "engine.address=auto", "--parallel", "2", "--out", side_by_side) == 0
     assert side_by_side.read_bytes() == alone.read_bytes()
@@ -136,7 +142,7 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
 def test_a_mistake_is_one_line_and_leaves_nothing(
     arguments: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert tune("federation.dataset=wine", "engine.grid=local", *arguments, "--out", tmp_path / "hrt.parquet") == 2
+    assert tune("federation.dataset=wine", "engine.grid=local", *arguments, "--out", tmp_path / "hrt.json") == 2
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert all(part in line for part in named), line
     assert not [*tmp_path.iterdir()]
@@ -157,7 +163,7 @@ FEW_TRIALS = (*SMALL, "search.budget=2", "engine.grid=local")
 def test_a_table_of_another_strategy_metric_or_seed_is_not_written_over(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "hrt.parquet"
+    out = tmp_path / "hrt.json"
     given = (*FEW_TRIALS, "--heterogeneity", "0.5", "--quantity", "6", "--out", out)
     assert tune(*given, "strategy.kind=fedadagrad") == 0
     _, told = read_settings_table(out)
@@ -177,20 +183,20 @@ def test_a_table_of_another_strategy_metric_or_seed_is_not_written_over(
 def tuned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a table and its logs. Not to be written into."""
     folder = tmp_path_factory.mktemp("coarse")
-    assert tune(*LOCAL, "--threshold", "0.3", "--out", folder / "coarse.parquet") == 0
+    assert tune(*LOCAL, "--threshold", "0.3", "--out", folder / "coarse.json") == 0
     return folder
 
 
 @pytest.fixture
 def coarse(tuned_once: Path, tmp_path: Path) -> Path:
-    return Path(copytree(tuned_once, tmp_path, dirs_exist_ok=True)) / "coarse.parquet"
+    return Path(copytree(tuned_once, tmp_path, dirs_exist_ok=True)) / "coarse.json"
 
 
 @pytest.mark.slow
 def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
-    fine = coarse.with_name("fine.parquet")
+    fine = coarse.with_name("fine.json")
     assert tune("--refine", coarse, "engine.grid=local", "--out", fine) == 0
-    old, new = pd.read_parquet(coarse), pd.read_parquet(fine)
+    old, new = (cells(path) for path in (coarse, fine))
     assert sorted({*new["quantity"]}) == [3, 6, 9, 12, 15]
     place = ["heterogeneity", "quantity"]
     kept = new.merge(old[place], on=place)
@@ -211,17 +217,17 @@ def test_old_cells_stay_and_new_ones_are_tuned(coarse: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--out", "coarse.parquet"), ("--out ", "--refine")),
-        (("--quantity", "5", "--clients", "5", "--out", "fine.parquet"), ("--quantity, --clients ", "--refine")),
-        (("search.budget=4", "--out", "fine.parquet"), ("search.budget: 3 before, 4 now",)),
-        (("--refine", "made.parquet", "--out", "fine.parquet"), ("--refine ",)),
+        (("--out", "coarse.json"), ("--out ", "--refine")),
+        (("--quantity", "5", "--clients", "5", "--out", "fine.json"), ("--quantity, --clients ", "--refine")),
+        (("search.budget=4", "--out", "fine.json"), ("search.budget: 3 before, 4 now",)),
+        (("--refine", "made.json", "--out", "fine.json"), ("--refine ",)),
     ],
 )
 def test_a_refinement_of_something_else_is_refused_in_a_line(
     arguments: tuple[str, ...], named: tuple[str, ...], coarse: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The last is a table that was not tuned."""
-    write_settings_table(Path("made.parquet"), SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
+    write_settings_table(Path("made.json"), SettingsTable((SettingsCell(0.5, 10, 0.1, 8, 1),)), {"dataset": "wine"})
     before = coarse.read_bytes()
     assert tune("--refine", coarse, "engine.grid=local", *arguments) == 2
     (line,) = capfd.readouterr().err.strip().splitlines()
@@ -237,15 +243,15 @@ def test_a_table_of_a_metric_is_tuned_refined_and_trained_with(
 ) -> None:
     low, high = levels
     grid = ("--metric", metric, "--heterogeneity", f"{low},{high}", "--quantity", "6,12")
-    assert tune(*FEW_TRIALS, *grid, "--out", "hrt.parquet") == 0
-    table, told = read_settings_table(tmp_path / "hrt.parquet")
+    assert tune(*FEW_TRIALS, *grid, "--out", "hrt.json") == 0
+    table, told = read_settings_table(tmp_path / "hrt.json")
     assert [(cell.heterogeneity, cell.quantity) for cell in table.cells] == [(low, 6), (low, 12), (high, 6), (high, 12)]
     assert told["metric"] == metric
-    settings = ("client_settings.kind=table", "client_settings.path=hrt.parquet")
+    settings = ("client_settings.kind=table", "client_settings.path=hrt.json")
     train = ("train", *FEW_TRIALS[:4], "engine.grid=local", "search.tuned_baseline=false", *settings)
     assert exit_code(*train, f"client_settings.metric={metric}", "--out", "out") == 0
-    assert tune("--refine", "hrt.parquet", "--out", "fine.parquet", "engine.grid=local") == 0
-    finer, _ = read_settings_table(tmp_path / "fine.parquet")
+    assert tune("--refine", "hrt.json", "--out", "fine.json", "engine.grid=local") == 0
+    finer, _ = read_settings_table(tmp_path / "fine.json")
     assert {*table.cells} < {*finer.cells}
 
 
@@ -253,8 +259,8 @@ def test_a_table_of_a_metric_is_tuned_refined_and_trained_with(
 def test_a_table_of_synthetic_rows_says_so_and_can_be_refined(tmp_path: Path) -> None:
     small = (*SMALL[:2], "engine.grid=local", "training.num_rounds=2")
     grid = ("--heterogeneity", "0", "--quantity", "12", "search.budget=2", "search.kind=random")
-    assert tune(*small, *grid, "--synthetic", "200", "--out", "coarse.parquet") == 0
-    proxy = read_settings_table(tmp_path / "coarse.parquet")[1]["proxy"]
+    assert tune(*small, *grid, "--synthetic", "200", "--out", "coarse.json") == 0
+    proxy = read_settings_table(tmp_path / "coarse.json")[1]["proxy"]
     assert (proxy["synthetic"], proxy["num_rows"], proxy["num_left_out"]) == (200, 200, 0)
-    assert tune("--refine", "coarse.parquet", "engine.grid=local", "--out", "fine.parquet") == 0
-    assert len(read_settings_table(tmp_path / "fine.parquet")[0].cells) > 1
+    assert tune("--refine", "coarse.json", "engine.grid=local", "--out", "fine.json") == 0
+    assert len(read_settings_table(tmp_path / "fine.json")[0].cells) > 1

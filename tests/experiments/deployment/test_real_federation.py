@@ -246,8 +246,8 @@ def test_a_table_of_settings_goes_one_way_and_no_message_tells_a_client_s_rows(t
     A client's score counts as one row, so the federation's is the mean over clients.
     """
     cells = [SettingsCell(0.5, rows, 0.3, 8, epochs) for rows, epochs in ((60, 3), (140, 1))]
-    write_settings_table(tmp_path / "hrt.parquet", SettingsTable(tuple(cells)), {"num_classes": 10})
-    table = ["client_settings.kind=table", f"client_settings.path={tmp_path / 'hrt.parquet'}"]
+    write_settings_table(tmp_path / "hrt.json", SettingsTable(tuple(cells)), {"num_classes": 10})
+    table = ["client_settings.kind=table", f"client_settings.path={tmp_path / 'hrt.json'}"]
     config = load_config([*SETTINGS, *table], None)
     path = tmp_path / "federation.json"
     path.write_text(Agreement.of_study(config).text)

@@ -13,12 +13,14 @@ import pytest
 
 import fedscout
 from fedscout.engine.contracts.client_table import SettingsCell, SettingsTable
-from fedscout.engine.errors import ConfigurationError, StrategyError, UserError
+from fedscout.engine.errors import ConfigurationError, LogError, StrategyError, UserError
 from fedscout.engine.trials.log import read_trials
 from fedscout.experiments.config import load_config
+from fedscout.experiments.deployment.driver import winner_of
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.checks import check_proxy_rows, searched_policies, selection_of
+from fedscout.experiments.studies.result import read_claim, read_study
 from fedscout.experiments.studies.workflow import cohort_of, run_training, run_workflow
 from fedscout.search.client_settings import write_settings_table
 from fedscout.search.ledger import StudyFacts
@@ -183,7 +185,7 @@ TABLE = SettingsTable(tuple(SettingsCell(h, q, 0.1 + h / 2, 8, 1 + q // 40) for 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    path = tmp_path / "table.parquet"
+    path = tmp_path / "table.json"
     write_settings_table(path, TABLE, PROVENANCE)
     return path
 
@@ -193,7 +195,7 @@ def with_table(path: Path, *more: str) -> list[str]:
 
 
 def test_a_policy_and_what_a_table_holds_are_part_of_the_study_but_not_its_place(path: Path, tmp_path: Path) -> None:
-    moved, other = tmp_path / "moved.parquet", tmp_path / "other.parquet"
+    moved, other = tmp_path / "moved.json", tmp_path / "other.json"
     moved.write_bytes(path.read_bytes())
     write_settings_table(other, SettingsTable(tuple(replace(cell, batch_size=9) for cell in TABLE.cells)), PROVENANCE)
     digest = load_config(with_table(path)).digest()
@@ -227,13 +229,32 @@ def test_a_search_has_every_trial_s_clients_train_by_the_table(path: Path, tmp_p
     assert all(any("farther than 0" in note for note in trial.notes) for trial in finished.outcome.trials)
 
 
+def test_an_app_of_a_study_has_its_table_wherever_it_is_and_no_other_one(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config(with_table(Path(path.name), "client_settings.threshold=1"))
+    folder = run_workflow(config, tmp_path / "out", detection=False).folder
+    monkeypatch.chdir("/")
+    found, _ = winner_of(folder)
+    assert found.client_settings == config.client_settings.model_copy(update={"path": str(path)})
+    assert found.digest() == read_claim(folder)[0]["config_hash"]
+    write_settings_table(path, SettingsTable(TABLE.cells[:2]), PROVENANCE)
+    with refused(LogError, key=path.name):
+        winner_of(folder)
+    path.unlink()
+    with refused(ConfigurationError, key=path.name):
+        winner_of(folder)
+    assert read_study(folder).faults == ()
+
+
 WRONG = {
     "client_settings.kind=null": ("client_settings ", "kind=table"),
     "client_settings.path=null": ("client_settings ", "path"),
     "client_settings.epsilon=1": ("client_settings.epsilon ", "client_settings.threshold"),
     "client_settings.metric=spread": ("client_settings.metric ", "got 'spread'"),
     "client_settings.metric=entropy": ("client_settings.metric ", "got entropy"),
-    "client_settings.path=/no/such.parquet": ("/no/such.parquet ", ""),
+    "client_settings.path=/no/such.json": ("/no/such.json ", ""),
     "strategy={kind: fedavg, client_learning_rate: 0.1}": ("client_settings.kind=table ", " client_learning_rate"),
     "search.client_ranges.learning_rate={low: 0.1, high: 1}": ("client_settings.kind=table ", "learning_rate"),
     "strategy.kind=fedex": ("fedex ", "got client_settings.kind=table"),
@@ -259,7 +280,7 @@ def test_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "def largest(counts, rows):\n    return counts.max() / rows\n\n\ndef nothing(counts, rows):\n    return None\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    path, wrong = tmp_path / "table.parquet", tmp_path / "wrong.parquet"
+    path, wrong = tmp_path / "table.json", tmp_path / "wrong.json"
     for name, file in (("largest", path), ("nothing", wrong)):
         write_settings_table(file, TABLE, {**PROVENANCE, "metric": f"own_metrics_of_clients:{name}"})
     config = load_config(with_table(path, "client_settings.metric=own_metrics_of_clients:largest"))
@@ -284,9 +305,7 @@ TUNED_TABLE = tuned_on(dataset="wine", server_rows=0.3, seed=4)
 
 
 def test_the_same_keys_keep_the_proxy_rows_from_the_clients() -> None:
-    check_proxy_rows(
-        TUNED_TABLE, FederationConfig(dataset="wine", server_rows=0.3, seed=4, num_clients=3), "hrt.parquet"
-    )
+    check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="wine", server_rows=0.3, seed=4, num_clients=3), "hrt.json")
     own = build_federation(FederationConfig(dataset="wine", server_rows=0.3, seed=4), ModelConfig()).server
     again = build_federation(FederationConfig(dataset="wine", server_rows=0.3, seed=4, num_clients=3), ModelConfig())
     assert np.array_equal(own.features, again.server.features)
@@ -295,15 +314,15 @@ def test_the_same_keys_keep_the_proxy_rows_from_the_clients() -> None:
 @pytest.mark.parametrize("given", [{"seed": 4}, {"server_rows": 0.3}, {"server_rows": 0.3, "seed": 4, "max_rows": 100}])
 def test_other_keys_are_refused_with_those_that_would_do(given: dict[str, Any]) -> None:
     with refused(ConfigurationError, key="clients"):
-        check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="wine", **given), "hrt.parquet")
+        check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="wine", **given), "hrt.json")
 
 
 def test_clients_of_the_proxy_data_set_are_refused_and_others_are_not() -> None:
     table = tuned_on(dataset="wine", server_dataset="breast_cancer")
     with refused(ConfigurationError, key="clients"):
-        check_proxy_rows(table, FederationConfig(dataset="breast_cancer"), "hrt.parquet")
-    check_proxy_rows(table, FederationConfig(dataset="wine"), "hrt.parquet")
-    check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="digits"), "hrt.parquet")
+        check_proxy_rows(table, FederationConfig(dataset="breast_cancer"), "hrt.json")
+    check_proxy_rows(table, FederationConfig(dataset="wine"), "hrt.json")
+    check_proxy_rows(TUNED_TABLE, FederationConfig(dataset="digits"), "hrt.json")
     check_proxy_rows(
         {**TUNED_TABLE, "proxy": {**TUNED_TABLE["proxy"], "synthetic": 50}}, FederationConfig(dataset="wine"), "t"
     )

@@ -20,7 +20,6 @@ from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.federation_config import FederationConfig, ModelConfig
 from fedscout.experiments.studies.checks import constant_answer, metric_of, objective_of
-from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.workflow import recommend
 from tests.kits.refusals import refused
 
@@ -220,8 +219,10 @@ def test_other_clients_train_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_report_and_one_s_own_data_tell_a_recommendation_the_task(tmp_path: Path) -> None:
     path = tmp_path / "loads.csv"
     loads().to_csv(path, index=False)
-    config = load_config([f"federation.dataset={path}", "federation.label=load", "federation.num_clients=3"])
+    config = load_config(
+        [f"federation.dataset={path}", "federation.label=load", "federation.num_clients=3", "recommender.source=rules"]
+    )
     report = tmp_path / "report.json"
     report.write_text(table().detect(engine=HERE).model_dump_json())
-    for wanted in (RecommendationRequest("rules", report=report), RecommendationRequest("rules")):
-        assert recommend(config, wanted, None).context.measure.name == "R²"
+    for given in (report, None):
+        assert recommend(config, None, report=given).context.measure.name == "R²"

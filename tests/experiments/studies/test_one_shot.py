@@ -179,11 +179,6 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_in_a_persons_words_is_kept_nowhere() -> None:
-    config = small("recommender.text='my key is sk-proj-0123456789abcdefABCDEF, labels are skewed'")
-    assert config.recommender.text == "my key is [redacted], labels are skewed"
-
-
 # A study that starts from earlier ones: what it tries first, what it keeps, and what it may not use.
 
 

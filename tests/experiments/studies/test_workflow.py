@@ -16,7 +16,6 @@ from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config
 from fedscout.experiments.federation import build_federation
 from fedscout.experiments.studies import workflow
-from fedscout.experiments.studies.one_shot import RecommendationRequest
 from fedscout.experiments.studies.runner import LazyRunner
 from fedscout.experiments.studies.workflow import Display, FinishedStudy, run_detection, run_training, run_workflow
 from fedscout.search.ledger import StudyEvents
@@ -238,5 +237,5 @@ def test_a_built_federation_is_taken(finished: FinishedStudy, tmp_path: Path, mo
     assert study["federation"] == finished.document["federation"]
     _, entry, _ = run_training(config, tmp_path / "train", federation=federation)
     assert entry.rounds["accuracy"] == finished.outcome.baseline.rounds["accuracy"]
-    advice = workflow.recommend(config, RecommendationRequest("rules"), None, federation=federation)
+    advice = workflow.recommend(small("recommender.source=rules"), None, federation=federation)
     assert advice.report.without_timings() == report.without_timings()

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.messages.calls import Cohort
-from fedscout.engine.trials.log import TrialLog
+from fedscout.engine.trials.log import _DIGEST_KEY, TrialLog, _digest
+from fedscout.experiments.config import load_config
+from fedscout.experiments.studies.result import earlier_study, read_earlier_studies
 from fedscout.search import warm_start
 from fedscout.search.objective import ACCURACY, MEASURES, DataOrigin, Measure, Objective, reward
 from fedscout.search.recommenders import priors
@@ -137,9 +141,9 @@ def test_without_studies_there_is_nothing_to_say() -> None:
 
 
 def read(folder: Path) -> warm_start.EarlierStudy:
-    (study,), notes = warm_start.read_earlier_studies([str(folder)])
+    (study,), notes = read_earlier_studies([str(folder)])
     assert notes == []
-    return study
+    return earlier_study(study)
 
 
 def pipe(path: Path) -> None:
@@ -151,12 +155,6 @@ def claim(folder: Path, **changes: object) -> None:
     """Change what the folder says of its study's configuration."""
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**content, "config": {**content["config"], **changes}}))
-
-
-def logged(folder: Path, **changes: object) -> None:
-    """Change trial 1 in the log."""
-    (path,) = (folder / "trials").glob("00001-*")
-    forge(path, **changes)
 
 
 def test_gains_are_differences_to_fedavg_best_first(tmp_path: Path) -> None:
@@ -189,15 +187,15 @@ def test_trials_of_fewer_rounds_and_a_study_without_fedavg_have_no_gains(tmp_pat
 def test_a_folder_of_studies_is_searched_at_any_depth_and_each_is_read_once(tmp_path: Path) -> None:
     write_study(tmp_path / "a", {FEDAVG: 0.5, ADAM: 0.8})
     write_study(tmp_path / "sweep" / "b", {FEDAVG: 0.5, PROX: 0.8})
-    studies, _ = warm_start.read_earlier_studies([str(tmp_path), str(tmp_path / "a")])
-    assert [study.name for study in studies] == [str(tmp_path / "a"), str(tmp_path / "sweep" / "b")]
+    studies, _ = read_earlier_studies([str(tmp_path), str(tmp_path / "a")])
+    assert [study.folder for study in studies] == [tmp_path / "a", tmp_path / "sweep" / "b"]
 
 
 def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     missing, empty = str(tmp_path / "missing"), str(tmp_path / "empty")
     with refused(ConfigurationError, key="search.warm_start") as caught:
-        warm_start.read_earlier_studies([missing, empty])
+        read_earlier_studies([missing, empty])
     for name, fault in zip((missing, empty), caught.value.faults, strict=True):
         assert (fault.key, name in str(fault.given)) == ("search.warm_start", True)
 
@@ -209,11 +207,10 @@ def test_folders_without_studies_are_refused_all_at_once(tmp_path: Path) -> None
         (lambda folder: (folder / "report.json").write_text("[]"), "report.json"),
         (lambda folder: (folder / "report.json").write_text("[" * 100_000), "report.json"),
         (lambda folder: pipe(folder / "report.json"), "report.json"),
-        (lambda folder: claim(folder, training={"num_rounds": None}), "config.training.num_rounds"),
-        (lambda folder: logged(folder, num_rounds=None), "trial 1"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "config_hash"),
-        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "log"),
-        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], "log"),
+        (lambda folder: claim(folder, training={"num_rounds": None}), "training.num_rounds"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "config.json"),
+        (lambda folder: [path.unlink() for path in (folder / "trials").iterdir()], "trials"),
+        (lambda folder: [path.write_bytes(b"") for path in (folder / "trials").iterdir()], "trials"),
     ],
 )
 def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others(
@@ -223,12 +220,12 @@ def test_a_study_that_cannot_be_used_is_an_error_by_name_and_a_note_among_others
     write_study(tmp_path / "whole", {FEDAVG: 0.5, ADAM: 0.8})
     damage(folder)
     with pytest.raises(ConfigurationError) as caught:
-        warm_start.read_earlier_studies([str(folder)])
+        read_earlier_studies([str(folder)])
     (fault,) = caught.value.faults
     assert fault.startswith(str(folder))
     assert named in fault
-    studies, notes = warm_start.read_earlier_studies([str(tmp_path)])
-    assert [study.name for study in studies] == [str(tmp_path / "whole")]
+    studies, notes = read_earlier_studies([str(tmp_path)])
+    assert [study.folder for study in studies] == [tmp_path / "whole"]
     assert notes == [fault]
 
 
@@ -241,20 +238,32 @@ def test_a_strategy_that_is_no_more_is_passed_over(tmp_path: Path) -> None:
 
 def test_which_studies_are_of_one_federation(tmp_path: Path) -> None:
     study = read(write_study(tmp_path, {FEDAVG: 0.5}, dataset="digits", config_hash="one", data_digest="rows"))
-    here, elsewhere = {"federation": {"dataset": "digits"}}, {"federation": {"dataset": "wine"}}
+    here, elsewhere, poisoned = (
+        load_config([f"federation.dataset={dataset}", *more]).identity()
+        for dataset, *more in (("digits",), ("wine",), ("digits", "federation.scenario=label_poisoning"))
+    )
     assert study.is_of("one", elsewhere, "others")
     assert study.is_of("two", here, "others")
     assert study.is_of("two", elsewhere, "rows")  # the same rows in the same hands, said in another way
     assert not study.is_of("two", elsewhere, "others")
-    assert not study.is_of("two", {"federation": {"dataset": "digits", "scenario": "label_poisoning"}}, "rows")
+    assert not study.is_of("two", poisoned, "rows")
 
 
-@pytest.mark.parametrize("forged", [{"parameters": "[1]"}, {"parameters": "{" * 100_000}, {"fitness": math.nan}])
-def test_values_that_no_trial_has_are_left_out_by_name(tmp_path: Path, forged: dict[str, object]) -> None:
-    logged(write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75}), **forged)
-    (study,), (note,) = warm_start.read_earlier_studies([str(tmp_path)])
-    assert len(study.gains) == 1
-    assert "00001-" in note
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("parameters", "[1]"), ("parameters", "{" * 100_000), ("fitness", math.nan), ("learning_rate", [0.1])],
+)
+@pytest.mark.parametrize("file", ["00001-", "part-00000.parquet"])
+def test_values_that_no_trial_has_are_left_out_by_name(tmp_path: Path, file: str, name: str, value: object) -> None:
+    """In the file of one trial, under a digest that fits them, and in one of several trials."""
+    (path,) = (write_study(tmp_path, {FEDAVG: 0.5, PROX: 0.4, ADAM: 0.75}) / "trials").glob("00001-*")
+    table = pq.read_table(path)
+    table = table.set_column(table.schema.get_field_index(name), name, pa.array([value]))
+    table = table.replace_schema_metadata({_DIGEST_KEY: _digest(table)})
+    pq.write_table(table, path.rename(path.with_name(file)) if file.startswith("part") else path)
+    (study,), (note,) = read_earlier_studies([str(tmp_path)])
+    assert len(earlier_study(study).gains) == 1
+    assert file in note
 
 
 # -- Priors: what the project's own federations say of the configurations of another one -------------------------------
