@@ -7,9 +7,9 @@ evaluations without improvement. Here a cell is an ordinary study: its ledger ru
 configured one. A setting's score is that of the global model after the last round on the balanced proxy rows. The
 strategy is FedAvg unless another is configured, whose own parameters are fixed.
 
-The best settings of neighbouring cells are tried first. Evaluations without improvement are counted only after the
-searcher's random ones: the source does not say whether these count, and a search that stopped among them would be no
-search.
+The best settings of neighbouring cells are tried first, unless `search.informed=false`. Evaluations without improvement
+are counted only after the searcher's random ones: the source does not say whether these count, and a search that
+stopped among them would be no search.
 
 The log of a cell is a separate folder beside the table, named by a digest of everything that determines the cell. So an
 interrupted tuning resumes, and another grid or other settings for the same table reuse the cells they have in common.
@@ -79,6 +79,7 @@ class CellTuning:
         document, config = self.config.identity(), self.config
         searched = ["kind", "budget", "generation_size", "client_ranges"]
         searched += ["grid_points"] if config.search.kind == "grid" else []
+        searched += [] if config.search.informed else ["informed"]
         code = dict(federation_code(config))  # of the user's own model, and metric
         if self.metric not in METRICS:
             code[self.metric] = code_digests(self.metric)
@@ -256,7 +257,7 @@ def plan_cells(
         folder: Of the table's logs.
         known: The settings of cells that are not tuned again.
     """
-    first = warm_started_by(cells, list(known))
+    first = warm_started_by(cells, list(known)) if tuning.config.search.informed else dict.fromkeys(cells, ())
     planned: list[PlannedCell] = []
     positions: dict[CellPosition, int] = {}
     for place in cells:

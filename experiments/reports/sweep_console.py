@@ -176,16 +176,17 @@ def show_table(console: Console, tuned: TunedTable) -> None:
         table.add_row(f"{heterogeneity:.3g}", *row)
     console.print(table)
     _show_proxy(console, tuned)
-    show_path(console, "Table", tuned.path, " (pandas.read_parquet reads it)")
+    show_path(console, "Table", tuned.path)
 
 
 def _show_proxy(console: Console, tuned: TunedTable) -> None:
     proxy, cell_records = tuned.provenance["proxy"], tuned.provenance["cells"]
     num_repeated, num_cells = sum(record["repeated_rows"] for record in cell_records), len(cell_records)
     trials = sum(record["trials"] for record in cell_records)
-    console.print(f"\n{trials} settings tried in {num_cells} cells on {proxy['num_rows']} proxy rows, ", end="")
+    chosen = {(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in tuned.table.cells}
     console.print(
-        f"{proxy['num_scored']} of them for scoring; proxy clients of a cell share {num_repeated / num_cells:.0f} rows"
+        f"\n{num_cells} cells have {len(chosen)} different settings, of {trials} tried on {proxy['num_rows']} proxy rows; "
+        f"{proxy['num_scored']} rows score them; proxy clients of a cell share {num_repeated / num_cells:.0f} rows"
     )
     if proxy["synthetic"] is not None:
         console.print("the proxy rows are sampled from the class means that clients reported")

@@ -80,6 +80,16 @@ def test_the_table_has_each_cells_best_setting(tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
+def test_uninformed_cells_are_tuned_as_if_alone(tmp_path: Path) -> None:
+    out, alone = tmp_path / "hrt.json", ("--heterogeneity", "0.5", "--quantity", "12")
+    assert tune(*SMALL, "engine.grid=local", "search.informed=false", *alone, "--out", out) == 0
+    before = logs(out)
+    assert tune(*LOCAL, "search.informed=false", "--out", out) == 0
+    assert before.items() < logs(out).items()
+    assert len(logs(out)) == 4 * 3
+
+
+@pytest.mark.slow
 def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     assert tune(*LOCAL, "--out", whole) == 0
