@@ -43,7 +43,8 @@ from fedscout.experiments.text import visible_line
 
 SETTING = re.compile(r"[a-z][A-Za-z0-9_.]*=")
 NAMED_ELSEWHERE = "hf:"
-"""A data set of the Hugging Face hub, which is no path."""
+"""A data set of the Hugging Face hub, which is no path, where a key names a data set."""
+DATASETS_ELSEWHERE = ("federation.dataset", "federation.server_dataset")
 
 
 def allowed_config(settings: Sequence[str], root: Path, own_code: bool = False) -> StudyConfig:
@@ -84,7 +85,7 @@ def _faults(config: StudyConfig, root: Path, own_code: bool) -> Iterator[str]:
     for key, value in _texts(flattened(config.model_dump(mode="json"))):
         if key in ("engine.address", "recommender.base_url"):
             yield Fault(key, "be left out, as agents may not set a server", repr(value))
-        elif value.startswith(NAMED_ELSEWHERE):
+        elif key in DATASETS_ELSEWHERE and value.startswith(NAMED_ELSEWHERE):
             continue
         elif "://" in value:
             yield Fault(key, "not be an address, as agents may not set one", repr(value))
@@ -178,10 +179,10 @@ class StartedStudies:
         code = None if process is None else process.poll()
         if process is not None and code is None:
             state = "running"
-        elif (folder / "result.json").is_file():
-            state = "finished"
+        elif code is not None and 0 < code < 128:  # also where an earlier study has left its result
+            state = "failed"
         else:
-            state = "failed" if code is not None and 0 < code < 128 else "stopped"
+            state = "finished" if (folder / "result.json").is_file() else "stopped"
         log_path = _log_path(folder)
         last_lines = log_path.read_text(errors="replace").splitlines()[-LAST_LINES:] if log_path.is_file() else []
         return {"state": state, "exit_code": code, "last_words": [visible_line(line) for line in last_lines]}

@@ -395,10 +395,10 @@ def build_reinforcement_federation(federation: FederationConfig, model: ModelCon
 def _check_no_row_settings(federation: FederationConfig) -> None:
     """Check that no setting about rows is given."""
     usual = FederationConfig(dataset=federation.dataset)
-    of_rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows")
+    of_rows = ("label", "client_column", "group_column", "split", "text_column", "folder", "server_rows", "max_rows")
     given_settings = [
         f"federation.{name}={given}"
-        for name in (*of_rows, "server_dataset", "small_clients")
+        for name in (*of_rows, "server_dataset", "small_clients", "min_client_rows", "drop_columns", "embedding")
         if (given := getattr(federation, name)) != getattr(usual, name)
     ]
     if federation.partition != usual.partition:

@@ -35,6 +35,7 @@ from fedscout.engine.runtime.files import read_json_object, remove_file, write_a
 from fedscout.engine.text import reading_document, shown
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import kept_model, shares_nothing
+from fedscout.experiments.data.columns import with_missing
 from fedscout.experiments.data.dataset import DataKind, DatasetRequest
 from fedscout.experiments.data.images import pictures_alone
 from fedscout.experiments.data.own import ADDRESS, own_place
@@ -210,6 +211,8 @@ class TrainedModel:
             )
         if not len(table):
             raise DataError.of(f"the table {name}", "hold at least one row", "none")
+        request = self.description.rows
+        table = with_missing(table, request.missing_values, {request.client_column, request.group_column})
         return encoded_rows(name, table, self.description.encoding)
 
     def _pictures(self, folder: Path) -> tuple[FloatArray, dict[str, Any]]:

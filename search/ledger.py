@@ -173,7 +173,7 @@ class StudyFacts:
         training = strategy.local_training(self.session.training)
         if learning_rate is not None:
             training = training.model_copy(update={"learning_rate": learning_rate})
-        held_back = self.session.validation_fraction and phase != "confirmation"
+        held_back = self.session.validation_fraction and phase not in ("confirmation", "train")
         return TrialSettings(
             strategy,
             num_rounds=self.num_rounds if num_rounds is None else num_rounds,

@@ -34,7 +34,7 @@ from fedscout.engine.trials.record import Trial
 from fedscout.engine.user_code import code_digests
 from fedscout.experiments.client_settings.proxies import CellPosition, ProxyData, cell_federation, warm_started_by
 from fedscout.experiments.config import StudyConfig
-from fedscout.experiments.studies.run_folder import RunFolder, federation_code, locked_folder
+from fedscout.experiments.studies.run_folder import RunFolder, federation_code, locked_folder, strategy_code
 from fedscout.experiments.studies.runner import open_runner
 from fedscout.experiments.studies.workers import Display, End, Piece, await_release, end_of, reported, run_pieces
 from fedscout.experiments.studies.workflow import study_facts
@@ -79,8 +79,9 @@ class CellTuning:
         document, config = self.config.identity(), self.config
         searched = ["kind", "budget", "generation_size", "client_ranges"]
         searched += ["grid_points"] if config.search.kind == "grid" else []
+        searched += ["mutation_rate", "mutation_step"] if config.search.kind == "genetic" else []
         searched += [] if config.search.informed else ["informed"]
-        code = dict(federation_code(config))  # of the user's own model, and metric
+        code = {**federation_code(config), **strategy_code(config)}  # the user's own, and that of the metric
         if self.metric not in METRICS:
             code[self.metric] = code_digests(self.metric)
         return {

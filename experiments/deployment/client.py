@@ -43,7 +43,7 @@ from fedscout.engine.contracts.client_table import METRICS, SettingsLookup
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Partition, QueryTable
 from fedscout.engine.data.federation import Federation, Names
-from fedscout.engine.errors import ConfigurationError, DataError
+from fedscout.engine.errors import ConfigurationError, DataError, Fault
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.metrics import ACCURACY
 from fedscout.engine.nodes.client import REFUSED, ClientNode
@@ -105,6 +105,7 @@ class Agreement(ModelDescription):
         from fedscout.experiments.data.loaders.table import load_dataset
         from fedscout.experiments.reinforcement import ENVIRONMENTS
         from fedscout.experiments.studies.checks import lookup_of
+        from fedscout.search.study import ASKS_A_LANGUAGE_MODEL
 
         federation = config.federation
         if federation.dataset in ENVIRONMENTS:
@@ -115,7 +116,18 @@ class Agreement(ModelDescription):
                 "a real federation",
                 "predict classes: a regression target is standardized over the rows of all clients, which nobody sees",
             )
-        settings = config.client_settings
+        settings, search = config.client_settings, config.search
+        faults = [
+            Fault(f"search.{key}", f"{must} on real clients", given)
+            for key, refused, must, given in (
+                ("kind", search.kind in ASKS_A_LANGUAGE_MODEL, "ask no language model", search.kind),
+                ("objective", search.objective == "time_to_accuracy", "need no simulated clock", search.objective),
+                ("warm_start", bool(search.warm_start), "be left out", list(search.warm_start)),
+            )
+            if refused
+        ]
+        if faults:
+            raise ConfigurationError(faults)
         if settings.kind is not None and config.metric_name != ACCURACY:
             must = "be left out with client_settings on real clients, as its sums reveal rows"
             raise ConfigurationError.of("training.metric", must, config.metric_name)

@@ -312,7 +312,8 @@ class RealFederation:
             partition=Partition(np.empty(0, np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)),
         )
         facts = study_facts(self._config, described)
-        cohort = replace(facts.cohort, layers=self._server.facts().layout.layers)
+        layers = self._server.facts().layout.layers
+        cohort = replace(facts.cohort, layers=layers, server_rows=None, server_labels=False, has_clock=False)
         session = replace(facts.session, client_table=self.agreement.settings)
         config_digest = self.agreement.config.digest()  # of the folder, whatever time a round may take
         return replace(

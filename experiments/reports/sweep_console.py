@@ -185,8 +185,9 @@ def _show_proxy(console: Console, tuned: TunedTable) -> None:
     trials = sum(record["trials"] for record in cell_records)
     chosen = {(cell.learning_rate, cell.batch_size, cell.local_epochs) for cell in tuned.table.cells}
     console.print(
-        f"\n{num_cells} cells have {len(chosen)} different settings, of {trials} tried on {proxy['num_rows']} proxy rows; "
-        f"{proxy['num_scored']} rows score them; proxy clients of a cell share {num_repeated / num_cells:.0f} rows"
+        f"\n{num_cells} cells have {len(chosen)} different settings of {trials} tried, on {proxy['num_rows']} "
+        f"proxy rows, {proxy['num_scored']} of them for scoring; proxy clients of a cell share "
+        f"{num_repeated / num_cells:.0f} rows"
     )
     if proxy["synthetic"] is not None:
         console.print("the proxy rows are sampled from the class means that clients reported")

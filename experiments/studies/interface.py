@@ -31,6 +31,7 @@ from fedscout.engine.text import html_of
 from fedscout.engine.trials.log import read_trials
 from fedscout.engine.user_code import user_folders
 from fedscout.experiments.config import StudyConfig, config_of
+from fedscout.experiments.data.columns import are_quantities
 from fedscout.experiments.data.dataset import Dataset, DatasetRequest
 from fedscout.experiments.data.own import dataset_from_own_table, dataset_of_rows
 from fedscout.experiments.data.table_files import read_frame
@@ -376,6 +377,9 @@ def _from_hugging_face(data: Any, request: DatasetRequest) -> Dataset:
     return dataset_of_rows(GIVEN, data, request, "a Dataset")
 
 
+OF_COLUMNS = ("client_column", "label", "group_column", "drop_columns", "columns", "missing_values", "text_column")
+
+
 def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Dataset:
     """Return the clients' arrays as one data set with natural clients.
 
@@ -383,6 +387,7 @@ def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Da
         DataError: If the arrays do not match each other, or hold anything but finite numbers and labels.
     """
     faults = []
+    usual = DatasetRequest(dataset=GIVEN)
     arrays = [(np.asarray(features), np.asarray(labels)) for features, labels in clients]
     shapes = {features.shape[1:] for features, _ in arrays}
     if not arrays:
@@ -395,10 +400,17 @@ def _from_arrays(clients: Sequence[ClientArrays], request: DatasetRequest) -> Da
             faults.append(Fault(f"client {client}", must, f"{features.shape} and {labels.shape}"))
         elif features.dtype.kind not in "fiub" or not np.isfinite(features).all():
             faults.append(Fault(f"the features of client {client}", "be finite numbers"))
+        elif labels.dtype.kind == "f" and not np.isfinite(labels).all():
+            faults.append(Fault(f"the labels of client {client}", "be finite"))
+    for name in OF_COLUMNS:
+        if (given := getattr(request, name)) != getattr(usual, name):
+            faults.append(Fault(f"federation.{name}", "be left out with arrays, which have no named columns", given))
     if faults:
         raise DataError(faults)
     all_labels, target = np.concatenate([labels for _, labels in arrays]), None
-    if request.predicts_quantity:
+    if request.predicts_quantity or (
+        request.task is None and all_labels.dtype.kind == "f" and are_quantities(np.unique(all_labels), len(all_labels))
+    ):
         target = quantity_target(GIVEN, "label", np.asarray(all_labels, dtype=np.float64))
         labels, class_names = target.labels, target.class_names
     else:

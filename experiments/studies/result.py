@@ -159,7 +159,8 @@ def advised(
     if chosen is None:
         return None
     own_rate = {} if chosen.learning_rate == usual_rate else {"client_learning_rate": chosen.learning_rate}
-    return {"kind": chosen.strategy, **chosen.parameters, **own_rate}
+    kind = "custom" if "path" in chosen.parameters else chosen.strategy
+    return {"kind": kind, **chosen.parameters, **own_rate}
 
 
 @dataclass(frozen=True)

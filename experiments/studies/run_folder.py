@@ -50,8 +50,9 @@ def federation_code(config: StudyConfig) -> Code:
 
 
 def strategy_code(config: StudyConfig) -> Code:
-    """Return the digests of the user's own strategies, on which only their own trials depend."""
-    paths = [custom.get("path") for custom in (*config.search.customs, config.strategy or {})]
+    """Return the digests of the user's own strategies and selection policy, on which only their own trials depend."""
+    documents = (*config.search.customs, config.strategy or {}, config.selection or {})
+    paths = [document.get("path") for document in documents]
     own_paths = [path for path in paths if isinstance(path, str)]
     return {f"strategy {path}": digests for path in own_paths if (digests := code_digests(path))}
 

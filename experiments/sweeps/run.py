@@ -114,7 +114,7 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepS
     if result is None:
         return SweepStudy(one, path, end, (shared,))
     one = replace(one, config=one.config.with_task(result.config["federation"]["task"] == "regression"))
-    measure = measure_of_study(one.config)
+    measure = result.confirmation.measure if result.confirmation else measure_of_study(one.config)
     trials, _ = read_columns(path / "trials", ["trial", "status", "seconds"])
     shared |= _findings(result.report) | {
         "measure": measure.name,
@@ -129,7 +129,7 @@ def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepS
             one.config.training.test_fraction, one.config.search.validation_fraction
         ),
     }
-    return SweepStudy(one, path, end, tuple(shared | choice for choice in _choices(result)))
+    return SweepStudy(one, path, end, tuple(shared | choice for choice in _choices(result)), measure)
 
 
 def _findings(report: HeterogeneityReport | None) -> Row:
@@ -154,7 +154,8 @@ def _choices(result: StudyResult) -> list[Row]:
     challenger = _picked(others, candidates.get("challenger"))
     best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"
     tuned_role = "tuned-fedavg" if "tuned-fedavg" in candidates else "fedavg"  # whose rate was the best
-    picks = ((FEDAVG, baseline, "fedavg"), (TUNED, result.tuned_baseline, tuned_role), (BEST, best, best_role))
+    tuned = baseline if candidates and tuned_role == "fedavg" and result.tuned_baseline else result.tuned_baseline
+    picks = ((FEDAVG, baseline, "fedavg"), (TUNED, tuned, tuned_role), (BEST, best, best_role))
     rows = []
     for chooser, trial, role in (*picks, (CHALLENGER, challenger, "challenger")):
         if trial is None:
@@ -422,7 +423,7 @@ def run_sweep(
         table = table_of(sweep, ended)
         write_table(table, folder)
         rows = table.to_pylist()
-        groups, scored = groups_of(rows, sweep.axes), scored_by(configurations)
+        groups, scored = groups_of(rows, sweep.axes), scored_by([study.measure for study in ended if study.measure])
         outcome = SweepOutcome(folder.path, table, groups, measure_of(rows), scored, tuple(ended))
         folder.write_json("summary.json", summary_document(outcome))
         return outcome
@@ -476,9 +477,8 @@ def _run_all(
             yield position, end
 
 
-def scored_by(configurations: Sequence[GridConfiguration]) -> Measure:
+def scored_by(measures: Sequence[Measure]) -> Measure:
     """Return the common measure of all studies; if they differ, plain fitness."""
-    measures = [measure_of_study(one.config) for one in configurations]
     return measures[0] if measures and all(measure == measures[0] for measure in measures) else UNLIKE
 
 

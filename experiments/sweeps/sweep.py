@@ -40,6 +40,7 @@ from fedscout.experiments.studies.run_folder import (
     usable,
 )
 from fedscout.experiments.studies.workers import End, NodeStorage, await_release, end_by, end_of
+from fedscout.search.objective import Measure
 
 DIGEST_DIGITS = 10
 NAME_CHARACTERS = 120
@@ -314,12 +315,13 @@ def _binding(path: Path, sweep: Sweep) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SweepStudy:
-    """A study of a sweep: its configuration, its end, and its rows of the table; its result is a file."""
+    """A study of a sweep: its configuration, end, rows of the table, and the measure of its scores, if it completed."""
 
     configuration: GridConfiguration
     folder: Path
     end: End
     rows: tuple[Mapping[str, Any], ...]
+    measure: Measure | None = None
 
 
 def run_stored(

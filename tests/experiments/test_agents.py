@@ -52,6 +52,7 @@ ADDRESSES = (
 REFUSED = [
     *(([f"{key}={path}"], key, path) for path in ELSEWHERE for key in ("federation.dataset", "federation.folder")),
     (["client_settings.kind=table", "client_settings.path=/etc/passwd"], "client_settings.path", "/etc/passwd"),
+    (["search.warm_start=['hf:/../../runs']"], "search.warm_start", "hf:/../../runs"),  # no data set
     *(([f"{key}={address}"], key, address) for key, address in ADDRESSES),
     *(([words], "a setting", words) for words in ("--out=/tmp/x", "-c", "study.yaml", "", "=1", " seed=1", "SEED=1")),
 ]
@@ -148,8 +149,13 @@ def test_a_study_from_the_first_question_to_the_verdict(tmp_path: Path) -> None:
         seen["state"] = state
         seen["trials"] = (await call("read_trials", folder="runs/one"))["trials"]
         seen["result"] = await call("read_result", folder="runs/one")
+        await call("start_study", settings=[*SMALL, "seed=9"], folder="runs/one")  # that of another study
+        while (other := await call("follow_study", folder="runs/one"))["state"] == "running":
+            await anyio.sleep(0.2)
+        seen["other"] = other
 
     with_server(tmp_path, talk)
+    assert (seen["other"]["state"], seen["other"]["exit_code"]) == ("failed", 2)
     assert {"detect", "start_study", "follow_study", "stop_study", "read_result"} <= seen["tools"].keys()
     assert all(seen["tools"].values())
     assert seen["recommend"]["strategy"]["kind"] in seen["kinds"]

@@ -96,6 +96,14 @@ def _unread_settings(request: DatasetRequest) -> Iterator[Fault]:
         ("columns", dict(request.columns), is_own, (own_tables,)),
         ("missing_values", list(request.missing_values), is_own, (own_tables,)),
         ("query", request.query, is_own and not is_hub, ("databases",)),
+        ("encoding", request.encoding, is_own and not is_hub, ("your own text files",)),
+        ("separator", request.separator, is_own and not is_hub, ("your own text files",)),
+        (
+            "header",
+            None if request.header is None else str(request.header),
+            is_own and not is_hub,
+            ("your own text files",),
+        ),
     ):
         if value and not applies and name not in readers:
             yield Fault(f"federation.{key}", f"only be given for {', '.join(readers)}", f"{value!r} for {name!r}")

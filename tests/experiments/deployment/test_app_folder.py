@@ -232,6 +232,19 @@ def test_pictures_of_one_class_are_read_at_the_agreed_size(tmp_path: Path) -> No
     assert labels == [1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("kind", ["search.kind=multishot_llm"]),
+        ("objective", ["search.objective=time_to_accuracy", "search.target=0.9"]),
+        ("warm_start", ["search.warm_start=[runs]"]),
+    ],
+)
+def test_what_real_clients_cannot_do_is_refused_before_they_connect(key: str, settings: list[str]) -> None:
+    with refused(ConfigurationError, key=f"search.{key}"):
+        Agreement.of_study(load_config(["federation.max_rows=200", *settings], None))
+
+
 def test_a_quantity_or_players_can_have_no_agreement() -> None:
     for dataset in ("diabetes", "cartpole"):
         with refused(ConfigurationError, key="a real federation"):

@@ -152,7 +152,13 @@ def test_the_environment_s_training_holds_where_nothing_is_said() -> None:
     [
         *(
             ("cartpole", argument, "dataset")
-            for argument in ("scenario=label_poisoning", "label=x", "small_clients=abstain", "partition.kind=iid")
+            for argument in (
+                "scenario=label_poisoning",
+                "label=x",
+                "small_clients=abstain",
+                "partition.kind=iid",
+                "max_rows=9",
+            )
         ),
         ("cartpole", "scenario={kind: label_flip, rate: 0.2}", "scenario.0.kind"),
         ("cartpole", "physics=[{clients: [10], gravity: 5}]", "physics.0.clients"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,12 +21,20 @@ from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.trials.log import TrialLog
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.config import StudyConfig, load_config
-from fedscout.experiments.federation import build_federation
+from fedscout.experiments.federation import build_federation, built_study
 from fedscout.experiments.federation_config import FederationConfig
 from fedscout.experiments.scenarios.table import SCENARIOS
 from fedscout.experiments.studies.checks import check_clock, check_precision, plain_seconds
-from fedscout.experiments.studies.run_folder import default_folder, differences, open_run_folder, versions
-from fedscout.experiments.studies.workflow import cohort_of, run_workflow
+from fedscout.experiments.studies.result import advised
+from fedscout.experiments.studies.run_folder import (
+    default_folder,
+    differences,
+    open_run_folder,
+    strategy_code,
+    versions,
+)
+from fedscout.experiments.studies.workflow import cohort_of, run_workflow, study_facts
+from fedscout.strategies import CustomSpec, parse_strategy
 from fedscout.strategies.methods.averaging import FedAvgSpec, FedBuffSpec
 from fedscout.strategies.specification import StrategySpec
 from tests.engine.federations import NUM_CLASSES, NUM_FEATURES, dense, normalised, uneven_federation
@@ -330,6 +339,31 @@ FEATURES: Mapping[str, Sequence[str]] = {
     "feddf": ("search.strategies=[feddf]", "federation.server_rows=40"),
     **{kind: (f"search.strategies=[{kind}]",) for kind in KINDS.split()},
 }
+
+
+def test_rows_held_back_for_the_search_do_not_score_a_training() -> None:
+    config, federation = built_study(load_config(["search.validation_fraction=0.5", "federation.max_rows=200"]))
+    facts = study_facts(config, federation)
+    scored = {
+        phase: facts.trial(phase, FedAvgSpec()).session.evaluate_on for phase in ("search", "confirmation", "train")
+    }
+    assert scored == {"search": "validation", "confirmation": "test", "train": "test"}
+
+
+def test_the_users_own_code_of_a_strategy_and_of_a_policy_is_digested() -> None:
+    own = [f"strategy.path={__name__}:OwnTimed", "strategy.kind=custom"]
+    policy = ["selection.kind=custom", f"selection.path={__name__}:OwnTimed", "training.fraction_train=0.5"]
+    assert (
+        [*strategy_code(load_config(own))] == [*strategy_code(load_config(policy))] == [f"strategy {__name__}:OwnTimed"]
+    )
+
+
+def test_a_users_own_strategy_that_is_advised_can_be_built() -> None:
+    spec = CustomSpec(path=f"{__name__}:OwnTimed")
+    trial = SimpleNamespace(strategy=spec.path, parameters=spec.parameters(), learning_rate=0.1)
+    advice = advised(None, trial, 0.1)  # type: ignore[arg-type]
+    assert advice is not None
+    assert parse_strategy(advice) == spec
 
 
 def settings_of(*names: str) -> dict[str, str] | None:

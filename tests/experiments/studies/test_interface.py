@@ -103,6 +103,7 @@ def test_a_table_is_what_it_is_in_a_file(tmp_path: Path) -> None:
         ([(np.ones((3, 2)), [0, 1])], "client 0", "(3, 2) and (2,)"),
         ([(np.ones((2, 2)), [0, 1]), (np.ones((2, 3)), [0, 1])], "the clients' features", "(2,), (3,)"),
         ([([[np.nan], [1.0]], [0, 1])], "the features of client 0", None),
+        ([([[0.0], [1.0]], [0, np.nan])], "the labels of client 0", None),
         (pd.DataFrame({"a": [1.0, 2.0]}), "federation.label", "nothing"),
         (pd.DataFrame({"a": [1, "b"], "y": [0, 1]}), "the DataFrame", None),
         (pd.DataFrame({"a": [], "y": []}), "the DataFrame", None),

@@ -23,7 +23,7 @@ from fedscout.experiments.studies import workflow
 from fedscout.experiments.studies.workflow import Display, run_workflow
 from fedscout.experiments.sweeps import run
 from fedscout.experiments.sweeps.run import LABELS, TABLE_COLUMNS, Mean, SweepOutcome, groups_of
-from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, run_stored
+from fedscout.experiments.sweeps.sweep import GridConfiguration, Sweep, read_sweep, run_stored
 from fedscout.search.confirmation.intervals import mean_score
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from tests.experiments.cli.conftest import SMALL, Cli
@@ -110,9 +110,20 @@ def test_the_tuned_baseline_is_a_chooser(tmp_path: Path) -> None:
 
 
 def test_scores_of_unlike_studies_are_told_as_fitness() -> None:
-    points = small("training.metric=accuracy,macro_f1,r2").configurations
-    assert [run.scored_by([point]).name for point in points] == ["accuracy", "macro F1", "R²"]
-    assert (run.scored_by(points), run.scored_by([])) == (UNLIKE, UNLIKE)
+    simulated = [Measure(name="seconds", per_unit=per_unit) for per_unit in (27.8, 27.8, 13.0)]
+    assert run.scored_by(simulated[:2]) == simulated[0]
+    assert (run.scored_by(simulated), run.scored_by([])) == (UNLIKE, UNLIKE)
+
+
+@pytest.mark.slow
+def test_the_measure_is_that_of_the_studies(tmp_path: Path) -> None:
+    """Whose task follows from the label: of numbers it is a regression."""
+    rows = "".join(f"{row},{row}.5,{'abc'[row % 3]}\n" for row in range(60))
+    (tmp_path / "rows.csv").write_text(f"x,y,site\n{rows}")
+    data = (f"federation.dataset={tmp_path / 'rows.csv'}", "federation.label=y", "federation.client_column=site")
+    few = ("search.budget=1", "search.confirmation_seeds=2", "training.num_rounds=1", "engine.grid=local")
+    outcome = sweep_here(read_sweep([*data, *few, "search.tuned_baseline=false", "seed=0,1"]), tmp_path / "out")
+    assert outcome.scored.name == "R²"
 
 
 # Going on.
