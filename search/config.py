@@ -99,7 +99,7 @@ INFORMED = frozenset({"genetic", "tpe", "gp", "racing"})
 strategy, and a language model reads the diagnosis itself."""
 
 
-KNOWLEDGE = "2026-11-28.2"
+KNOWLEDGE = "2026-11-28.3"
 """Version of the rules and priors of an informed first generation; each change of them makes a different study, and
 needs a new date."""
 

@@ -69,6 +69,7 @@ class Cohort:
             their data.
         has_clock: Whether clients' rounds take simulated time; None if unknown.
         noisy: Whether clients answer queries about their data only with noise.
+        convolutional: Whether the model is a network for images, other than a dense one.
     """
 
     num_clients: int
@@ -85,6 +86,7 @@ class Cohort:
     own_settings: bool = False
     has_clock: bool | None = None
     noisy: bool = False
+    convolutional: bool = False
 
 
 @dataclass(frozen=True)

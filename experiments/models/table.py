@@ -233,6 +233,7 @@ class ModelKind:
 
 
 AUTO = "auto"
+CONVOLUTIONAL = ("lenet", "cnn2", "cnn4", "resnet18")
 MODELS: Mapping[str, ModelKind] = {
     "linear": ModelKind(linear),
     "dense": ModelKind(dense, ("hidden", "norm", "activation", "dropout")),

@@ -38,6 +38,8 @@ from fedscout.experiments.config import StudyConfig, check_searchable, planned_t
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.description import dependence_notes, realised, scored_notes
 from fedscout.experiments.federation import build_federation, built_study, data_digest
+from fedscout.experiments.models.request import is_import_path
+from fedscout.experiments.models.table import AUTO, CONVOLUTIONAL
 from fedscout.experiments.studies import checks, one_shot, run_folder
 from fedscout.experiments.studies.result import REPORT_FILE, read_report, read_warm_start, result_document
 from fedscout.experiments.studies.run_folder import RunFolder
@@ -141,7 +143,7 @@ class Pipeline:
     @property
     def cohort(self) -> Cohort:
         """The facts that strategies depend on; includes the model's layers only if a named strategy reads them."""
-        cohort = cohort_of(self.config, self.federation.num_seen)
+        cohort = cohort_of(self.config, self.federation.num_seen, self.federation)
         if LAYERS.isdisjoint(name for each in named_classes(self.config.named_strategies) for name in each.requires):
             return cohort
         return replace(cohort, layers=checks.driver_facts(self.federation).layout.layers)
@@ -293,7 +295,7 @@ def _asking(config: StudyConfig, report_path: Path | None, out: Path | None, pip
         num_clients, config = report.num_clients, config.with_task(TENTHS in report.notes)
     elif num_clients is None or (config.federation.task is None and is_own_data(config.federation.dataset)):
         config = pipeline.with_data()
-    cohort = cohort_of(config, num_clients or pipeline.federation.num_seen)
+    cohort = cohort_of(config, num_clients or pipeline.federation.num_seen, pipeline.built)
     policy = checks.own_selection(config)
     space = planned_space(config.search, cohort, config.training.local(), policy)
     request_context = RecommendationContext(
@@ -425,10 +427,11 @@ def run_workflow(
         return FinishedStudy(document, folder.path, pipeline.federation, report, outcome, ledger.facts.measure)
 
 
-def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
+def cohort_of(config: StudyConfig, num_clients: int, federation: Federation | None = None) -> Cohort:
     """Return the facts that strategies depend on, for `num_clients` participating clients."""
     training, server_rows = config.training, config.federation.server_rows
     uses_other_dataset = config.federation.server_dataset is not None
+    kind, are_images = config.model.kind, federation is not None and federation.features.ndim > 2
     return Cohort(
         num_clients,
         training.num_sampled(num_clients),
@@ -445,13 +448,14 @@ def cohort_of(config: StudyConfig, num_clients: int) -> Cohort:
         own_settings=config.client_settings.kind is not None,
         has_clock=config.federation.has_clock,
         noisy=config.detection.epsilon is not None,
+        convolutional=kind in CONVOLUTIONAL or (are_images and (kind == AUTO or is_import_path(kind))),
     )
 
 
 def study_facts(config: StudyConfig, federation: Federation) -> StudyFacts:
     """Return the facts that all trials of a study share."""
     metric = checks.metric_of(config.metric_name, federation)
-    cohort = cohort_of(config, federation.num_seen)
+    cohort = cohort_of(config, federation.num_seen, federation)
     return StudyFacts(
         name=federation.name,
         num_rounds=config.training.num_rounds,

@@ -12,8 +12,8 @@ The first rule that applies, and whose strategy is in the federation's search sp
 | wrong labels, few classes | the same, fewer clients, up to four classes | FedTrimmedAvg, beta (f + ½)/n | Yin et al. |
 | corrupted, clean view | a fifth of the clients or more with other inputs, clean data judge | FedMedian | Yin et al. |
 | client-specific labels | strong label skew, ≥ 3 classes, own data judge, if named | FedRep | Collins et al. |
-| few steps | up to 200 steps per client, and five classes or a rate up to 0.1 | FedAdam, eta 0.1 | Reddi et al. |
-| many classes | five classes or more | FedYogi, eta 0.1 | Reddi et al. 2021 |
+| few steps | up to 200 steps, and five classes or a rate up to 0.1; no convolutions | FedAdam, eta 0.1 | Reddi et al. |
+| many classes | five classes or more; no convolutions | FedYogi, eta 0.1 | Reddi et al. 2021 |
 | skewed labels | label skew, three classes or more | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
 | other inputs | outliers with other inputs | FedAvgM, momentum 0.7 | Hsu et al. 2019 |
 | no relevant difference | everything else | FedAvg | McMahan et al. 2017 |
@@ -38,6 +38,10 @@ clients).
 An outlier counts only if its model distance stands out and the clients' labels are similar: skewed labels also separate
 models, and the median of such models is far worse than their mean. A client with other inputs is not faulty: one model
 can serve all clients, so it is excluded only if uncorrupted data judge.
+
+An adaptive server moves every weight by about eta in a round, which is more than the weights of a convolutional network
+are: LeNet on 2,000 images of ten clients with skewed labels reached 63 % (Fashion-MNIST) and 10 % (CIFAR-10) with
+FedYogi, eta 0.1, 68 and 24 % with FedAvg, 70 and 33 % with FedAvgM (docs/recommend.md).
 
 If the client learning rate is searched, too, the rules only decide whether aggregation has to be robust, and the
 configuration is the one of that kind that did best in other federations (`priors.py`): on the held-out federations of
@@ -448,7 +452,7 @@ def _own_labels(context: RecommendationContext, diagnosis: Diagnosis) -> str | N
 
 def _few_steps(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
     steps = context.steps_a_round
-    if steps is None or steps * context.num_rounds > FEW_STEPS:
+    if context.cohort.convolutional or steps is None or steps * context.num_rounds > FEW_STEPS:
         return None
     rate_is_fixed = "client_learning_rate" not in context.space.client_ranges
     are_steps_small = rate_is_fixed and float(context.space.given["client_learning_rate"]) <= SMALL_RATE
@@ -460,8 +464,8 @@ def _few_steps(context: RecommendationContext, diagnosis: Diagnosis) -> str | No
     )
 
 
-def _many_classes(_: RecommendationContext, diagnosis: Diagnosis) -> str | None:
-    if diagnosis.num_classes < MANY_CLASSES:
+def _many_classes(context: RecommendationContext, diagnosis: Diagnosis) -> str | None:
+    if context.cohort.convolutional or diagnosis.num_classes < MANY_CLASSES:
         return None
     return (
         f"With {diagnosis.num_classes} classes{_skewed(diagnosis)} the mean of local models moves slowly; steps of the "

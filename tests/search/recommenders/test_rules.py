@@ -124,6 +124,15 @@ def test_steps_are_counted_from_rows_batches_epochs_and_rounds() -> None:
     assert rules.recommend_by_rules(many).reasons[0].rule == "many classes"
 
 
+@pytest.mark.parametrize("num_rounds", [30, 300])
+@pytest.mark.parametrize(("labels", "kind"), [("high", "fedavgm"), ("none", "fedavg")])
+def test_convolutions_get_no_adaptive_server(num_rounds: int, labels: Any, kind: str) -> None:
+    context = context_of(diagnosis_of(label_skew=labels), num_rounds=num_rounds)
+    images = replace(context, space=replace(context.space, cohort=replace(context.cohort, convolutional=True)))
+    assert rules.recommend_by_rules(context).spec.kind in ("fedadam", "fedyogi")
+    assert rules.recommend_by_rules(images).spec.kind == kind
+
+
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 7, 10, 100])
 @pytest.mark.parametrize("num_classes", [0, 2, 10])
 def test_whatever_the_diagnosis_the_pick_fits_the_cohort(num_clients: int, num_classes: int) -> None:
