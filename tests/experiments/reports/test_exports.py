@@ -110,15 +110,6 @@ def test_a_damaged_file_is_left_out_and_told(tmp_path: Path) -> None:
     assert sorted((path, path.stat().st_mtime_ns) for path in study.folder.rglob("*")) == before
 
 
-def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
-    study = made(tmp_path, "search.budget=1")
-    for file in (study.folder / "trials").iterdir():
-        file.unlink()
-    for folder in (tmp_path, study.folder):
-        with refused(LogError, key="the folder"):
-            read_study(folder)
-
-
 # MLflow, told by a stand-in with the signatures of its client.
 
 
