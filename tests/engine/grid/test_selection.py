@@ -35,6 +35,7 @@ from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.strategies import FedAvgSpec
+from fedscout.strategies.methods.averaging import FedBuffSpec
 from fedscout.strategies.methods.drift import ScaffoldSpec
 from tests.engine import federations
 from tests.engine.choices import FEDADAM, FEDAVG, FLOWER_CHOICES, Choice, Variates, spec_of
@@ -233,6 +234,7 @@ SETTINGS = spec_of(FEDAVG, num_rounds=4, num_sampled=5, deadline_seconds=9.0)
 DROPPING = LocalTraining(local_epochs=2, batch_size=8, learning_rate=0.5, optimizer="adadelta")
 OF_TWO_HOSTS: dict[str, tuple[Federation, TrialSettings]] = {
     "a clock": (federations.timed_federation(), SETTINGS),
+    "a buffer": (replace(federations.timed_federation(), dropout={}), spec_of(FedBuffSpec(), num_rounds=4)),
     "a policy": (UNEVEN, settings_of(FEDADAM)),
     "layers of dropout": (federations.uneven_federation(federations.dropping), spec_of(FEDAVG, training=DROPPING)),
     "unseen clients": (

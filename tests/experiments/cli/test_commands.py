@@ -7,7 +7,6 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -66,15 +65,6 @@ def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
     assert list(table["fitness"]) == [document["trial"]["fitness"]]
 
 
-def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
-    failing = ("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e39")
-    done = cli(*failing, "--json")
-    assert (done.code, done.err) == (1, "")
-    trial = parsed(done.out)["trial"]
-    assert (trial["status"], trial["fitness"]) == ("failed", 0)
-    assert trial["error"] in cli(*failing).err
-
-
 def test_a_study_of_failed_trainings_is_no_success(cli: Cli) -> None:
     """A step multiplies the weights by 1 − 100·10."""
     failing = (*SMALL, "training.learning_rate=100", "training.weight_decay=10", "training.batch_size=1")
@@ -87,8 +77,11 @@ def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
     # 1e14 in each of three layers makes outputs of 1e42, beyond float32; the parameters themselves are not.
     (tmp_path / "huge.py").write_text(STRATEGY.replace("from my_factor import FACTOR", "FACTOR = 1e14"))
     own = ["strategy.kind=custom", "strategy.path=huge:Scaled"]
-    document = parsed(cli("train", *SMALL, "training.num_rounds=1", *own, "--json").out)
-    assert document["trial"]["status"] == "failed"
+    failing = ("train", *SMALL, "training.num_rounds=1", *own)
+    done = cli(*failing, "--json")
+    document = parsed(done.out)
+    assert (done.code, document["trial"]["status"]) == (1, "failed")
+    assert document["trial"]["error"] in cli(*failing).err
     assert document["rounds"]["loss"] == [None]
 
 
@@ -154,10 +147,7 @@ def test_an_app_waits_for_the_studys_clients_and_trains_what_is_named(cli: Cli, 
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     config = project["tool"]["flwr"]["app"]["config"]
     assert (config["min-clients"], config["out"]) == (4, "app-out")
-    server = (tmp_path / "app" / "app" / "server_app.py").read_text()
-    names: dict[str, Any] = {}
-    exec(compile(server, "server_app.py", "exec"), names)
-    assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
+    assert "STRATEGY = {'kind': 'fedadam', 'eta': 0.1}" in (tmp_path / "app" / "app" / "server_app.py").read_text()
     for choice in (("--choose", "rules"), ("--max-rounds", "5")):
         cli("app", *named, *choice, "--out", "other").refuses()
 

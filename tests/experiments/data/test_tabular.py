@@ -223,17 +223,6 @@ def test_unsw_in_every_form(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "key"),
-    [
-        (UNSW.replace(",proto", ",protocol"), "UNSW_NB15_training-set.csv"),
-        (UNSW.replace(",0\n", ",1\n"), "column 'label' of data set 'unsw_nb15'"),
-    ],
-)
-def test_unsw_malformed(tmp_path: Path, content: str, key: str) -> None:
-    assert_refused("unsw_nb15", folder=write_unsw(tmp_path, content), key=key)
-
-
-@pytest.mark.parametrize(
     ("label", "names"),
     [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))],
 )
