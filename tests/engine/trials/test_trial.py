@@ -310,6 +310,7 @@ FAILURES: dict[str, tuple[choices.Choice, dict[str, Any], int, str]] = {
     "two step sizes": (configured({"lr": 0.3, "learning-rate": 0.4}), {}, 0, r"\b0\.4\b.*\b0\.3$"),
     "a missing key": (aggregated(lambda *_: {}["node-config"]), {}, 0, "^round 1: KeyError: 'node-config'"),
     "returns a record": (aggregated(lambda arrays, _: arrays, choices.NAMED), {}, 0, r"Own\.aggregate_train"),
+    "returns a dictionary": (aggregated(lambda arrays, _: (arrays, {})), {}, 0, r"Own\.aggregate_train"),
 }
 
 

@@ -59,11 +59,12 @@ def test_last_two_rows_go_and_row_530_is_the_first_degraded(tmp_path: Path) -> N
     ("lines", "key"),
     [
         (snapshots(983), FILE),
+        (snapshots(985), FILE),
         ([*snapshots()[:10], snapshots()[11], snapshots()[10], *snapshots()[12:]], f"column 'file' of {FILE}"),
         ([line.replace("file", "time") for line in snapshots()], FILE),
         ([line.split(",")[0] + ",,1" if "0005" in line else line for line in snapshots()], MEAN),
     ],
-    ids=["a row short", "order", "no time", "gap"],
+    ids=["a row short", "a row more", "order", "no time", "gap"],
 )
 def test_malformed(tmp_path: Path, lines: list[str], key: str) -> None:
     write(tmp_path, lines)

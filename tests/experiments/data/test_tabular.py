@@ -222,6 +222,11 @@ def test_unsw_in_every_form(tmp_path: Path, form: str) -> None:
     assert dataset.facts["columns_left_out"] == ("id", "attack_cat")
 
 
+def test_unsw_without_a_column_is_refused(tmp_path: Path) -> None:
+    folder = write_unsw(tmp_path, UNSW.replace(",proto", ",protocol"))
+    assert_refused("unsw_nb15", folder=folder, key="UNSW_NB15_training-set.csv")
+
+
 @pytest.mark.parametrize(
     ("label", "names"),
     [(None, ("Benign", "Fuzzers")), ("Attack", ("Benign", "Fuzzers")), ("Label", ("benign", "attack"))],

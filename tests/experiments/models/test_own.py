@@ -76,6 +76,10 @@ class Pair(Net):
         return super().forward(rows), None
 
 
+def too_narrow(num_features, num_classes):
+    return net(num_features, num_classes - 1)
+
+
 def mismatched_net(num_features, num_classes):
     return nn.Sequential(nn.Linear(num_features, 5), nn.Linear(7, num_classes))
 
@@ -260,6 +264,7 @@ def test_a_function_of_others_that_says_so_is_called(build: Build, user_folder: 
         ("own_random_numbers", "seed"),
         ("Detached", "gradient"),
         ("Pair", "got tuple"),
+        ("too_narrow", "shape (2, 2)"),
         ("Squeezed", "shape (1, 3), got shape (3,)"),
         ("mismatched_net", "2 rows"),
         ("FailingInEvaluation", "1 row"),

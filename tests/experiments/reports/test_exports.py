@@ -95,6 +95,19 @@ def test_without_its_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         export(made(tmp_path, "search.budget=1"), program, str(tmp_path / "runs"))
 
 
+def test_a_damaged_trial_is_left_out_and_told_and_a_study_without_any_is_none(tmp_path: Path) -> None:
+    study = made(tmp_path, "search.budget=1")
+    first, *others = sorted((study.folder / "trials").iterdir())
+    first.write_bytes(b"damaged")
+    rest = read_study(study.folder)
+    assert (len(rest.trials), str(first) in rest.faults[0]) == (len(others), True)
+    assert export(rest, "optuna", str(tmp_path / "optuna.db")) == 1  # of FedAvg and one in the search
+    for file in others:
+        file.unlink()
+    with refused(LogError, key="the folder"):
+        read_study(study.folder)
+
+
 # MLflow, told by a stand-in with the signatures of its client.
 
 
