@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -373,12 +372,10 @@ def test_a_table_that_cannot_serve_is_refused(
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    damaged, other, pipe = tmp_path / "damaged.json", tmp_path / "other.json", tmp_path / "pipe.json"
+    damaged, other = tmp_path / "damaged.json", tmp_path / "other.json"
     damaged.write_bytes(b"\xffPAR1 and then nothing")
     other.write_text('{"a": [1]}')
-    os.mkfifo(pipe)
-
-    for path in (tmp_path / "none", damaged, other, pipe, tmp_path):
+    for path in (tmp_path / "none", damaged, other, tmp_path):
         with refused(ConfigurationError, key=path.name):
             read_settings_table(path)
 
