@@ -97,12 +97,9 @@ def warned(used: int, total: int, caplog: pytest.LogCaptureFixture, monkeypatch:
 
 
 def test_a_shortage_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert warned(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
     (line,) = warned(96 * 2**30, 100 * 2**30, caplog, monkeypatch)
     assert re.search(r" 96\.0 of 100\.0 GB .* 0\.95\b.*engine\.num_hosts", line)
-
-
-def test_without_a_shortage_nothing_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert warned(95 * 2**30, 100 * 2**30, caplog, monkeypatch) == []
 
 
 @pytest.mark.stress

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.engine.choices import Choice, rounds_of, spec_of
 from tests.engine.federations import uneven_federation
 from tests.engine.results import started_hosts
 from tests.experiments.cli.conftest import Cli
-from tests.faults.conftest import line_of, trial_files
+from tests.faults.conftest import trial_files
 from tests.faults.faulty_strategies import PRINTED, Faulty
 
 PATH = "tests.faults.faulty_strategies:Faulty"
@@ -90,15 +89,6 @@ def test_what_a_strategy_prints_stays_off_standard_output(cli: Cli) -> None:
     done, trial = train(cli, "prints megabytes")
     assert (done.code, trial["status"]) == (0, "completed")
     assert PRINTED in done.warnings  # in one process, which is for looking on
-
-
-@pytest.mark.parametrize("statement", ["raise SystemExit(0)", "import no_such_module", "1 / 0", "def"])
-def test_a_module_that_can_t_be_imported_is_refused(cli: Cli, tmp_path: Path, statement: str) -> None:
-    (tmp_path / "module_of_the_user.py").write_text(statement)
-    strategy = ("strategy.kind=custom", "strategy.path=module_of_the_user:Own")
-    line = line_of(cli("train", *DATA, *strategy, "--out", "out"), 2)
-    assert re.match("fedscout: module_of_the_user:Own .*, got ", line)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ COHORT = Cohort(num_clients=6, num_sampled=4, client_learning_rate=0.2)
 
 SOURCES = {
     "broken": "raise RuntimeError('not today')",
+    "leaving": "raise SystemExit(0)",
     "user_strategies": """
 from typing import Annotated, Literal
 
@@ -316,6 +317,7 @@ def test_its_ranges_are_searched_and_others_come_in_their_place() -> None:
     [
         ("nowhere_at_all:Shrunk", {}, "nowhere_at_all", "ModuleNotFoundError"),
         ("broken:Shrunk", {}, "broken:Shrunk", "RuntimeError: not today"),
+        ("leaving:Shrunk", {}, "leaving:Shrunk", "SystemExit"),
         ("user_strategies:Missing", {}, "user_strategies", "nothing"),
         ("user_strategies:Stranger", {}, "user_strategies", "flwr.serverapp.strategy.Strategy"),
         ("user_strategies:Half", {}, "user_strategies", "aggregate_evaluate"),

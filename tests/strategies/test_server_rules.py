@@ -15,16 +15,14 @@ from scipy.optimize import minimize
 
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.data.federation import Device
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.keys import SIMULATED_SECONDS_KEY
-from fedscout.engine.trials.trial import run_trial
 from fedscout.strategies import CHOSEN_BY_NAME_KINDS, STRATEGIES, StrategySpec
 from fedscout.strategies.aggregation.rules import HostedRule, ServerRule
 from fedscout.strategies.methods.averaging import FedBuffSpec, extrapolated_change
 from fedscout.strategies.methods.robust import clipped_mean, geometric_median
 from tests.engine.federations import QUERIES, uneven_federation
-from tests.engine.trials.test_resume import assert_going_on, assert_same
+from tests.engine.trials.test_resume import assert_going_on
 from tests.strategies.by_hand import result_of, spec_of
 from tests.strategies.rounds import asked, grid_of, made, models, played, reply_of
 
@@ -320,21 +318,6 @@ def test_waiting_for_everybody_is_fedavg(seconds: Sequence[float]) -> None:
     assert ours.seconds["simulated"] == pytest.approx(sum(ours.rounds["seconds"])) == theirs.seconds["simulated"]
     fewer = result_of(host, FedBuffSpec(buffer_size=2), num_rounds=4)
     assert fewer.rounds["seconds"][0] <= theirs.rounds["seconds"][0]
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.timeout(120)
-def test_two_hosts_give_what_one_gives(ray_session: None) -> None:
-    asked = spec_of(FedBuffSpec(), num_rounds=4)
-    hosts = start_hosts(replace(uneven_federation(), devices=SLOW_AND_FAST), QUERIES, 2)
-    try:
-        by_ray = run_trial(asked, RayGrid(hosts, asked.session))
-    finally:
-        hosts.stop()
-    local = result_of(timed(SLOW_AND_FAST), FedBuffSpec(), num_rounds=4)
-    assert_same(by_ray, local)
-    assert by_ray.rounds.get("seconds") == local.rounds.get("seconds")
 
 
 def test_updates_on_their_way_survive_a_stop(tmp_path: Path) -> None:

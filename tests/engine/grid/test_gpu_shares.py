@@ -96,8 +96,5 @@ def test_what_is_said_of_hosts_is_what_share_a_gpu() -> None:
     assert EngineConfig(num_hosts=5).hosts_each_gpu(2, unmeasured) == 3
     assert EngineConfig(hosts_per_gpu=4).hosts_each_gpu(2, unmeasured) == 4
     assert EngineConfig(hosts_per_gpu=4, num_hosts=8).hosts_each_gpu(2, unmeasured) == 4
-
-
-def test_more_hosts_than_may_share_gpus_are_refused() -> None:
     with refused(ConfigurationError, key="engine.num_hosts", given=9, names="engine.hosts_per_gpu=4"):
         EngineConfig(hosts_per_gpu=4, num_hosts=9).hosts_each_gpu(2, unmeasured)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -372,10 +371,6 @@ def test_clients_are_sorted_and_sums_become_shares() -> None:
         assert evaluation.clean.accuracies.tolist() == [0.5, 0.0, 1.0]
         assert evaluation.clean.losses.tolist() == [1.5, 0.0, 0.1]
         assert evaluation.failures == {2: "out of memory"}
-
-
-def test_without_rows_there_is_no_mean() -> None:
-    evaluation = fold_evaluation([calls.EvaluateResults({1: ClientScore(0, 0, 0.0)})])
-
-    assert math.isnan(evaluation.weighted(evaluation.accuracies))
+    without_rows = fold_evaluation([calls.EvaluateResults({1: ClientScore(0, 0, 0.0)})])
+    assert np.isnan(without_rows.weighted(without_rows.accuracies))
     assert fold_evaluation([]).clients == ()

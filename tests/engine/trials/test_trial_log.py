@@ -161,6 +161,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "no number": lambda path: forge(path, fitness=math.nan),
     "no status": lambda path: forge(path, status="won"),
     "no parameters": lambda path: forge(path, parameters="[1]"),
+    "nested parameters": lambda path: forge(path, parameters="{" * 100_000),
     "folder": lambda path: (path.unlink(), path.mkdir()),
 }
 

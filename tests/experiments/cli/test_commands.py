@@ -7,7 +7,6 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -31,10 +30,7 @@ def test_run_prints_the_result_alone_and_goes_on_with_the_same_folder(cli: Cli, 
     first = cli("search", *SMALL, "--json").silent.document
     (folder,) = (tmp_path / "runs").iterdir()
     assert first == {**parsed((folder / "result.json").read_text()), "out": str(folder)}
-    before = {path: path.stat().st_mtime_ns for path in (folder / "trials").iterdir()}
     again = cli("search", *SMALL, "--json").document
-    assert again["out"] == first["out"] == str(folder)
-    assert {path: path.stat().st_mtime_ns for path in (folder / "trials").iterdir()} == before
     assert {**again, "timings": 0} == {**first, "timings": 0}
 
 
@@ -56,42 +52,17 @@ def test_a_tuned_baseline_by_default_or_by_option_or_key(cli: Cli, tuned: bool) 
 # train
 
 
-def test_train_logs_one_trial(cli: Cli, tmp_path: Path) -> None:
+def test_train_prints_its_trial_and_its_rounds(cli: Cli) -> None:
     command = ("train", *SMALL, "strategy.kind=fedadam", "strategy.eta=0.1", "--out", "out", "--json")
     document = cli(*command).silent.document
     assert (document["trial"]["strategy"], document["trial"]["parameters"]["eta"]) == ("fedadam", 0.1)
     assert len(document["rounds"]["accuracy"]) == len(document["rounds"]["loss"]) == 2
     assert "seconds" not in document["rounds"]  # there is no clock
-    table = read_trials(tmp_path / "out")
-    assert list(table["fitness"]) == [document["trial"]["fitness"]]
 
 
-def test_a_trial_that_fails_says_why_and_is_no_success(cli: Cli) -> None:
-    failing = ("train", *SMALL, "strategy.kind=fedavgm", "strategy.server_learning_rate=1e39")
-    done = cli(*failing, "--json")
-    assert (done.code, done.err) == (1, "")
-    trial = parsed(done.out)["trial"]
-    assert (trial["status"], trial["fitness"]) == ("failed", 0)
-    assert trial["error"] in cli(*failing).err
-
-
-FAILING_MODEL = """
-from torch import nn
-
-class Net(nn.Linear):
-    def forward(self, rows):
-        if rows.any():  # which they are not where a model is tried
-            raise RuntimeError("no more than that")
-        return super().forward(rows)
-
-def net(num_features, num_classes):
-    return Net(num_features, num_classes)
-"""
-
-
-def test_a_study_of_failed_trainings_is_no_success(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "failing_net.py").write_text(FAILING_MODEL)
-    failing = (*SMALL, "model.kind=failing_net:net")
+def test_a_study_of_failed_trainings_is_no_success(cli: Cli) -> None:
+    """A step multiplies the weights by 1 − 100·10."""
+    failing = (*SMALL, "training.learning_rate=100", "training.weight_decay=10", "training.batch_size=1")
     assert cli("run", *failing).code == 1
     done = cli("search", *failing, "--json")
     assert (done.code, parsed(done.out)["best"]) == (1, None)
@@ -101,8 +72,11 @@ def test_a_loss_beyond_all_bounds_is_json_too(cli: Cli, tmp_path: Path) -> None:
     # 1e14 in each of three layers makes outputs of 1e42, beyond float32; the parameters themselves are not.
     (tmp_path / "huge.py").write_text(STRATEGY.replace("from my_factor import FACTOR", "FACTOR = 1e14"))
     own = ["strategy.kind=custom", "strategy.path=huge:Scaled"]
-    document = parsed(cli("train", *SMALL, "training.num_rounds=1", *own, "--json").out)
-    assert document["trial"]["status"] == "failed"
+    failing = ("train", *SMALL, "training.num_rounds=1", *own)
+    done = cli(*failing, "--json")
+    document = parsed(done.out)
+    assert (done.code, document["trial"]["status"]) == (1, "failed")
+    assert document["trial"]["error"] in cli(*failing).err
     assert document["rounds"]["loss"] == [None]
 
 
@@ -168,10 +142,7 @@ def test_an_app_waits_for_the_studys_clients_and_trains_what_is_named(cli: Cli, 
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     config = project["tool"]["flwr"]["app"]["config"]
     assert (config["min-clients"], config["out"]) == (4, "app-out")
-    server = (tmp_path / "app" / "app" / "server_app.py").read_text()
-    names: dict[str, Any] = {}
-    exec(compile(server, "server_app.py", "exec"), names)
-    assert names["STRATEGY"] == {"kind": "fedadam", "eta": 0.1}
+    assert "STRATEGY = {'kind': 'fedadam', 'eta': 0.1}" in (tmp_path / "app" / "app" / "server_app.py").read_text()
     for choice in (("--choose", "rules"), ("--max-rounds", "5")):
         cli("app", *named, *choice, "--out", "other").refuses()
 
@@ -221,28 +192,6 @@ def test_mistakes_are_told_before_anything_is_done(cli: Cli, arguments: str, tmp
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err
     assert not list((tmp_path / "out").rglob("*.parquet"))
-
-
-# `fedscout bench choice` on one federation, and a searcher of the working directory.
-
-
-SILENT = """
-from fedscout.search.searcher import Searcher
-
-class Silent(Searcher):
-    def ask(self, num_proposals):
-        return []
-"""
-
-
-@pytest.mark.slow
-def test_a_searcher_of_the_working_directory_joins_a_replay(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "silent_here.py").write_text(SILENT)
-    column = ("--columns", "digits, iid, 10 clients", "--rows", "FedAvg")
-    arguments = ("replay", *column, "--searcher", "silent_here:Silent", "--out", "out", "--json")
-    (table,) = cli("bench", "choice", *arguments).document["tables"]
-    cells = {cell["row"]: cell["values"] for cell in table["cells"]}
-    assert cells["silent_here:Silent"] == cells["FedAvg"]
 
 
 # `fedscout bench engine` on a tiny federation, in this process.

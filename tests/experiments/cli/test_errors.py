@@ -41,11 +41,6 @@ DEFAULT_KINDS = (
 )
 
 WRONG: dict[str, list[tuple[str, ...]]] = {
-    "search --json seed=x nonsense training.batch_size=0": [
-        ("an argument", "'nonsense'"),
-        ("training.batch_size", "got 0"),
-        ("seed", "got 'x'"),
-    ],
     "run --config study.yaml": [("the configuration file", "study.yaml")],
     "run federation.dataset=wine federation.num_clients=500": [("federation.num_clients", "178", "got 500")],
     "run federation.dataset=bearing federation.folder=nowhere --out deep/out": [("", "nowhere")],

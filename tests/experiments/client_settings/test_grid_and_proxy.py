@@ -199,14 +199,6 @@ def test_each_client_trains_on_its_rows_and_is_scored_on_the_one_balanced_part()
         assert len(split.validation) == 0
 
 
-def test_no_client_holds_a_proxy_row() -> None:
-    federation, proxy = of_digits()
-    dealt = federation.partition.rows
-    theirs = {*row_digests(federation.features[dealt], federation.labels[dealt])}
-    assert theirs.isdisjoint(row_digests(proxy.features, proxy.labels))
-    assert len(proxy.labels) + proxy.num_left_out == round(0.3 * 1797)
-
-
 def test_rows_that_the_data_set_holds_twice_are_left_out_and_of_another_data_set_refused() -> None:
     plain = build_federation(FederationConfig(dataset="wine", num_clients=3), ModelConfig())
     own = np.arange(2)

@@ -143,7 +143,6 @@ def test_workers_on_ray_give_the_bits_of_one_process(tmp_path: Path, ray_session
         (("--metric", PARTIAL, "--heterogeneity", "3", "--quantity", "9"), ("rows_per_least must ",)),
         (("--metric", OWN, "--heterogeneity", "0.5,2", "--quantity", "9"), ("largest 2 and quantity 9 ", "0.333 to 1")),
         (("--metric", OWN, "--heterogeneity", "0.5", "--quantity", "600"), ("largest 0.5 and quantity 600 ",)),
-        (("--metric", "entropy", "--quantity", "600"), ("entropy 0.2 and quantity 600 ",)),
         (("strategy.client_local_epochs=2", "strategy.kind=fedavg"), (" strategy ", "table")),
         (("--proxy", "wine"), ("federation.dataset=wine",)),
         (("--proxy", "digits"), ("data set 'wine'", "'digits'")),

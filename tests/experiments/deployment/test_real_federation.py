@@ -180,12 +180,6 @@ def test_a_search_that_costs_more_than_is_allowed_is_refused_with_what_it_costs(
         federation.choose(report, by="search", max_bytes=1000)
 
 
-@pytest.mark.slow
-def test_waiting_for_clients_ends(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
-    with refused(DataError, key="at least 4 clients"):
-        RealFederation(link, agreement, tmp_path / "out").wait_for(4, patience=0.1)
-
-
 def test_a_damaged_file_of_clients_is_refused(agreement: Path, link: NodeLink, tmp_path: Path) -> None:
     met(link, agreement, tmp_path)
     (tmp_path / "out" / "clients.json").write_text('{"clients": [{"name": 7}]}')

@@ -25,7 +25,6 @@ from fedscout.engine.data.client import ClientTransform, Partition
 from fedscout.engine.data.federation import Device, Federation
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Cohort, Session
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -48,7 +47,6 @@ from fedscout.experiments.scenarios.table import EFFECTS, parse_effects, stack_e
 from fedscout.strategies import parse_strategy
 from tests.engine.choices import rounds_of
 from tests.kits.refusals import refused
-from tests.ray_processes import NUM_HOSTS
 
 NEEDED: dict[str, dict[str, Any]] = {
     "feature_noise": {"std": 0.5},
@@ -434,33 +432,6 @@ def test_scores_and_losses_are_of_honest_rows_and_training() -> None:
     )
     assert attacked.rounds["train_loss"][0] == honest.rounds["train_loss"][0]
     assert attacked.rounds["accuracy"][0] == attacked.rounds["clean_accuracy"][0]
-
-
-EVERY_KIND = (
-    {"kind": "sign_flip", "clients": [0]},
-    {"kind": "scaled_update", "clients": [1]},
-    {"kind": "gaussian_update", "clients": [2, 3, 4]},
-    {"kind": "little_is_enough", "clients": [4, 5, 6]},
-)
-
-
-@pytest.mark.stress
-@pytest.mark.ray
-@pytest.mark.parametrize("num_hosts", NUM_HOSTS)
-def test_any_number_of_hosts_sends_the_same(ray_session: None, num_hosts: int) -> None:
-    """Half of the clients are chosen in a round, so colluders are often not among them, or on the other host."""
-    federation = build(*EVERY_KIND, dataset="wine")
-    host, hosts = ClientHost(federation, {}), start_hosts(federation, {}, num_hosts)
-    try:
-        for strategy in (FEDAVG, {"kind": "fedmedian"}):
-            spec = spec_of(strategy, num_rounds=4, num_sampled=CLIENTS // 2)
-            by_ray = run_trial(spec, RayGrid(hosts, spec.session))
-            local = run_trial(spec, LocalGrid(host, session=spec.session))
-            assert local.status == "completed"
-            np.testing.assert_array_equal(by_ray.vector, local.vector)
-            assert rounds_of(by_ray) == rounds_of(local)
-    finally:
-        hosts.stop()
 
 
 # Who withstands it.

@@ -316,9 +316,3 @@ def test_a_mistake_is_one_line_at_its_place(scenario: str, place: str) -> None:
     (found,) = faults(scenario)
     assert found.startswith(f"federation.scenario{place} ")
     assert "\n" not in found
-
-
-def test_all_mistakes_are_told_at_once_with_their_places() -> None:
-    found = faults("[{kind: label_flip, rate: 2, clients: x}, {kind: flood}, {kind: dropout}, 7]")
-    places = [fault.split(" ")[0].removeprefix("federation.scenario.") for fault in found]
-    assert places == ["0.clients", "0.rate", "1.kind", "2.probability", "3"]

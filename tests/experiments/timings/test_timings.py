@@ -23,7 +23,6 @@ from fedscout.engine.config import EngineConfig
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.grid.local_grid import LocalGrid
-from fedscout.engine.grid.ray_grid import RayGrid, start_hosts
 from fedscout.engine.messages.calls import Session
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.engine.trials.trial import run_trial
@@ -32,7 +31,7 @@ from fedscout.experiments.timings import engine
 from fedscout.experiments.timings.peers import bare_loop, work
 from fedscout.strategies import FedAvgSpec, parse_strategy
 from tests.code_size import PACKAGES, REPOSITORY
-from tests.engine.federations import QUERIES
+from tests.engine.results import local_result, ray_result, started_hosts
 from tests.engine.trials.test_resume import assert_same
 from tests.kits.refusals import refused
 from tests.marked_processes import MarkedProcesses, short_folder
@@ -171,15 +170,11 @@ def test_two_hosts_give_the_bits_of_one_process(ray_session: None, name: work.Wo
     federation = engine.work_federation(name, 3, samples)
     training = LocalTraining(batch_size=32, learning_rate=0.05, momentum=0.9)
     settings = TrialSettings(FedAvgSpec(), 2, num_sampled=3, session=Session(training=training, seed=1))
-    hosts = start_hosts(federation, QUERIES, 2)
-    try:
-        by_ray = run_trial(settings, RayGrid(hosts, settings.session))
-    finally:
-        hosts.stop()
-
+    with started_hosts(federation, 2) as hosts:
+        by_ray = ray_result(settings, hosts)
     assert by_ray.error is None
     assert len({*by_ray.rounds["loss"]}) == 2
-    assert_same(by_ray, run_trial(settings, LocalGrid(federation, QUERIES, session=settings.session)))
+    assert_same(by_ray, local_result(settings, federation))
 
 
 PEER_SECONDS = 200.0

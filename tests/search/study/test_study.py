@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from fedscout.engine.data.federation import Federation, split_client
-from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import TrialSettings
 from fedscout.search.config import SearchConfig
 from fedscout.search.study import StudyOutcome, planned_space, run_study
 from fedscout.search.warm_start import WarmProposal, WarmStart
-from tests.kits.refusals import refused
 from tests.search import studies
 from tests.search.recommenders.reports import report_of
 from tests.search.studies import NUM_CLIENTS, SEED, Measured, ScriptedRunner, completed, local_runner, study
@@ -239,12 +237,3 @@ def test_proposals_of_earlier_studies_come_before_those_of_the_diagnosis(tmp_pat
         candidate.spec for candidate in informed_study(tmp_path / "cold", informed=True).first_generation
     ]
     assert [trial.spec for trial in outcome.trials] == [*WARM.specs(), *proposed][: len(outcome.trials)]
-
-
-def test_what_cannot_be_searched_is_refused_before_any_trial() -> None:
-    with refused(StrategyError, key="kinds"):
-        planned_space(SearchConfig(strategies=("nosuch",)), COHORT)
-    with refused(StrategyError, key="no_such_module"):
-        planned_space(SearchConfig(customs=({"path": "no_such_module:Thing"},)), COHORT)
-    with refused(StrategyError, key="krum"):
-        planned_space(SearchConfig(strategies=("krum",)), Cohort(2, 2, 0.2))
