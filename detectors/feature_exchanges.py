@@ -161,6 +161,7 @@ def measure_features(
     shifts = shifts if groups is None else shifts_of(groups)
     centroids = {client: answer["centroid"].astype(np.float64) for client, answer in answers.arrays.items()}
     counts = [answer["counts"].astype(np.int32) for answer in histograms.arrays.values()]
+    means = [moments.totals[client].total / moments.totals[client].num_rows for client in histograms.arrays]
     agreed = {
         client: label_agreement.Agreement.read(answer) for part in agreements for client, answer in part.arrays.items()
     }
@@ -169,7 +170,7 @@ def measure_features(
         decide(shifts, excess if groups is None else groups.excess),
         moments.num_features,
         () if comparison is None else label_agreement.label_tests(agreed, comparison),
-        feature_skew.feature_distances(counts, bins),
+        feature_skew.feature_distances(counts, means, bins),
         (*moments.notes, *refusal_notes("centroid", answers, names)),
         label_agreement.compare_concepts(classes, within, pooled.num_rows, groups),
         {} if isinstance(shifts, str) else calibrated_feature_skew.shared_axes(shifts),

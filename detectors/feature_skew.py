@@ -43,7 +43,9 @@ the group means. These vary slightly less than values, by the variance within gr
 
 Distances are in global standard deviations of the feature, so that they can be averaged over features. Values within
 a bin count as its centre, which changes a distance by at most one bin width, 2 reach / bins (0.25 standard deviations
-for 32 bins over ±4); values beyond the bins count as if they lay in the outermost.
+for 32 bins over ±4); values beyond the bins count as if they lay in the outermost. The 1-Wasserstein distance is at
+least the difference of the means, which is known without bins: the larger of the two is reported for each feature. Of
+features with heavy tails the bins alone miss much: on near-IID network flows (UNSW-NB15) they give 0.016 of 0.043.
 
 **Design effects of features**, for rows that belong to groups, as for labels (`fedscout.detectors.statistics`): with
 y_i a row less the pooled mean of its class, in standard deviations within classes, and y_g the sum over the rows of
@@ -100,7 +102,7 @@ import numpy.typing as npt
 
 from fedscout.detectors import statistics
 from fedscout.detectors.report import Finding
-from fedscout.detectors.statistics import Values, distribution, flat_features, own_counts
+from fedscout.detectors.statistics import Values, distribution, flat_features
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, WithheldError, released_cells
 from fedscout.engine.data.federation import UNNAMED, Names
@@ -376,13 +378,16 @@ class Bins:
         return cls(start=mean - reach * deviation, width=2 * reach * deviation / bins, bins=bins, reach=reach)
 
 
-def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> dict[str, float]:
+def feature_distances(
+    counts: Iterable[npt.NDArray[np.integer]], means: Iterable[Values], bins: Bins
+) -> dict[str, float]:
     """Server half: return mean distances over all pairs of clients and all features that vary, by reported metric.
 
     Empty with fewer than two clients or no feature that varies.
 
     Args:
         counts: Counts of each client, shape `(d, bins)`.
+        means: Mean of each client's rows, shape `(d,)`.
         bins: Bins of the counts.
     """
     per_client = list(counts)
@@ -391,6 +396,9 @@ def feature_distances(counts: Iterable[npt.NDArray[np.integer]], bins: Bins) -> 
         return {}
     histograms = distribution(np.stack([client[varying] for client in per_client], axis=1))  # (d, clients, bins)
     wasserstein = statistics.mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
+    deviation = bins.width * bins.bins / (2 * bins.reach)
+    deviations = np.stack([(mean[varying] / deviation[varying]) for mean in means], axis=1)  # (d, clients)
+    wasserstein = np.maximum(wasserstein, statistics.mean_pairwise_difference(deviations))
     hellinger = statistics.mean_pairwise_hellinger(histograms)
     return {"feature_hellinger": float(hellinger.mean()), "feature_wasserstein": float(wasserstein.mean())}
 
@@ -404,7 +412,8 @@ def group_norms(inputs: QueryInputs) -> Answer:
     scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
     means = inputs.by_class("means", inputs.num_classes if by_class else 1)
-    released = released_cells(own_counts(inputs) if by_class else np.array([len(inputs.data)]), inputs.min_release)
+    counts = inputs.data.label_counts(inputs.num_classes) if by_class else np.array([len(inputs.data)])
+    released = released_cells(counts, inputs.min_release)
     groups = np.arange(len(inputs.data)) if inputs.groups is None else inputs.groups
     _, members = np.unique(groups, return_inverse=True)
     sums = np.zeros((members.max() + 1, len(scale)))
@@ -477,7 +486,7 @@ def class_sums(inputs: QueryInputs) -> Answer:
     Shapes `(num_classes,)`, `(num_classes, d)` and `(num_classes, d)`. `squares` are about the client's own class
     means. Reads `max_features` from the message; with more features only `counts` is returned.
     """
-    counts = own_counts(inputs)
+    counts = inputs.data.label_counts(inputs.num_classes)
     sums: Values | None = None
     for features, labels in inputs.data.chunks():
         flat = flat_features(features)
@@ -586,7 +595,7 @@ def row_norms(inputs: QueryInputs) -> Answer:
     """
     scale = inputs.arrays["per_deviation"].astype(np.float64)
     by_class = bool(inputs.config["by_class"])
-    counts = own_counts(inputs) if by_class else np.array([len(inputs.data)])
+    counts = inputs.data.label_counts(inputs.num_classes) if by_class else np.array([len(inputs.data)])
     released = released_cells(counts, inputs.min_release)
     sums: Values = np.zeros((len(counts), len(scale)))
     for features, labels in inputs.data.chunks():

@@ -106,7 +106,7 @@ import numpy.typing as npt
 
 from fedscout.detectors.calibrated_feature_skew import varying
 from fedscout.detectors.feature_skew import ClassMoments, FeatureGroups
-from fedscout.detectors.statistics import ClientTest, Values, by_client, flat_features, holm, largest, own_counts
+from fedscout.detectors.statistics import ClientTest, Values, by_client, flat_features, holm, largest
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, Arrays, QueryInputs, RowAggregate, released_cells
 from fedscout.engine.data.federation import UNNAMED, Names
@@ -130,7 +130,7 @@ def label_agreement(inputs: QueryInputs) -> Answer:
     """
     axes = inputs.arrays["axes"].astype(np.float64)
     sums, pooled_counts = (inputs.by_class(name, inputs.num_classes) for name in ("sums", "counts"))
-    counts = own_counts(inputs)
+    counts = inputs.data.label_counts(inputs.num_classes)
     counts = np.where(released_cells(counts, inputs.min_release) & (pooled_counts > 0), counts, 0)
     projected = [(flat_features(features) @ axes, labels) for features, labels in inputs.data.chunks()]
     rows = np.concatenate([part for part, _ in projected])

@@ -95,7 +95,7 @@ FEWEST_ROWS: Final = 1e-6
 def label_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, the rows of each class, shape `(num_classes,)`, and `min_release`, shape `(1,)`."""
     min_release = RowAggregate(np.array([inputs.min_release]), 0)
-    return {"counts": CountAggregate(statistics.own_counts(inputs)), "min_release": min_release}
+    return {"counts": CountAggregate(inputs.data.label_counts(inputs.num_classes)), "min_release": min_release}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedscout.detectors.report import DetectionConfig
-from fedscout.detectors.statistics import flat_features, own_counts
+from fedscout.detectors.statistics import flat_features
 from fedscout.engine.arrays import IntArray
 from fedscout.engine.data.client import Answer, NoisyAggregate, Privacy, QueryInputs
 from fedscout.engine.errors import ConfigurationError
@@ -102,7 +102,7 @@ def sums_deviation(epsilon: float, delta: float, num_features: int) -> float:
 
 def private_counts(inputs: QueryInputs) -> Answer:
     """Client half: return `counts`, noisy label counts of shape `(num_classes,)`; they may be negative."""
-    counts = own_counts(inputs)
+    counts = inputs.data.label_counts(inputs.num_classes)
     privacy = _requested_privacy(inputs, delta=0.0)
     scale = counts_scale(privacy.epsilon)
     if privacy.secure:

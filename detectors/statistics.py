@@ -131,19 +131,27 @@ def _many_pairs(points: Values) -> Values:
 def mean_pairwise_wasserstein(probabilities: npt.ArrayLike, bin_width: float) -> Values:
     """Return the mean 1-Wasserstein distance over all pairs of clients.
 
-    For K sorted cumulative shares of one bin, the gap after the r-th is covered by r (K − r) pairs. The sum over all
-    pairs thus takes a sort instead of K² differences, and all its terms are non-negative.
-
     Args:
         probabilities: Shape `(..., clients >= 2, bins)`.
         bin_width: Bin width in the unit of the result.
     """
     cumulative = np.cumsum(np.asarray(probabilities, dtype=np.float64), axis=-1)[..., :-1]
-    num_clients = cumulative.shape[-2]
-    gaps = np.diff(np.sort(np.swapaxes(cumulative, -1, -2), axis=-1), axis=-1)  # (..., bins - 1, clients - 1)
+    return np.asarray(bin_width * mean_pairwise_difference(np.swapaxes(cumulative, -1, -2)).sum(axis=-1))
+
+
+def mean_pairwise_difference(values: npt.ArrayLike) -> Values:
+    """Return the mean absolute difference over all pairs of clients.
+
+    Of K sorted values the gap after the r-th is covered by r (K − r) pairs. The sum over all pairs thus takes a sort
+    instead of K² differences, and all its terms are non-negative.
+
+    Args:
+        values: Shape `(..., clients >= 2)`.
+    """
+    gaps = np.diff(np.sort(np.asarray(values, dtype=np.float64), axis=-1), axis=-1)
+    num_clients = gaps.shape[-1] + 1
     ranks = np.arange(1, num_clients)
-    num_pairs = num_clients * (num_clients - 1) / 2
-    return np.asarray(bin_width * (gaps @ (ranks * (num_clients - ranks) / num_pairs)).sum(axis=-1))
+    return np.asarray(gaps @ (ranks * (num_clients - ranks) / (num_clients * (num_clients - 1) / 2)))
 
 
 def output_divergence(mean_outputs: npt.ArrayLike) -> float:
@@ -354,11 +362,6 @@ def flat_features(features: npt.NDArray[np.floating]) -> Values:
     return flat
 
 
-def own_counts(inputs: QueryInputs) -> IntArray:
-    """Return the client's rows of each class, shape `(num_classes,)`, before any are withheld."""
-    return np.bincount(inputs.data.labels[inputs.data.rows], minlength=inputs.num_classes).astype(np.int64)
-
-
 def check_finite(values: npt.NDArray[np.floating]) -> None:
     """Check that all values are finite.
 
@@ -382,7 +385,7 @@ def group_labels(inputs: QueryInputs) -> Answer:
     cells, rows = np.unique(np.column_stack([members, labels]), axis=0, return_counts=True)
     squares = np.bincount(cells[:, 1], rows.astype(np.float64) ** 2, inputs.num_classes)
     with_sizes = np.bincount(labels, sizes[members].astype(np.float64), inputs.num_classes)
-    counts = own_counts(inputs)
+    counts = inputs.data.label_counts(inputs.num_classes)
     return {
         "squares": RowAggregate(squares, counts),
         "with_sizes": RowAggregate(with_sizes, counts),

@@ -363,7 +363,8 @@ def measure_features(
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
     inputs = (QueryInputs(client_rows.client(client), 1, arrays, {"bins": bins.bins}) for client in paired)
-    return feature_distances((feature_histogram(query_inputs)["counts"].values for query_inputs in inputs), bins)
+    counts = (feature_histogram(query_inputs)["counts"].values for query_inputs in inputs)
+    return feature_distances(counts, [_moments(client_rows, [client])[0] for client in paired], bins)
 
 
 def _moments(client_rows: ClientRows, clients: Sequence[int]) -> tuple[Values, Values]:

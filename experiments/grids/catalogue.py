@@ -65,11 +65,11 @@ def catalogue(folder: Path) -> list[Entry]:
     """Return the experiments of a folder of sources, in the order of each source's list."""
     import yaml
 
-    entries = []
-    for source_file in sorted(folder.glob("*/source.yaml")):
-        for table in yaml.safe_load(source_file.read_text())["tables"]:
-            entries.append(Entry(source_file.parent.name, table, source_file.with_name(f"{table}.yaml")))
-    return entries
+    return [
+        Entry(path.parent.name, table, path.with_name(f"{table}.yaml"))
+        for path in sorted(folder.glob("*/source.yaml"))
+        for table in yaml.safe_load(path.read_text())["tables"]
+    ]
 
 
 def absent_tables(folder: Path) -> dict[str, str]:

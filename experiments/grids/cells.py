@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -47,13 +47,14 @@ from fedscout.experiments.grids.experiment import (
 )
 from fedscout.experiments.grids.recommenders import LLM, ChoiceTask, recommender_named, searched
 from fedscout.experiments.reinforcement import ENVIRONMENTS
-from fedscout.experiments.studies.one_shot import language_model
+from fedscout.experiments.studies.one_shot import model_of_search
 from fedscout.experiments.studies.run_folder import GridFolder, read_json, versions
 from fedscout.experiments.studies.workers import Display, End, Piece, end_of, reported, run_pieces
 from fedscout.search.confirmation.confirmation import score_of
 from fedscout.search.confirmation.intervals import tested_to_trained
 from fedscout.search.confirmation.runs import resolution
 from fedscout.search.ledger import BASELINE
+from fedscout.search.study import ASKS_A_LANGUAGE_MODEL
 from fedscout.strategies import parse_strategy
 
 TUNING_SEEDS = 2
@@ -274,15 +275,14 @@ def _choice(method: Search | Choose, task: ChoiceTask, context: CellContext) -> 
         RecommenderError: If a language model gives no valid answer.
     """
     given = arguments(method.settings)
-    if isinstance(method, Choose) or method.asks_model:
+    config = task.config(given)
+    if isinstance(method, Choose) or config.search.kind in ASKS_A_LANGUAGE_MODEL:
         recommender = recommender_named(method.by if isinstance(method, Choose) else LLM)
-        if reason := recommender.unavailable(task.config(given), context.folder):
+        if reason := recommender.unavailable(config, context.folder):
             raise RecommenderError(reason)
         if isinstance(method, Choose):
             return recommender.choose(replace(task, settings=given))
-    config = task.config(given)
-    opened = language_model(config, task.context.out) if method.asks_model else nullcontext()
-    with opened as model:
+    with model_of_search(config, task.context.out) as model:
         outcome = searched(task, given, model=model)
     trial = outcome.worst if method.take == "worst" else outcome.best
     return federation_runner.Choice(BASELINE if trial is None else trial.spec, outcome.trainings)
@@ -326,7 +326,7 @@ def run_cells(
         UserError: If a setting is wrong in a cell.
     """
     if experiment.measured_by is not None:
-        measurement = imported(experiment.measured_by.function)(**experiment.measured_by.arguments)
+        measurement = imported(experiment.measured_by.function or "")(**experiment.measured_by.arguments)
         measured: Measured = measurement.measure(experiment, context)
         return measured
     cells = finished_cells(experiment, folder.path, context)

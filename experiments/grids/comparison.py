@@ -12,8 +12,7 @@ That two cells are equal can only be contradicted: an interval that contains zer
 Beside a statement within noise stands the number of seeds that would show a difference as large as the published one,
 or as the measured one if none is published, with a power of 80 % at 5 % (`fedscout.search.confirmation.intervals`).
 
-The agreement with the published order is Kendall's τ of published and measured cells, the mean over columns; over rows
-if columns have fewer than three published cells.
+The agreement with the published order is Kendall's τ of published and measured cells, the mean over columns.
 
 The Markdown tables hold published and measured numbers, gains over the reference, and verdicts on statements. The chart
 shows every cell: published values hollow, measured ones filled with their interval. If rows or columns are steps of one
@@ -26,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from math import isfinite
-from operator import attrgetter
 from statistics import fmean
 from typing import Literal
 
@@ -126,7 +124,6 @@ class ExperimentResult(BaseModel, frozen=True):
         notes: What could not be obtained, and its substitutes.
         absent: What could not be measured, and why.
         steps: Whether rows or columns are steps of one quantity.
-        rank_correlation: Mean of Kendall's τ of published and measured cells; None with fewer than three to compare.
         groups: Means over groups of columns.
         levels: Names of the levels that cells are averaged over.
         parts: Results of each cell and level, in columns named by both.
@@ -148,7 +145,6 @@ class ExperimentResult(BaseModel, frozen=True):
     notes: tuple[str, ...]
     absent: Mapping[str, str]
     steps: Literal["rows", "columns"] | None = None
-    rank_correlation: float | None = None
     groups: tuple[GroupMean, ...] = ()
     levels: tuple[str, ...] = ()
     parts: tuple[CellResult, ...] = ()
@@ -161,7 +157,6 @@ class ExperimentResult(BaseModel, frozen=True):
 def result_of(experiment: Experiment, parts: Measured, name: str, command: str, seconds: float) -> ExperimentResult:
     """Return the result of an experiment from the numbers of its parts."""
     measured = means(experiment, parts)
-    cells = cell_results(experiment, measured)
     return ExperimentResult(
         **experiment.model_dump(include={"title", "unit", "reference", "notes", "steps"}),
         name=name,
@@ -172,8 +167,7 @@ def result_of(experiment: Experiment, parts: Measured, name: str, command: str, 
         test_to_train=measured.test_to_train,
         rows=tuple(experiment.rows),
         columns=tuple(experiment.federations),
-        cells=cells,
-        rank_correlation=rank_correlation(cells),
+        cells=cell_results(experiment, measured),
         statements=statement_results(experiment, measured),
         absent=measured.absent,
         groups=group_means(experiment, measured),
@@ -228,18 +222,16 @@ def cell_results(experiment: Experiment, measured: Measured) -> tuple[CellResult
 
 
 def rank_correlation(cells: Sequence[CellResult]) -> float | None:
-    """Return the mean of Kendall's τ of published and measured cells, in each column, or else in each row."""
+    """Return the mean over columns, with three published cells or more, of Kendall's τ with the measured ones."""
     from scipy.stats import kendalltau
 
-    for line in (attrgetter("column"), attrgetter("row")):
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for cell in cells:
-            if cell.published is not None and cell.mean is not None:
-                lines.setdefault(line(cell), []).append((cell.published, cell.mean))
-        taus = [float(kendalltau(*zip(*pairs, strict=True)).statistic) for pairs in lines.values() if len(pairs) > 2]
-        if defined := [tau for tau in taus if isfinite(tau)]:
-            return fmean(defined)
-    return None
+    columns: dict[str, list[tuple[float, float]]] = {}
+    for cell in cells:
+        if cell.published is not None and cell.mean is not None:
+            columns.setdefault(cell.column, []).append((cell.published, cell.mean))
+    taus = [float(kendalltau(*zip(*pairs, strict=True)).statistic) for pairs in columns.values() if len(pairs) > 2]
+    defined = [tau for tau in taus if isfinite(tau)]
+    return fmean(defined) if defined else None
 
 
 def statement_results(experiment: Experiment, measured: Measured) -> tuple[StatementResult, ...]:
@@ -377,8 +369,8 @@ def result_lines(result: ExperimentResult) -> list[str]:
     for name in dict.fromkeys(name for cell in result.cells for name, values in cell.figures.items() if any(values)):
         figures = _grid(result.rows, result.columns, lambda *cell: _figure(result.of(cell).figures.get(name, ())))  # noqa: B023
         lines += ["", f"{_sentence(name)}:", *figures]
-    if result.rank_correlation is not None:
-        lines += ["", f"Kendall's τ of published and measured cells: {result.rank_correlation:.2f}."]
+    if (correlation := rank_correlation(result.cells)) is not None:
+        lines += ["", f"Kendall's τ of published and measured cells: {correlation:.2f}."]
     if result.statements:
         headings = ["statement", "cells", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]

@@ -119,11 +119,10 @@ class Train(_Kind):
 
 
 class Search(_Kind):
-    """One search per seed, whose result is trained on a fresh seed; with `asks_model` a language model proposes."""
+    """One search per seed, whose result is trained on a fresh seed."""
 
     kind: Literal["search"]
     take: Literal["best", "worst"] = "best"
-    asks_model: bool = False
 
 
 class Choose(_Kind):
@@ -156,21 +155,12 @@ class Given(_Kind):
         arguments: Of the function, or of the class that measures all cells.
     """
 
-    kind: Literal["given"]
+    kind: Literal["given"] = "given"
     function: str | None = None
     arguments: dict[str, Any] = {}
 
 
 Method = Annotated[Train | Search | Choose | BestOfKind | Detect | Given, Field(discriminator="kind")]
-
-
-class Function(BaseModel):
-    """The import path of a class that measures all cells: made from the arguments, it has `measure`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    function: str
-    arguments: dict[str, Any] = {}
 
 
 class Statement(BaseModel, frozen=True):
@@ -198,7 +188,6 @@ class Experiment(BaseModel):
 
     Attributes:
         title: What is compared.
-        about: The source, or the purpose of the experiment.
         settings: Of every cell, overridden by those of columns and rows.
         columns: Settings of each federation by its name.
         axes: Values by key, crossed to columns.
@@ -223,14 +212,13 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
-    about: str = ""
     settings: Settings = {}
     columns: dict[str, Settings | Published] = {}
     axes: dict[str, Levels] = {}
     mean_over: dict[str, Levels] = {}
     method: dict[str, Any] = {}
     rows: dict[str, Method | Published | None]
-    measured_by: Function | None = None
+    measured_by: Given | None = None
     reference: str | None = None
     seeds: int = Field(default=5, ge=1)
     fresh_stream: str = "reproduction"

@@ -33,7 +33,6 @@ from fedscout.strategies.custom import imported_class
 
 UNCONFIRMED = ("search.confirmation_seeds=0", "search.tuned_baseline=false")
 LLM = "LLM"
-UNINFORMED = "search.informed=false"
 
 
 @dataclass
@@ -52,7 +51,7 @@ class ChoiceTask:
 
     def config(self, settings: Sequence[str] = ()) -> StudyConfig:
         """Return the configuration of a study on the federation."""
-        arguments = (*self.context.arguments, UNINFORMED, *self.settings, *settings, *UNCONFIRMED)
+        arguments = (*self.context.arguments, "search.informed=false", *self.settings, *settings, *UNCONFIRMED)
         return load_config([*arguments, f"seed={self.seed}"])
 
     def others(self) -> list[EarlierStudy]:

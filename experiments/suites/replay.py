@@ -104,6 +104,7 @@ from fedscout.experiments.grids.federation_runner import (
 from fedscout.experiments.grids.recommenders import ChoiceTask, recommender_named
 from fedscout.experiments.studies.run_folder import measurement_folder
 from fedscout.experiments.studies.workflow import cohort_of, data_origin_of
+from fedscout.search.config import JOINT
 from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, StudyFacts
 from fedscout.search.objective import ACCURACY
@@ -137,11 +138,7 @@ SCHEMA = pa.schema(
 )
 
 
-SPACE = (
-    "search.client_ranges.learning_rate={low: 0.02, high: 1.0, log: true}",
-    "search.client_ranges.local_epochs={low: 1, high: 3}",
-    "search.client_ranges.batch_size={low: 8, high: 32, log: true}",
-)
+SPACE = tuple(f"search.client_ranges.{name}={json.dumps(interval)}" for name, interval in JOINT.items())
 """The clients' part of the joint space; strategies and their parameters are the default ones."""
 
 RATES = (0.02, 0.1, 0.5)
@@ -275,23 +272,20 @@ class FederationTrials:
 
 def write_table(path: Path, federations: Iterable[FederationTrials]) -> None:
     """Write a table; accuracies are rounded to its unit."""
-    rows = [row for federation in federations for row in _rows_of(federation)]
-    table = pa.Table.from_pylist(rows, SCHEMA.with_metadata({b"format": FORMAT}))
-    pq.write_table(table, path, compression="zstd", compression_level=19)
-
-
-def _rows_of(federation: FederationTrials) -> Iterator[dict[str, Any]]:
-    for index, trial in enumerate(federation.trials.values()):
-        yield {
+    rows = [
+        {
             "federation": federation.about.name,
             "about": None if index else federation.about.model_dump_json(),
             "specification": json.dumps({"kind": trial.spec.kind, **trial.spec.parameters()}),
             "seed": trial.seed,
             "failed": trial.status == "failed",
-            "round_accuracy": [
-                None if isnan(accuracy) else round(UNITS * accuracy) for accuracy in trial.rounds["accuracy"]
-            ],
+            "round_accuracy": [None if isnan(value) else round(UNITS * value) for value in trial.rounds["accuracy"]],
         }
+        for federation in federations
+        for index, trial in enumerate(federation.trials.values())
+    ]
+    table = pa.Table.from_pylist(rows, SCHEMA.with_metadata({b"format": FORMAT}))
+    pq.write_table(table, path, compression="zstd", compression_level=19)
 
 
 def read_table(path: Path) -> list[FederationTrials]:

@@ -443,6 +443,9 @@ def correction(
     return (Message(role="assistant", content=invalid or "(nothing)"), Message(role="user", content=as_json(complaint)))
 
 
+COLUMNS = "columns_that_differ_most"
+
+
 def render(diagnosis: Diagnosis, prompt_format: PromptFormat) -> dict[str, Any]:
     """Return a diagnosis in a prompt format."""
     rendered: dict[str, Any] = {"num_clients": diagnosis.num_clients, "num_classes": diagnosis.num_classes}
@@ -459,7 +462,7 @@ def render(diagnosis: Diagnosis, prompt_format: PromptFormat) -> dict[str, Any]:
         rendered[heading] = NOT_MEASURED if aspect.severity is None else decision
     if diagnosis.feature_skew.named:
         names = [redact(one_line(name, LONGEST_NAME)) for name in diagnosis.feature_skew.named]
-        rendered["columns_that_differ_most"] = names
+        rendered[COLUMNS] = names
     return rendered
 
 
@@ -554,7 +557,8 @@ def examples(
         assert read_answer(ChatReply(text=json.dumps(answer)), context.space).spec == advice.spec
         chosen.setdefault(context.space.digest(advice.spec), (render(diagnosis, prompt_format), answer))
     first = list(chosen.values())[:NUM_EXAMPLES]
-    return [first[index] for index in stream(_digest(context), "examples").permutation(len(first))]
+    digest = _digest(context, prompt_format)
+    return [first[index] for index in stream(digest, "examples").permutation(len(first))]
 
 
 def _detected(diagnosis: Diagnosis) -> tuple[bool, ...]:
@@ -562,9 +566,14 @@ def _detected(diagnosis: Diagnosis) -> tuple[bool, ...]:
     return tuple(getattr(diagnosis, name).detected for name in ASPECTS)
 
 
-def _digest(context: RecommendationContext) -> int:
-    """Return a digest of the federation's size and statistics, other than names and texts."""
-    known = {} if context.diagnosis is None else render(context.diagnosis, "A")
+def _digest(context: RecommendationContext, prompt_format: PromptFormat) -> int:
+    """Return a digest of the federation's size and diagnosis as the prompt states them, other than names and texts.
+
+    So in the formats B and C recorded answers are found on every processor, though the last digits of a measurement
+    differ.
+    """
+    known = {} if context.diagnosis is None else render(context.diagnosis, prompt_format)
+    known.pop(COLUMNS, None)
     text = json.dumps([context.cohort.num_clients, context.cohort.num_sampled, context.num_rounds, known])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 

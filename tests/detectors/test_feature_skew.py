@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.sparse.linalg import eigsh
+from scipy.stats import wasserstein_distance
 
 from fedscout.detectors import DetectionConfig, feature_skew
 from fedscout.detectors.report import Finding, HeterogeneityReport
@@ -202,7 +203,8 @@ def test_constant_features_are_left_out() -> None:
     first = count(np.array([[5, 0.5], [5, 0.5]]), bins)
     second = count(np.array([[5, -0.5], [5, -0.5]]), bins)
     assert first[0].tolist() == [2, 0, 0, 0]
-    distances = feature_skew.feature_distances([first, second], bins)
+    means = [np.array([5, 0.5]), np.array([5, -0.5])]
+    distances = feature_skew.feature_distances([first, second], means, bins)
     assert distances == pytest.approx({"feature_wasserstein": 1, "feature_hellinger": 1})
 
 
@@ -211,8 +213,19 @@ def test_a_shift_of_whole_bins_is_measured_exactly_and_averaged() -> None:
     generator = np.random.default_rng(1)
     middles = (np.floor(generator.uniform(-8, 8, size=(300, 2))) + 0.5) * 0.25
     bins = feature_skew.Bins.around(np.zeros(2), np.ones(2), bins=32, reach=4.0)
-    distances = feature_skew.feature_distances([count(middles, bins), count(middles + np.array([0.5, 0]), bins)], bins)
+    clients = [middles, middles + np.array([0.5, 0])]
+    distances = feature_skew.feature_distances([count(rows, bins) for rows in clients], np.mean(clients, axis=1), bins)
     assert distances["feature_wasserstein"] == pytest.approx(0.25)
+
+
+def test_the_distance_of_heavy_tails_is_at_least_that_of_the_means() -> None:
+    """One value of a client lies 100 deviations out, beyond the bins: W1 = 1 of 100 rows, three clients' mean 2/3."""
+    bins = feature_skew.Bins.around(np.zeros(1), np.ones(1), bins=4, reach=2.0)
+    clients = [np.zeros((100, 1)) for _ in range(3)]
+    clients[0][0] = 100
+    distances = feature_skew.feature_distances([count(rows, bins) for rows in clients], np.mean(clients, axis=1), bins)
+    exact = np.mean([wasserstein_distance(clients[a][:, 0], clients[b][:, 0]) for a, b in [(0, 1), (0, 2), (1, 2)]])
+    assert distances["feature_wasserstein"] == pytest.approx(exact) == pytest.approx(2 / 3)
 
 
 def test_nothing_to_compare() -> None:
@@ -220,7 +233,7 @@ def test_nothing_to_compare() -> None:
     constant = feature_skew.Bins.around(np.zeros(1), np.zeros(1), bins=4, reach=2.0)
     counts = count(np.zeros((5, 1)), bins)
     for told, of_bins in (([counts], bins), ([counts, counts], constant)):
-        assert feature_skew.feature_distances(told, of_bins) == {}
+        assert feature_skew.feature_distances(told, [np.zeros(1)] * len(told), of_bins) == {}
 
 
 # -- What clients tell of their classes --------------------------------------------------------------------------------

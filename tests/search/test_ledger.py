@@ -19,7 +19,6 @@ from fedscout.engine.trials.log import read_trials
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.runner import LocalRunner
 from fedscout.experiments.config import load_config
-from fedscout.experiments.suites.replay import SPACE
 from fedscout.search.client_settings import MOST_CELLS, read_settings_table, write_settings_table
 from fedscout.search.config import ClientRanges, IntegerInterval, SearchConfig
 from fedscout.search.ledger import StudyEvents, trainings_of
@@ -276,7 +275,9 @@ def test_ranges_that_cannot_be_trained_with_are_refused(ranges: str, key: str, n
 
 def test_a_joint_search_has_the_ranges_of_the_priors_unless_others_are_given() -> None:
     usual = load_config(["search.joint=true"]).search
-    joint = load_config(SPACE).search.client_ranges
+    ranges = "learning_rate: {low: 0.02, high: 1, log: true}, local_epochs: {low: 1, high: 3}"
+    joint = load_config([f"search.client_ranges={{{ranges}, batch_size: {{low: 8, high: 32, log: true}}}}"])
+    joint = joint.search.client_ranges
     assert usual.client_ranges == joint
     other = load_config(["search.joint=true", "search.client_ranges.batch_size={low: 16, high: 64}"]).search
     assert other.client_ranges == joint.model_copy(update={"batch_size": IntegerInterval(low=16, high=64)})
