@@ -396,9 +396,9 @@ def feature_distances(
         return {}
     histograms = distribution(np.stack([client[varying] for client in per_client], axis=1))  # (d, clients, bins)
     wasserstein = statistics.mean_pairwise_wasserstein(histograms, 2 * bins.reach / bins.bins)
-    deviation = bins.width * bins.bins / (2 * bins.reach)
-    deviations = np.stack([(mean[varying] / deviation[varying]) for mean in means], axis=1)  # (d, clients)
-    wasserstein = np.maximum(wasserstein, statistics.mean_pairwise_difference(deviations))
+    deviation = bins.width[varying] * bins.bins / (2 * bins.reach)
+    places = np.stack([mean[varying] / deviation for mean in means], axis=1)  # (d, clients), in standard deviations
+    wasserstein = np.maximum(wasserstein, statistics.mean_pairwise_difference(places))
     hellinger = statistics.mean_pairwise_hellinger(histograms)
     return {"feature_hellinger": float(hellinger.mean()), "feature_wasserstein": float(wasserstein.mean())}
 

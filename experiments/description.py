@@ -362,9 +362,9 @@ def measure_features(
     mean, variance = _moments(client_rows, measured)
     bins = Bins.around(mean, variance, settings.histogram_bins, settings.histogram_reach)
     arrays = {"start": bins.start, "width": bins.width}
-    inputs = (QueryInputs(client_rows.client(client), 1, arrays, {"bins": bins.bins}) for client in paired)
-    counts = (feature_histogram(query_inputs)["counts"].values for query_inputs in inputs)
-    return feature_distances(counts, [_moments(client_rows, [client])[0] for client in paired], bins)
+    samples = [client_rows.client(client) for client in paired]
+    counts = (feature_histogram(QueryInputs(own, 1, arrays, {"bins": bins.bins}))["counts"].values for own in samples)
+    return feature_distances(counts, [own.features[own.rows].mean(0, dtype=np.float64) for own in samples], bins)
 
 
 def _moments(client_rows: ClientRows, clients: Sequence[int]) -> tuple[Values, Values]:

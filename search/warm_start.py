@@ -79,6 +79,11 @@ def best_first(gains: Iterable[tuple[StrategySpec, float]]) -> tuple[tuple[Strat
     return tuple(sorted(gains, key=lambda gain: (-gain[1], gain[0].model_dump_json())))
 
 
+def logged_strategy(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a strategy in a log, which names a user's own by its import path instead of its kind."""
+    return {"kind": "custom" if "path" in parameters else name, **parameters}
+
+
 def gains_of(trials: Sequence[Trial], num_rounds: int) -> tuple[tuple[StrategySpec, float], ...]:
     """Return the mean gain over FedAvg of each configuration, best first, from a log; see the module.
 
@@ -93,9 +98,8 @@ def gains_of(trials: Sequence[Trial], num_rounds: int) -> tuple[tuple[StrategySp
         full = trial.status == "failed" or trial.num_rounds >= num_rounds
         if trial.phase not in PHASES or not full:
             continue
-        kind = "custom" if "path" in trial.parameters else trial.strategy
         try:
-            spec = parse_strategy({**trial.parameters, "kind": kind})
+            spec = parse_strategy(logged_strategy(trial.strategy, trial.parameters))
         except StrategyError:  # of another version, or of a strategy that there is no more
             continue
         if spec == FedAvgSpec() and trial.learning_rate not in study_rates:

@@ -176,13 +176,12 @@ def training_command(settings: Iterable[str], file: Path | None, strategy: Mappi
     from fedscout.experiments.config import setting_text
     from fedscout.strategies import parse_strategy
 
-    kind = "custom" if ":" in strategy["kind"] else strategy["kind"]
-    spec = parse_strategy({**strategy, "kind": kind})
-    values = spec.model_dump(mode="json", exclude_defaults=True, exclude={"kind", "ranges"})  # only a search draws
+    left_out = {"kind", "ranges"}  # only a search draws from the ranges of a user's own strategy
+    values = parse_strategy(strategy).model_dump(mode="json", exclude_defaults=True, exclude=left_out)
     return [
         *("fedscout", "train", *([] if file is None else ["-c", str(file)])),
         *filter(_is_of_a_training, settings),
-        *(f"strategy.{name}={setting_text(value)}" for name, value in {"kind": kind, **values}.items()),
+        *(f"strategy.{name}={setting_text(value)}" for name, value in {"kind": strategy["kind"], **values}.items()),
     ]
 
 

@@ -325,9 +325,8 @@ def run_cells(
     Raises:
         UserError: If a setting is wrong in a cell.
     """
-    if experiment.measured_by is not None:
-        measurement = imported(experiment.measured_by.function or "")(**experiment.measured_by.arguments)
-        measured: Measured = measurement.measure(experiment, context)
+    if (measurement := experiment.measured_by) is not None:
+        measured: Measured = imported(measurement.function)(**measurement.arguments).measure(experiment, context)
         return measured
     cells = finished_cells(experiment, folder.path, context)
     missing, all_cells = {}, experiment.measured()

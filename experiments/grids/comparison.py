@@ -344,16 +344,14 @@ NOTHING = "–"
 def result_lines(result: ExperimentResult) -> list[str]:
     """Return a result's section of the document."""
     unit = "percent" if result.unit == PERCENT else result.unit
-    interval = (
-        "95 % interval for new data from these clients" if result.test_to_train else "95 % interval of repetitions"
-    )
-    number_format = "published ± standard deviation | ours" if _is_published(result) else "mean"
+    covers = "for new data from these clients" if result.test_to_train else "of repetitions"
+    number = "published ± standard deviation | ours" if _is_published(result) else "mean"
     lines = [
         f"## {result.name}",
         "",
         f"{_sentence(result.title)}.",
         "",
-        f"`{result.command}`, {result.date}, version {result.version}. In {unit}; {number_format} [{interval}].",
+        f"`{result.command}`, {result.date}, version {result.version}. In {unit}; {number} [95 % interval {covers}].",
         *_grid(result.rows, result.columns, lambda *cell: _cell(result, result.of(cell))),
     ]
     for column in result.columns if result.levels else ():

@@ -155,12 +155,19 @@ class Given(_Kind):
         arguments: Of the function, or of the class that measures all cells.
     """
 
-    kind: Literal["given"] = "given"
+    kind: Literal["given"]
     function: str | None = None
     arguments: dict[str, Any] = {}
 
 
 Method = Annotated[Train | Search | Choose | BestOfKind | Detect | Given, Field(discriminator="kind")]
+
+
+class Function(BaseModel, frozen=True, extra="forbid"):
+    """The import path of a class that measures all cells: made from the arguments, it has `measure`."""
+
+    function: str
+    arguments: dict[str, Any] = {}
 
 
 class Statement(BaseModel, frozen=True):
@@ -218,7 +225,7 @@ class Experiment(BaseModel):
     mean_over: dict[str, Levels] = {}
     method: dict[str, Any] = {}
     rows: dict[str, Method | Published | None]
-    measured_by: Given | None = None
+    measured_by: Function | None = None
     reference: str | None = None
     seeds: int = Field(default=5, ge=1)
     fresh_stream: str = "reproduction"

@@ -66,9 +66,8 @@ class ChoiceTask:
 
     def recommendation_context(self) -> RecommendationContext:
         """Return the recommendation context."""
-        context = self.context
-        diagnosis = diagnose(context.report(self.seed), context.feature_names)
-        return context_of(context.space, context.facts, diagnosis)
+        diagnosis = diagnose(self.context.report(self.seed), self.context.feature_names)
+        return context_of(self.context.space, self.context.facts, diagnosis)
 
 
 Choose = Callable[[ChoiceTask], Choice]

@@ -34,7 +34,7 @@ from fedscout.search.ledger import BASELINE
 from fedscout.search.objective import ACCURACY, MEASURES, UNLIKE, Measure
 from fedscout.search.recommenders.diagnosis import Reason, RecommendationContext
 from fedscout.search.study import StudyOutcome
-from fedscout.search.warm_start import EarlierStudy, SimilarStudy, WarmStart, gains_of, warm_start
+from fedscout.search.warm_start import EarlierStudy, SimilarStudy, WarmStart, gains_of, logged_strategy, warm_start
 
 REPORT_FILE = "report.json"
 
@@ -159,8 +159,7 @@ def advised(
     if chosen is None:
         return None
     own_rate = {} if chosen.learning_rate == usual_rate else {"client_learning_rate": chosen.learning_rate}
-    kind = "custom" if "path" in chosen.parameters else chosen.strategy
-    return {"kind": kind, **chosen.parameters, **own_rate}
+    return {**logged_strategy(chosen.strategy, chosen.parameters), **own_rate}
 
 
 @dataclass(frozen=True)
@@ -332,7 +331,7 @@ def read_earlier_studies(folders: Sequence[str], leave_out: Path | None = None) 
             except LogError as error:
                 problem = str(error)
             else:
-                lacking = [REPORT_FILE] * (study.report is None) + ["trials"] * (not study.trials)
+                lacking = [name for name, part in ((REPORT_FILE, study.report), ("trials", study.trials)) if not part]
                 problem = " ".join([f"it lacks {' and '.join(lacking)}.", *study.faults]) if lacking else ""
             if problem:
                 unusable = Fault(path, problem=f"can't be used for a warm start: {problem}")

@@ -662,8 +662,7 @@ def prior_studies(table: Iterable[FederationTrials]) -> list[PriorStudy]:
 def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
     about, replayed = federation.about, ReplayedFederation(federation)
     reports = [replayed.report(seed) for seed in about.reports]
-    curvatures = [report.metrics.input_curvature for report in reports]
-    known = [curvature for curvature in curvatures if curvature is not None]
+    known = [value for report in reports if (value := report.metrics.input_curvature) is not None]
     context = context_of(replayed.space, replayed.facts, diagnose(reports[0]))
 
     def study(clients: Mapping[str, float] | None, means: Mapping[StrategySpec, float], fedavg: float) -> PriorStudy:

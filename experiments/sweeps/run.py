@@ -153,8 +153,9 @@ def _choices(result: StudyResult) -> list[Row]:
     others = [trial for trial in result.trials if trial.phase == "search" and trial.status == "completed"]
     challenger = _picked(others, candidates.get("challenger"))
     best_role = "fedavg" if best == baseline else "challenger" if best == challenger else "search"
-    tuned_role = "tuned-fedavg" if "tuned-fedavg" in candidates else "fedavg"  # whose rate was the best
-    tuned = baseline if candidates and tuned_role == "fedavg" and result.tuned_baseline else result.tuned_baseline
+    tuned, tuned_role = result.tuned_baseline, "tuned-fedavg" if "tuned-fedavg" in candidates else "fedavg"
+    if tuned is not None and candidates and tuned_role == "fedavg":  # the study's own rate was the stronger reference
+        tuned = baseline
     picks = ((FEDAVG, baseline, "fedavg"), (TUNED, tuned, tuned_role), (BEST, best, best_role))
     rows = []
     for chooser, trial, role in (*picks, (CHALLENGER, challenger, "challenger")):

@@ -39,8 +39,8 @@ An outlier counts only if its model distance stands out and the clients' labels 
 models, and the median of such models is far worse than their mean. A client with other inputs is not faulty: one model
 can serve all clients, so it is excluded only if uncorrupted data judge.
 
-An adaptive server moves every weight by about eta in a round, which is more than the weights of a convolutional network
-are: LeNet on 2,000 images of ten clients with skewed labels reached 63 % (Fashion-MNIST) and 10 % (CIFAR-10) with
+An adaptive server moves every weight by about eta in a round, which exceeds the typical weights of a convolutional
+network: LeNet on 2,000 images of ten clients with skewed labels reached 63 % (Fashion-MNIST) and 10 % (CIFAR-10) with
 FedYogi, eta 0.1, 68 and 24 % with FedAvg, 70 and 33 % with FedAvgM (docs/recommend.md).
 
 If the client learning rate is searched, too, the rules only decide whether aggregation has to be robust, and the
