@@ -279,25 +279,43 @@ def reproduce(
 ) -> None:
     """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
-    from fedscout.experiments.grids.catalogue import Run, absent_tables, catalogue, entries_named, run_entries
+    from fedscout.experiments.grids.catalogue import (
+        Run,
+        absent_tables,
+        catalogue,
+        entries_named,
+        results_in,
+        run_entries,
+        write_page,
+    )
 
     entries, absent = catalogue(PUBLISHED), absent_tables(PUBLISHED)
     sources = [text for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     if sources in ([], ["list"]):
-        _list(entries, absent, as_json)
+        _list(entries, absent, results_in(entries, out), as_json)
         return
     command = "fedscout reproduce {entry.name}"
     request = Run(command, settings, None if scale == "laptop" else scale, seeds, note=tell)
     wanted = entries_named(entries, [] if sources == ["all"] else sources, absent)
     results = _results(run_entries(entries, wanted, out, request), as_json)
+    write_page(entries, out)
     if as_json:
         show_json({"studies": results, "out": str(out)})
 
 
-def _list(entries: Sequence[Entry], absent: Mapping[str, str], as_json: bool) -> None:
+def _list(
+    entries: Sequence[Entry], absent: Mapping[str, str], results: Sequence[ExperimentResult], as_json: bool
+) -> None:
+    from fedscout.experiments.grids.comparison import VERDICTS, verdict_counts
+
     titles = {entry.name: entry.read().title for entry in entries}
-    studies = markdown_table(["study", "what is compared"], [[*row] for row in titles.items()])
+    found = {result.name: verdict_counts(result) for result in results}
+    rows = [
+        [name, title, *(found.get(name, {}).get(verdict, "–") for verdict in VERDICTS)]
+        for name, title in titles.items()
+    ]
+    studies = markdown_table(["study", "what is compared", *VERDICTS], rows)
     reasons = [[", ".join(group), why] for why, group in groupby(absent, absent.__getitem__)]
     others = markdown_table(["not reproduced", "reason"], reasons)
-    _show(as_json, {"studies": titles, "absent": absent}, [*studies, "", *others])
+    _show(as_json, {"studies": titles, "results": found, "absent": absent}, [*studies, "", *others])

@@ -59,7 +59,7 @@ NOT_IN_FILE: dict[str, Any] = {"engine": True, "recommender": True, "client_sett
 HETEROGENEITIES = (0.2, 0.4, 0.6, 0.8)
 """The default rows of the grid, of heterogeneity or entropy."""
 
-SEARCHERS = ("gp", "tpe", "random", "genetic")
+SEARCHERS = ("gp", "tpe", "random", "grid", "genetic")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ strategy is FedAvg unless another is configured, whose own parameters are fixed.
 
 The best settings of neighbouring cells are tried first, unless `search.informed=false`. Evaluations without improvement
 are counted only after the searcher's random ones: the source does not say whether these count, and a search that
-stopped among them would be no search.
+stopped among them would be no search. A grid search tries the whole grid, as the source's does.
 
 The log of a cell is a separate folder beside the table, named by a digest of everything that determines the cell. So an
 interrupted tuning resumes, and another grid or other settings for the same table reuse the cells they have in common.
@@ -208,6 +208,7 @@ def search_setting(
     nearest = [point for spec in specs if (point := space.nearest(spec)) is not None]
     searcher = new_searcher(SearchTask(space, seed, config.search, ledger.facts.num_rounds, nearest, references=()))
     min_trials = num_random(config.search.budget, config.search.generation_size) + patience
+    min_trials = config.search.budget if config.search.kind == "grid" else min_trials
     trials: list[Trial] = []
     while (left := config.search.budget - len(trials)) > 0:
         scores = [trial.fitness for trial in trials]

@@ -5,6 +5,7 @@ absent, and one file for each experiment.
 
 OUT/SOURCE/studies/, cells/   trials and finished cells; the experiments of a source share the trials
 OUT/SOURCE/TABLE.json         the numbers; also TABLE.md and TABLE.svg
+OUT/reproduction.md           a page of all results, of `fedscout reproduce`
 """
 
 from __future__ import annotations
@@ -12,22 +13,32 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
-from fedscout.experiments.grids.comparison import ExperimentResult, experiment_picture, result_lines, result_of
+from fedscout.experiments.grids.comparison import (
+    ExperimentResult,
+    experiment_picture,
+    page_lines,
+    result_lines,
+    result_of,
+)
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
-from fedscout.experiments.studies.run_folder import GridFolder, measurement_folder
+from fedscout.experiments.studies.run_folder import GridFolder, measurement_folder, read_json
 from fedscout.search.config import RecommenderConfig
 from fedscout.search.language_model import NAME as LLM_RECORD, has_key, read_exchanges
 
 ANSWERS = "answers.jsonl.gz"
 """A language model's answers beside the experiments of a source, from which they run where no model is configured."""
+PAGE = "reproduction.md"
 BENCHMARK = "benchmark"
 """Subfolder of results for a measurement that writes its own files."""
 
@@ -173,6 +184,21 @@ def run_entries(entries: Sequence[Entry], wanted: Sequence[Entry], out: Path, ru
             entry_run = replace(run, command=run.command.format(entry=entry), answers=answers)
             result = run_one(experiment, entry.name, folder, entry_run)
         yield result
+
+
+def results_in(entries: Sequence[Entry], out: Path) -> list[ExperimentResult]:
+    """Return the results of a catalogue that a folder holds."""
+    results = []
+    for entry in entries:
+        with suppress(ValidationError):
+            stored = read_json(out / entry.source / f"{entry.table}.json") or {}
+            results.append(ExperimentResult.model_validate(stored))
+    return results
+
+
+def write_page(entries: Sequence[Entry], out: Path) -> None:
+    """Write a page of all results that a folder holds."""
+    GridFolder(out).write_text(PAGE, "\n".join(page_lines(results_in(entries, out))) + "\n")
 
 
 def recorded_answers(path: Path, settings: Sequence[str]) -> tuple[str, ...]:

@@ -21,12 +21,14 @@ quantity, such as rounds, it shows curves, as the source's figure does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from math import isfinite
 from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
 import altair as alt
 import numpy as np
@@ -51,6 +53,7 @@ from fedscout.search.confirmation.intervals import (
 NUM_RESAMPLES = 4000
 
 Verdict = Literal["seen", "within noise", "contradicted", "not contradicted", "not measured"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class CellResult(BaseModel, frozen=True):
@@ -177,11 +180,9 @@ def result_of(experiment: Experiment, parts: Measured, name: str, command: str, 
 
 
 def means(experiment: Experiment, parts: Measured) -> Measured:
-    """Return an experiment's cells averaged over their parts; a cell that lacks a part is left out."""
-    if not experiment.levels:
-        return parts
-    cells = {}
-    for row, column in experiment.cells():
+    """Return an experiment's cells averaged over their parts, and the parts; a cell that lacks a part is left out."""
+    cells = dict(parts.cells)
+    for row, column in experiment.cells() if experiment.levels else ():
         of_levels = [parts.cells.get((row, part_name(column, level))) for level in experiment.levels]
         measured = [numbers.values for numbers in of_levels if numbers is not None]
         if len(measured) == len(of_levels):
@@ -372,8 +373,98 @@ def result_lines(result: ExperimentResult) -> list[str]:
     if result.statements:
         headings = ["statement", "cells", *(["published"] if _is_published(result) else []), "ours", "verdict"]
         lines += ["", *markdown_table(headings, [_said(result, one) for one in result.statements])]
-    absent = [f"Not measured: {entry}: {reason}" for entry, reason in _by_reason(result.absent)]
+    absent = [f"{entry}: {reason}" for entry, reason in _by_reason(result.absent)]
     return [*lines, *([""] if result.notes or absent else []), *(f"- {note}" for note in [*result.notes, *absent])]
+
+
+def page_lines(results: Sequence[ExperimentResult]) -> list[str]:
+    """Return a page of several results: a summary, the notes that several share, and a section for each."""
+    names: dict[str, list[str]] = {}
+    for result in results:
+        for note in result.notes:
+            names.setdefault(note, []).append(result.name)
+    shared = {note: of for note, of in names.items() if len(of) > 1}
+    lines = [*summary(results), ""]
+    for note, of in shared.items():
+        lines += _wrapped(f"- **{', '.join(of)}**: {note}", indent="  ")
+    for result in results:
+        lines += ["", f"## {result.name}", "", *_wrapped(_told(result, [*shared]))]
+        measured = [row for row in result.rows if any(_any_number(result.of((row, name))) for name in result.columns)]
+        lines += _grid(measured, result.columns, lambda *cell: _cell(result, result.of(cell)))  # noqa: B023
+    return lines
+
+
+def summary(results: Sequence[ExperimentResult]) -> list[str]:
+    """Return a Markdown table of the number of statements by verdict, linked to the results' sections."""
+    counts = [verdict_counts(result) for result in results]
+    rows = []
+    for result, found in zip(results, counts, strict=True):
+        seen, noise, *others = (found[verdict] or "" for verdict in VERDICTS)
+        needed = f" ({_seeds_needed(result)})" if noise else ""
+        link = f"[{result.name}](#{result.name.replace('/', '').lower()})"
+        rows.append([link, result.title, seen, f"{noise}{needed}", *others])
+    rows.append(["all", "", *(sum(found[verdict] for found in counts) or "" for verdict in VERDICTS)])
+    return markdown_table(["study", "", "seen", "within noise (seeds to decide)", *VERDICTS[2:]], rows)
+
+
+def verdict_counts(result: ExperimentResult) -> dict[Verdict, int]:
+    """Return the number of statements of each verdict."""
+    found = Counter(one.verdict for one in result.statements)
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def _seeds_needed(result: ExperimentResult) -> str:
+    """Return the range of the seeds that decide statements within noise, and how many of these no number decides."""
+    needed = [one.seeds_to_decide for one in result.statements if one.verdict == "within noise"]
+    numbers = sorted({number for number in needed if number is not None})
+    texts = [f"{numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])] if numbers else []
+    return ", ".join([*texts, *([f"{needed.count(None)} not"] if None in needed else [])])
+
+
+MOST_DIFFERENCES = 6
+
+
+def _told(result: ExperimentResult, shared: Collection[str]) -> str:
+    """Return what was compared and how, the statements that are seen or contradicted, and the result's own notes."""
+    most = max((len(cell.values) for cell in result.cells), default=0)
+    unit = "" if result.unit == PERCENT else f" In {result.unit}."
+    told = [f"{_sentence(result.title)}.{unit} {most} seeds, {result.date}."]
+    told += [] if result.test_to_train else ["Intervals of repetitions."]
+    for verdict, says in dict.fromkeys((one.verdict, one.says) for one in result.statements):
+        of_claim = [one for one in result.statements if one.says == says]
+        found = sorted((one for one in of_claim if one.verdict == verdict), key=_mean_difference)
+        if verdict not in ("seen", "contradicted"):
+            continue
+        kept = found if len(found) <= MOST_DIFFERENCES else [found[0], found[-1]]
+        differences = "; ".join(f"{_pair(one)}: {_difference_text(one.difference, result.unit)}" for one in kept)
+        count = f" in {len(found)} of {len(of_claim)}" if len(of_claim) > 1 else ""
+        extremes = "" if kept == found else ", from the least to the largest difference"
+        told.append(f"**{_sentence(verdict)}**{count}{extremes}, {says} ({differences}).")
+    correlation = rank_correlation(result.cells)
+    told += [] if correlation is None else [f"Kendall's τ with the published cells: {correlation:.2f}."]
+    own = [note for note in result.notes if note not in shared]
+    absent = [f"{entry}: {reason}" for entry, reason in _by_reason(result.absent)]
+    return " ".join([*told, *(f"{_sentence(note).rstrip('.')}." for note in [*own, *absent])])
+
+
+def _mean_difference(one: StatementResult) -> float:
+    return 0.0 if one.difference is None else one.difference.mean
+
+
+def _pair(one: StatementResult) -> str:
+    """Return the two cells of a statement, the row or the column that they share said once."""
+    (row, column), (other_row, other_column) = one.first, one.second
+    if column == other_column:
+        return f"{row} minus {other_row}, {column}"
+    return f"{row}, {column} minus {other_column if row == other_row else f'{other_row}, {other_column}'}"
+
+
+def _any_number(cell: CellResult) -> bool:
+    return cell.published is not None or cell.mean is not None
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _sentence(text: str) -> str:
@@ -456,8 +547,7 @@ def _with_interval(mean: float | None, low: float | None, high: float | None, un
 def _said(result: ExperimentResult, one: StatementResult) -> list[str]:
     ours = _difference_text(one.difference, result.unit)
     published = [_number(one.published, result.unit, sign="+")] if _is_published(result) else []
-    pair = f"{', '.join(one.first)} minus {', '.join(one.second)}"
-    return [one.says, pair, *published, ours, verdict_text(one)]
+    return [one.says, _pair(one), *published, ours, verdict_text(one)]
 
 
 def verdict_text(one: StatementResult) -> str:

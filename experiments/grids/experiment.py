@@ -19,14 +19,15 @@ is a method, by default a training. In place of methods in the rows, `measured_b
 cells. A row or column that is `published` has published numbers alone.
 
 `mean_over: {strategy.kind: [fedavg, scaffold]}` measures each cell with each of these values; its number is their mean,
-seed by seed, and the values are shown as well.
+seed by seed, and the values are shown as well; a statement names one as `C, fedavg`.
 
 A statement compares cells. `A > B @ C` says that row A is above row B in column C, `A = B @ C` that they are equal. `@
 C | D` applies to both columns, `@ *` to all, `A > B > C @ D` is two statements, and `A @ C > B @ D` specifies each cell
 in full. `published` holds the numbers of a publication: for each row a list over the columns or a mapping of columns,
 of numbers or pairs of number and standard deviation.
 
-`scales` overrides parts of the file by name, such as `published: {seeds: 10}` for the sizes of a publication.
+`scales` overrides parts of the file by name, such as `published: {seeds: 10}` for the sizes of a publication: its
+`settings` are merged over the file's, every other part replaces the file's.
 
 A row's method says what a cell measures on each seed:
 
@@ -258,6 +259,10 @@ class Experiment(BaseModel):
         for name, method in self.rows.items() if self.measured_by is None else ():
             if method is None or (isinstance(method, Given) and method.function is None):
                 faults.append(f"rows.{name} must be a method if measured_by is left out")
+            if isinstance(method, Search | Choose | BestOfKind):
+                wrong = [key for key in method.settings if key.partition(".")[0] not in ("search", "recommender")]
+                must = "be left out: a row that searches or chooses sets search.* and recommender.* alone"
+                faults += [Fault(f"rows.{name}.settings.{key}", must) for key in wrong]
         if not self.rows or not self.federations:
             faults.append(Fault("rows and columns", "have at least one entry each"))
         for key in sorted(key for key in self._keys() if key.partition(".")[0] in ("engine", "seed")):
@@ -299,9 +304,8 @@ class Experiment(BaseModel):
         if not self.levels:
             return self
         columns = {
-            part_name(column, level): {**settings, **level_settings}
-            for column, settings in self.federations.items()
-            for level, level_settings in self.levels.items()
+            part_name(column, level): {**self.federations[column], **self.levels[level]}
+            for column, level in product(self.federations, self.levels)
         }
         of_means: dict[str, Any] = {"mean_over": {}, "statements": {}, "published": {}, "groups": {}}
         return self._with(**PLAIN, **of_means, columns=columns)
@@ -347,7 +351,9 @@ class Experiment(BaseModel):
     def at(self, scale: str | None) -> Experiment:
         """Return the experiment with the overrides of a scale; unchanged for None or an unknown scale."""
         replaced = self.scales.get(scale or "", {})
-        return Experiment.model_validate({**self.model_dump(exclude_unset=True), **replaced}) if replaced else self
+        settings = {**self.settings, **replaced.get("settings", {})}
+        given = {**self.model_dump(exclude_unset=True), **replaced, "settings": settings}
+        return Experiment.model_validate(given) if replaced else self
 
     def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Experiment:
         """Return the experiment with a subset of rows, plus the reference, and of columns; None keeps all.
@@ -365,7 +371,8 @@ class Experiment(BaseModel):
         }
         all_columns = self.federations | {name: own for name, own in self.columns.items() if isinstance(own, str)}
         kept_columns = {name: own for name, own in all_columns.items() if columns is None or name in columns}
-        cells = {(row, column) for row in kept_rows for column in kept_columns}
+        parts = [part_name(*part) for part in product(kept_columns, self.levels)]
+        cells = {*product(kept_rows, [*kept_columns, *parts])}
         published: dict[str, dict[str, Any]] = {}
         for (row, column), number in self.printed().items():
             if (row, column) in cells:
@@ -421,11 +428,10 @@ class Experiment(BaseModel):
 
     def _columns(self, text: str, names: str) -> list[str]:
         columns = [*self.federations] if names == "*" else [name.strip() for name in names.split(" | ")]
+        known = [*self.federations, *(part_name(*part) for part in product(self.federations, self.levels))]
         for name in columns:
-            if name not in self.federations:
-                raise ValueError(
-                    f"statement {text!r} must name columns, got {name!r}{did_you_mean(name, self.federations)}"
-                )
+            if name not in known:
+                raise ValueError(f"statement {text!r} must name columns, got {name!r}{did_you_mean(name, known)}")
         return columns
 
 

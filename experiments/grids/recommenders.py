@@ -66,8 +66,8 @@ class ChoiceTask:
 
     def recommendation_context(self) -> RecommendationContext:
         """Return the recommendation context."""
-        diagnosis = diagnose(self.context.report(self.seed), self.context.feature_names)
-        return context_of(self.context.space, self.context.facts, diagnosis)
+        diagnosis, config = diagnose(self.context.report(self.seed), self.context.feature_names), self.config()
+        return context_of(study_space(config.search, self.context.facts), self.context.facts, diagnosis)
 
 
 Choose = Callable[[ChoiceTask], Choice]

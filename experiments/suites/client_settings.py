@@ -23,7 +23,8 @@ one client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedscout.engine.contracts.client_table import SettingsCell, SettingsLookup, SettingsTable
+from fedscout.engine.contracts.client_table import HETEROGENEITY, SettingsCell, SettingsLookup, SettingsTable
 from fedscout.engine.seeds import stream
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments.client_settings.proxies import (
@@ -91,12 +92,18 @@ class SettingsTuning:
         seed: Of tuning and training.
         out: Folder of the logs of cells.
         note: Called with a description of the next step.
+        metric: Of the table's first axis.
+        levels: Values of the first axis; empty uses the levels by which the federation is partitioned.
+        quantities: Training rows of a client; empty uses those of the partition.
     """
 
     runner: FederationRunner
     seed: int
     out: Path
     note: Callable[[str], None] = lambda _: None
+    metric: str = HETEROGENEITY
+    levels: tuple[float, ...] = ()
+    quantities: tuple[int, ...] = ()
 
     @cached_property
     def config(self) -> StudyConfig:
@@ -112,15 +119,16 @@ class SettingsTuning:
     def grid(self) -> tuple[CellPosition, ...]:
         """The cells of the table, one for each group of clients."""
         partition, share = self.config.federation.partition, 1 - self.config.training.test_fraction
-        return self.grid_at(partition.levels, [round(share * rows) for rows in partition.quantities])
+        quantities = self.quantities or [round(share * rows) for rows in partition.quantities]
+        return self.grid_at(self.levels or partition.levels, quantities)
 
     def grid_at(self, levels: Iterable[float], quantities: Iterable[int]) -> tuple[CellPosition, ...]:
         """Return the full grid of some heterogeneities and quantities."""
-        return grid_of(levels, quantities, self.proxy.num_classes)
+        return grid_of(levels, quantities, self.proxy.num_classes, self.metric)
 
     def coarser_grid(self, num_levels: int, num_quantities: int) -> tuple[CellPosition, ...]:
         """Return a grid of fewer cells: the ends and evenly spaced values between, or the middle for one value."""
-        levels = self.config.federation.partition.levels
+        levels = self.levels or self.config.federation.partition.levels
         quantities = sorted({place.quantity for place in self.grid})
         return self.grid_at(
             [0.5] if num_levels == 1 else _spread(levels, num_levels),
@@ -131,7 +139,7 @@ class SettingsTuning:
         """Return the table with these settings at these positions."""
         num_classes, cells = self.proxy.num_classes, settings.items()
         table_cells = (SettingsCell(at.heterogeneity(num_classes), at.quantity, *setting) for at, setting in cells)
-        return SettingsLookup(SettingsTable(tuple(table_cells)))
+        return SettingsLookup(SettingsTable(tuple(table_cells)), self.metric)
 
     def tuning(self, proxy: ProxyData | None = None, strategy: str | None = None) -> CellTuning:
         """Return the tuning of cells by a strategy."""
@@ -140,7 +148,8 @@ class SettingsTuning:
             "training": training.model_copy(update={"num_rounds": min(PROXY_ROUNDS, training.num_rounds)}),
             "strategy": None if strategy is None else {"kind": strategy},
         }
-        return CellTuning(self.config.model_copy(update=changes), proxy or self.proxy, self.runner.federation.model)
+        config = self.config.model_copy(update=changes)
+        return CellTuning(config, proxy or self.proxy, self.runner.federation.model, metric=self.metric)
 
     def tuned(
         self, tuning: CellTuning, cells: Sequence[CellPosition], known: Mapping[CellPosition, CellResult] | None = None
@@ -155,6 +164,23 @@ class SettingsTuning:
         texts = [f"  cell of {cell.num_classes} classes and {cell.quantity} rows" for cell in cells]
         display = Display(ended=lambda position: self.note(texts[position]))
         return tune_table(tuning, cells, self.out / TABLES, display, known)
+
+    def grid_within(self, threshold: float) -> tuple[CellPosition, ...]:
+        """Return a grid of four cells, refined until every client has a cell within τ or proxy rows are too few."""
+        federation, training = self.runner.federation, self.config.training
+        counts = []
+        for client in range(federation.num_clients):
+            own = federation.client_data(client).own
+            split = federation.split_rows(client, own.labels[own.rows], self.seed, training.test_fraction, 0.0)
+            counts.append(own.part(split.train).label_counts(federation.num_classes))
+        grid = self.coarser_grid(2, 2)
+        for _ in range(MOST_REFINEMENTS):
+            lookup = self.lookup(dict.fromkeys(grid, (1.0, 1, 1)))
+            lookup = replace(lookup, table=replace(lookup.table, threshold=threshold))
+            if not any(lookup.reports_far(own, self.seed, client) for client, own in enumerate(counts)):
+                break
+            grid = finer_grid(grid, self.proxy, self.metric)
+        return grid
 
     def tuned_for_all(self) -> tuple[Setting, int]:
         """Return the one setting that is best on the clients' validation rows, and the steps of clients."""
@@ -182,6 +208,8 @@ def setting_of(spec: StrategySpec, config: StudyConfig) -> Setting:
     training = spec.local_training(config.training.local())
     return training.learning_rate, training.batch_size, training.local_epochs
 
+
+MOST_REFINEMENTS = 4
 
 INTERPOLATED = (2, 3)
 """Heterogeneities and quantities of the tuned cells of an interpolated table."""
@@ -229,7 +257,7 @@ def table(
     cells = tuning.coarser_grid(*INTERPOLATED) if change == "interpolated" else tuning.grid
     results = tuning.tuned(cells_tuning, cells if grid is None else tuning.coarser_grid(*grid))
     if change == "refined":
-        finer = finer_grid([*results], tuning.proxy)
+        finer = finer_grid([*results], tuning.proxy, tuning.metric)
         results |= tuning.tuned(cells_tuning, [place for place in finer if place not in results], results)
         results = {place: results[place] for place in finer}
     settings = {place: result.setting for place, result in results.items()}
@@ -285,8 +313,27 @@ def _spread(values: Sequence[Any], count: int) -> list[Any]:
     return [values[round(position)] for position in np.linspace(0, len(values) - 1, count)]
 
 
+@contextmanager
+def _tunings(
+    cell: Cell, settings: Settings, context: CellContext, **axes: Any
+) -> Iterator[tuple[StudyConfig, list[SettingsTuning]]]:
+    """Yield the configuration of a column, and its tuning on every seed."""
+    built = built_federation(cell[1], arguments(settings), context.settings)
+    check_searchable(built.config)
+    with open_federation(built, context.folder) as runner:
+        out = context.folder / BENCHMARK
+        yield built.config, [SettingsTuning(runner, seed, out, context.note, **axes) for seed in context.fresh_seeds]
+
+
 def settings_cell(
-    cell: Cell, settings: Settings, context: CellContext, *, way: str, trained: str = UNIFORM.kind, **options: Any
+    cell: Cell,
+    settings: Settings,
+    context: CellContext,
+    *,
+    way: str,
+    trained: str = UNIFORM.kind,
+    axes: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> CellValues:
     """Return the accuracy of the best round of a strategy with client settings that are obtained anew on every seed.
 
@@ -299,20 +346,16 @@ def settings_cell(
         context: Seeds, settings and folder.
         way: Of `WAYS`.
         trained: The kind of strategy.
+        axes: Metric, levels and quantities of the table, if they are not those of the partition.
         options: Of the way.
     """
-    built = built_federation(cell[1], arguments(settings), context.settings)
-    check_searchable(built.config)
-    with open_federation(built, context.folder) as runner:
-        tunings = [
-            SettingsTuning(runner, seed, context.folder / BENCHMARK, context.note) for seed in context.fresh_seeds
-        ]
+    with _tunings(cell, settings, context, **(axes or {})) as (config, tunings):
         spec = UNIFORM if trained == UNIFORM.kind else parse_strategy(trained)
         tuned = [WAYS[way](tuning, **options) for tuning in tunings]
         trials = [tuning.trial(own, spec) for tuning, own in zip(tunings, tuned, strict=True)]
     return CellValues(
-        values=tuple(best_round(trial, runner.facts.guessing) for trial in trials),
-        test_to_train=split_ratio(built.config),
+        values=tuple(best_round(trial, tunings[0].runner.facts.guessing) for trial in trials),
+        test_to_train=split_ratio(config),
         resolution=resolution([trials]),
         failures=failures_of(trials),
         figures={
@@ -320,3 +363,16 @@ def settings_cell(
             "steps of clients": tuple(float(own.client_steps) for own in tuned),
         },
     )
+
+
+def tuned_rate(cell: Cell, settings: Settings, context: CellContext) -> CellValues:
+    """Return the best client learning rate of a table of one cell."""
+    with _tunings(cell, settings, context) as (_, tunings):
+        results = [tuning.tuned(tuning.tuning(), tuning.grid)[tuning.grid[0]] for tuning in tunings]
+    return CellValues(values=tuple(result.cell.learning_rate for result in results))
+
+
+def num_cells(cell: Cell, settings: Settings, context: CellContext, *, threshold: float) -> CellValues:
+    """Return the number of cells of a table that is refined as far as τ demands."""
+    with _tunings(cell, settings, context) as (_, tunings):
+        return CellValues(values=tuple(float(len(tuning.grid_within(threshold))) for tuning in tunings))

@@ -228,6 +228,9 @@ def test_a_study_is_written_and_read_again(cli: Cli, tmp_path: Path) -> None:
     assert {**study, "seconds": 0} == {**first, "seconds": 0}
     assert len(study["cells"]) == 16
     assert all(len(cell["values"]) == 2 for cell in study["cells"])
+    assert "## fedpilot/advice" in (tmp_path / "again" / "reproduction.md").read_text().splitlines()
+    listed = cli("reproduce", "list", "--out", "again", "--json").document["results"]
+    assert sum(listed["fedpilot/advice"].values()) == len(study["statements"])
 
 
 def test_what_can_be_run_is_listed(cli: Cli) -> None:

@@ -90,6 +90,17 @@ def test_uninformed_cells_are_tuned_as_if_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_grid_search_tries_every_combination_in_spite_of_the_patience(tmp_path: Path) -> None:
+    grid = ("search.kind=grid", "search.grid_points=2", "search.budget=8", "--patience", "1", "engine.grid=local")
+    assert tune(*SMALL[:4], *grid, "--heterogeneity", "0", "--quantity", "6", "--out", tmp_path / "hrt.json") == 0
+    (folder,) = (tmp_path / "hrt.tuning").glob("cells/*")
+    columns = ["param_client_learning_rate", "param_client_batch_size", "param_client_local_epochs"]
+    tried = read_trials(folder)[columns].drop_duplicates()
+    assert [sorted(tried[name].unique()) for name in columns] == [[pytest.approx(1e-5), 0.8], [4, 64], [1, 30]]
+    assert len(tried) == 8
+
+
+@pytest.mark.slow
 def test_a_killed_tuner_goes_on_and_ends_with_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = tmp_path / "whole.json", tmp_path / "cut.json"
     assert tune(*LOCAL, "--out", whole) == 0

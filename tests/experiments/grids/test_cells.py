@@ -151,16 +151,20 @@ def test_choices_share_searches_and_fresh_seeds(tmp_path: Path) -> None:
 
 
 def test_a_recommender_is_asked_with_the_settings_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, bool]] = []
 
     def choose(task: ChoiceTask) -> Choice:
-        asked.append(task.config().recommender.format)
+        asked.append((task.config().recommender.format, bool(task.recommendation_context().space.client_ranges)))
         return Choice(FedAvgSpec())
 
     monkeypatch.setitem(RECOMMENDERS, "asked", Recommender("asked", choose))  # type: ignore[misc]
-    rows = {name: {"kind": "choose", "by": "asked", "settings": {"recommender.format": name}} for name in "AC"}
+    settings = {"A": False, "C": True}
+    rows = {
+        name: {"kind": "choose", "by": "asked", "settings": {"recommender.format": name, "search.joint": is_joint}}
+        for name, is_joint in settings.items()
+    }
     measured(tmp_path, rows)
-    assert asked == ["A", "A", "C", "C"]
+    assert asked == [("A", False), ("A", False), ("C", True), ("C", True)]
 
 
 @pytest.mark.slow

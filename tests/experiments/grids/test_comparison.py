@@ -89,7 +89,7 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     assert found.verdict == "not measured"  # a single pair says nothing of noise
 
 
-def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
+def test_a_mean_is_taken_seed_by_seed_and_needs_every_part_and_statements_compare_both() -> None:
     document: dict[str, Any] = {"title": "means", "columns": {"x": {}}, "rows": {"whole": {}, "half": {}, "none": {}}}
     document["mean_over"] = {"strategy.kind": ["fedavg", "scaffold"]}
     parts = {
@@ -98,8 +98,13 @@ def test_a_mean_is_taken_seed_by_seed_and_needs_every_part() -> None:
         ("half", "x, fedavg"): (0.1, 0.2, 0.3),
     }
     measured = numbers(parts, {"half × x, scaffold": "why"}, test_to_train=0.25)
-    found = comparison.means(Experiment.model_validate(document), measured)
-    assert found.values == {("whole", "x"): (0.625, pytest.approx(0.6), None)}
+    document["statements"] = {"whole > half @ x, fedavg": "of a part", "whole @ x > half @ x, fedavg": "of a mean"}
+    of_means = Experiment.model_validate(document)
+    found = comparison.means(of_means, measured)
+    assert found.values == {("whole", "x"): (0.625, pytest.approx(0.6), None), **parts}
+    of_part, of_mean = (one.difference for one in comparison.statement_results(of_means, found))
+    assert of_part.differences == pytest.approx((0.4, 0.5))
+    assert of_mean.differences == pytest.approx((0.525, 0.4))
     assert (found.test_to_train, found.absent) == (0.25, {"half × x, scaffold": "why"})
 
 
@@ -177,3 +182,25 @@ def test_curves_go_over_the_steps_and_what_is_no_quantity_is_in_panels(steps: st
     (points,) = chart["datasets"].values()
     assert len({point["curve"] for point in points}) == 6 / along
     assert [point["published"] for point in points].count(None) == 5
+
+
+def test_a_page_has_the_counts_of_verdicts_each_shared_note_once_and_what_was_measured() -> None:
+    claims = ("high > low @ x", "low > high @ x", "near > high @ x", "high > gone @ x")
+    results = [
+        comparison.result_of(
+            experiment(*claims).model_copy(update={"notes": ("shared", f"own of {name}")}),
+            numbers(VALUES),
+            name,
+            "",
+            1.0,
+        )
+        for name in ("source/one", "source/two")
+    ]
+    lines = comparison.page_lines(results)
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
+    counts = {row[0]: row[2:] for row in rows if len(row) == 7}
+    assert counts["[source/one](#sourceone)"] == ["1", "1 (1 not)", "1", "", "1"]
+    assert counts["all"] == ["2", "2", "2", "", "2"]
+    assert "\n".join(lines).count("shared") == 1
+    assert [row[0] for row in rows if len(row) == 2] == ["", "---", "high", "low", "near"] * 2
+    assert all(len(line) <= 120 for line in lines if not line.startswith("|"))

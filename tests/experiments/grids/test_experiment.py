@@ -57,6 +57,9 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
     set_by_part = {"strategy.kind": "scaffold", "training.local_epochs": 2}
     assert parts.federations["a, scaffold, local_epochs=2"] == {**found.federations["a"], **set_by_part}
     assert made().parts() == made()
+    compared = {"FedAvg > rules @ a, fedavg": "kept", "FedAvg > rules @ b, fedavg": "left out with its column"}
+    found = made(mean_over={"strategy.kind": ["fedavg"]}, statements=compared).only(None, ["a"])
+    assert [one.first for one in found.all_statements()] == [("FedAvg", "a, fedavg")]
 
 
 @pytest.mark.parametrize(
@@ -96,12 +99,12 @@ def test_a_row_or_column_may_have_published_numbers_alone() -> None:
     assert found.only(None, ["a"]).federations["a"] == found.federations["a"]
 
 
-def test_a_scale_replaces_parts() -> None:
+def test_a_scale_replaces_parts_and_adds_to_the_settings() -> None:
     found = made(scales={"published": {"seeds": 10, "settings": {"federation.dataset": "digits"}}})
     assert found.at(None).seeds == 5
     assert found.at("laptop") == found
     assert found.at("published").seeds == 10
-    assert found.at("published").federations["c, d"] == {"federation.dataset": "digits"}
+    assert found.at("published").federations["c, d"] == {**PLAIN["settings"], "federation.dataset": "digits"}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,7 @@ def test_a_scale_replaces_parts() -> None:
         {"published": {"FedProx": [1, 2, 3]}},
         {"rows": {"a": {"kind": "given"}}},
         {"rows": {"a": {"kind": "choose"}}},
+        {"rows": {"a": {"kind": "choose", "by": "rules", "settings": {"training.num_rounds": 3}}}},
         {"rows": {}},
         {"method": {"rates": [0.1]}, "rows": ["FedAvg"]},
         {"columns": {}, "axes": {"federation.num_clients": []}},
@@ -192,7 +196,7 @@ EVERY = [pytest.param(entry, scale, id=f"{entry.name}-{scale}") for entry in (*E
 @pytest.mark.parametrize(("entry", "scale"), EVERY)
 def test_every_cell_can_be_configured(entry: Entry, scale: str) -> None:
     found = entry.read(scale)
-    printed, cells = found.printed(), {*found.cells()}
+    printed, cells = found.printed(), {*found.cells(), *found.parts().cells()}
     assert printed.keys() <= cells
     assert all(one.first != one.second and {one.first, one.second} <= cells for one in found.all_statements())
     if found.measured_by is not None:

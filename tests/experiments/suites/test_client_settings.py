@@ -12,6 +12,7 @@ import pytest
 
 from fedscout.engine.config import EngineConfig
 from fedscout.engine.trials import runner as trial_runner
+from fedscout.engine.trials.log import read_trials
 from fedscout.experiments import suites
 from fedscout.experiments.grids.catalogue import catalogue
 from fedscout.experiments.grids.cells import CellContext, Measured, run_cells
@@ -100,6 +101,32 @@ def test_a_refined_table_holds_the_coarse_one_and_cells_between_and_beyond(tunin
     classes = {round(9 * (1 - cell.heterogeneity)) + 1 for cell in finer.lookup.table.cells}
     assert classes == {3, 6, 8, 10}, "one class has no 48 rows"
     assert finer.proxy_steps > coarse.proxy_steps
+
+
+def test_a_grid_is_refined_until_every_client_has_a_cell_within_the_threshold(tuning: ways.SettingsTuning) -> None:
+    coarse, finer = tuning.grid_within(1.0), tuning.grid_within(0.1)
+    assert {*coarse} == {*tuning.coarser_grid(2, 2)} < {*finer}
+    table = tuning.lookup(dict.fromkeys(finer, (0.1, 8, 1))).table
+    for quantity in (12, 24, 36):  # three quarters of 16, 32 and 48 rows
+        for num_classes in (8, 3):
+            assert table.distances(1 - (num_classes - 1) / 9, quantity).min() <= 0.1
+
+
+@pytest.mark.slow
+def test_a_tuned_rate_is_that_of_the_best_trial_on_each_seed(tmp_path: Path) -> None:
+    one: Settings = {"federation.partition.levels": [0.5], "federation.partition.quantities": [32]}
+    searched: Settings = {"search.kind": "grid", "search.grid_points": 3, "search.budget": 3}
+    searched["search.client_ranges"] = {"learning_rate": {"low": 0.01, "high": 1.0, "log": True}}
+    kept = {key: value for key, value in TINY.items() if not key.startswith("search.client_ranges")}
+    context = CellContext(tmp_path, num_seeds=2, fresh_stream="client settings")
+    found = ways.tuned_rate(("rate", "digits"), {**kept, **one, **searched}, context)
+    best = []
+    for folder in tmp_path.glob("benchmark/tables/cells/*"):
+        trials = read_trials(folder)
+        assert sorted(trials["param_client_learning_rate"]) == pytest.approx([0.01, 0.1, 1.0])
+        best.append(trials.loc[trials["fitness"].idxmax(), "param_client_learning_rate"])
+    assert sorted(found.values) == sorted(best)
+    assert len(best) == 2
 
 
 def test_worse_proxies_are_worse_as_they_say(tuning: ways.SettingsTuning) -> None:
