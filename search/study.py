@@ -261,7 +261,7 @@ def advised(
         return advice, (), ()
     kinds = kinds_in_turn(context, seed)
     size, references = min(config.budget, PORTFOLIO), (BASELINE,)
-    evidence = Evidence.of(context, is_robust(advice.spec), references)
+    evidence = Evidence.of(context, is_robust(advice.spec), references, by_labels=False)
     portfolio = () if evidence is None else evidence.portfolio(3 * size)  # robust ones may be left out
     return advice, first_generation(context, advice, size, seed, references, portfolio), kinds
 

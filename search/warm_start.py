@@ -5,9 +5,7 @@ configuration is its fitness minus FedAvg's on the same seed, averaged over the 
 search's, and for confirmed configurations the fresh ones, if the reference has the study's own client rate. Trials of
 fewer rounds than the study's are excluded.
 
-**Similarity.** That of two federations in the priors (`fedscout.search.recommenders.priors`), by input curvature and by
-whether the rules call for robust aggregation, times exp(−½ (Δ / 0.3)²) with the difference Δ of their largest label
-divergences, in bits.
+**Similarity.** That of two federations in the priors (`fedscout.search.recommenders.priors`).
 
 **Proposals.** From each study, the configurations that beat FedAvg there on the same seeds, best first. They are
 interleaved: the best of the most similar study, then its second and the best of the next, and so on. Each is mapped to
@@ -21,7 +19,6 @@ settings, or the same rows with the same partition and scenario. Otherwise its o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -32,8 +29,8 @@ from pydantic import BaseModel
 from fedscout.detectors.report import HeterogeneityReport
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.trials.record import Trial
-from fedscout.search.recommenders.diagnosis import HIGH_LABEL_DIVERGENCE, RecommendationContext, diagnose
-from fedscout.search.recommenders.priors import similarity
+from fedscout.search.recommenders.diagnosis import RecommendationContext, diagnose
+from fedscout.search.recommenders.priors import Traits
 from fedscout.search.recommenders.rules import calls_for_robust
 from fedscout.strategies import FedAvgSpec, SearchSpace, StrategySpec, parse_strategy
 
@@ -172,14 +169,9 @@ class WarmStart(BaseModel, frozen=True):
             return False
 
 
-def similarity_of(context: RecommendationContext, report: HeterogeneityReport) -> float:
-    """Return how similar the federation of a report is to one that needs a strategy, in (0, 1]."""
-    assert context.diagnosis is not None, "similarity needs a diagnosis"
-    ours, theirs = context.diagnosis, diagnose(report)
-    same_kind = calls_for_robust(context) == calls_for_robust(context.diagnosed(theirs))
-    difference = (ours.label_skew.value or 0.0) - (theirs.label_skew.value or 0.0)
-    of_labels = math.exp(-0.5 * (difference / HIGH_LABEL_DIVERGENCE) ** 2)
-    return of_labels * similarity(ours.input_curvature, theirs.input_curvature, same_kind)
+def traits_of(context: RecommendationContext) -> Traits:
+    """Return the traits of a diagnosed federation."""
+    return Traits.of(context.diagnosis, calls_for_robust(context))
 
 
 def warm_start(
@@ -197,7 +189,9 @@ def warm_start(
         references: Configurations that are never proposed.
     """
     space = context.space
-    similarities = [similarity_of(context, study.report) for study in studies]
+    ours = traits_of(context)
+    theirs = (traits_of(context.diagnosed(diagnose(study.report))) for study in studies)
+    similarities = [ours.similarity(traits) for traits in theirs]
     order = sorted(range(len(studies)), key=lambda place: (-similarities[place], studies[place].name))
     taken = {space.digest(spec) for spec in references}
     proposals: list[WarmProposal] = []

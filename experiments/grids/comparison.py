@@ -395,16 +395,17 @@ def page_lines(results: Sequence[ExperimentResult]) -> list[str]:
 
 
 def summary(results: Sequence[ExperimentResult]) -> list[str]:
-    """Return a Markdown table of the number of statements by verdict, linked to the results' sections."""
+    """Return a Markdown table of statements by verdict and agreement in order, linked to the results' sections."""
     counts = [verdict_counts(result) for result in results]
     rows = []
     for result, found in zip(results, counts, strict=True):
         seen, noise, *others = (found[verdict] or "" for verdict in VERDICTS)
         needed = f" ({_seeds_needed(result)})" if noise else ""
         link = f"[{result.name}](#{result.name.replace('/', '').lower()})"
-        rows.append([link, result.title, seen, f"{noise}{needed}", *others])
-    rows.append(["all", "", *(sum(found[verdict] for found in counts) or "" for verdict in VERDICTS)])
-    return markdown_table(["study", "", "seen", "within noise (seeds to decide)", *VERDICTS[2:]], rows)
+        tau = rank_correlation(result.cells)
+        rows.append([link, result.title, seen, f"{noise}{needed}", *others, "" if tau is None else f"{tau:.2f}"])
+    rows.append(["all", "", *(sum(found[verdict] for found in counts) or "" for verdict in VERDICTS), ""])
+    return markdown_table(["study", "", "seen", "within noise (seeds to decide)", *VERDICTS[2:], "Kendall's τ"], rows)
 
 
 def verdict_counts(result: ExperimentResult) -> dict[Verdict, int]:
@@ -440,8 +441,6 @@ def _told(result: ExperimentResult, shared: Collection[str]) -> str:
         count = f" in {len(found)} of {len(of_claim)}" if len(of_claim) > 1 else ""
         extremes = "" if kept == found else ", from the least to the largest difference"
         told.append(f"**{_sentence(verdict)}**{count}{extremes}, {says} ({differences}).")
-    correlation = rank_correlation(result.cells)
-    told += [] if correlation is None else [f"Kendall's τ with the published cells: {correlation:.2f}."]
     own = [note for note in result.notes if note not in shared]
     absent = [f"{entry}: {reason}" for entry, reason in _by_reason(result.absent)]
     return " ".join([*told, *(f"{_sentence(note).rstrip('.')}." for note in [*own, *absent])])

@@ -375,4 +375,5 @@ def tuned_rate(cell: Cell, settings: Settings, context: CellContext) -> CellValu
 def num_cells(cell: Cell, settings: Settings, context: CellContext, *, threshold: float) -> CellValues:
     """Return the number of cells of a table that is refined as far as τ demands."""
     with _tunings(cell, settings, context) as (_, tunings):
-        return CellValues(values=tuple(float(len(tuning.grid_within(threshold))) for tuning in tunings))
+        cells = tuple(float(len(tuning.grid_within(threshold))) for tuning in tunings)
+    return CellValues(values=cells, resolution=1.0)

@@ -109,7 +109,7 @@ from fedscout.search.confirmation.intervals import paired_difference
 from fedscout.search.ledger import BASELINE, StudyFacts
 from fedscout.search.objective import ACCURACY
 from fedscout.search.recommenders.diagnosis import diagnose
-from fedscout.search.recommenders.priors import FILE, PriorStudy, write_priors
+from fedscout.search.recommenders.priors import FILE, PriorStudy, Traits, write_priors
 from fedscout.search.recommenders.rules import calls_for_robust
 from fedscout.search.study import context_of, planned_space
 from fedscout.search.warm_start import EarlierStudy
@@ -662,8 +662,12 @@ def prior_studies(table: Iterable[FederationTrials]) -> list[PriorStudy]:
 def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
     about, replayed = federation.about, ReplayedFederation(federation)
     reports = [replayed.report(seed) for seed in about.reports]
-    known = [value for report in reports if (value := report.metrics.input_curvature) is not None]
     context = context_of(replayed.space, replayed.facts, diagnose(reports[0]))
+    traits = Traits(
+        _median(report.metrics.input_curvature for report in reports),
+        _median(report.label_skew.value for report in reports),
+        calls_for_robust(context),
+    )
 
     def study(clients: Mapping[str, float] | None, means: Mapping[StrategySpec, float], fedavg: float) -> PriorStudy:
         settings = {} if clients is None else {CLIENT_PARAMETERS[name]: value for name, value in clients.items()}
@@ -671,8 +675,7 @@ def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
             name=", ".join([about.name, *(f"{name}={value}" for name, value in settings.items())]),
             dataset=replayed.config.federation.dataset,
             clients=clients,
-            curvature=median(known) if known else None,
-            robust=calls_for_robust(context),
+            traits=traits,
             gains=tuple((spec, round(mean - fedavg, 4)) for spec, mean in means.items()),
         )
 
@@ -689,6 +692,12 @@ def _studies(federation: FederationTrials) -> Iterator[PriorStudy]:
             fedavg = setting_means.pop(_fedavg(setting_means, setting))
             unset = dict.fromkeys(CLIENT_PARAMETERS)
             yield study(setting, {spec.model_copy(update=unset): mean for spec, mean in setting_means.items()}, fedavg)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 FEWEST_KINDS = 5

@@ -7,14 +7,17 @@ strategies were trained. They cover accuracy in classification only.
 **Which federations count.** Those of the data set at hand are left out. Each other data set counts equally, whatever
 number of federations it has; a federation's weight is multiplied by
 
-    exp(−½ ln²(λ / λ')) · (1 if robust aggregation is recommended in both or in neither, else ¼)
+    exp(−½ ln²(λ / λ')) · exp(−½ (D − D')² / 0.2²) · r
 
-with the input curvatures λ of both (`detectors.queries`): the largest stable client rate of a linear model is
-proportional to 1 / λ, so a client rate that did well on standardised columns (λ about 10) diverges on raw pixels (over
-100). Where one is unknown, the first factor is that of a ratio of e.
+with the input curvatures λ of both (`detectors.queries`) and the largest Jensen-Shannon divergences D of a client's
+labels; r is 1 if robust aggregation is recommended in both or in neither, else ¼. The largest stable client rate of a
+linear model is proportional to 1 / λ, so a client rate that did well on standardised columns (λ about 10) diverges on
+raw pixels (over 100). Skewed labels call for other strategies than equal ones. Where λ is unknown, its factor is that
+of a ratio of e, where D is, that of a difference of 0.2.
 
 **Portfolio.** An informed search begins with a portfolio, built greedily as in Auto-sklearn 2.0: the configuration with
-the largest mean gain, then the one that most raises the mean of the best gain so far, and so on.
+the largest mean gain, then the one that most raises the mean of the best gain so far, and so on. It covers all degrees
+of label skew: D does not count, as it gained nothing there (docs/choice.md).
 
 **One answer.** Without a trial, the configuration with the largest mean gain; FedAvg, whose gain is 0, if none is
 positive.
@@ -35,7 +38,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -46,7 +49,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedscout.search.recommenders.diagnosis import Alternative, RecommendationContext
+from fedscout.search.recommenders.diagnosis import Alternative, Diagnosis, RecommendationContext
 from fedscout.strategies import SearchSpace, StrategySpec, parse_strategy
 from fedscout.strategies.specification import SELECTION
 
@@ -56,20 +59,53 @@ SCHEMA = pa.schema(
     [
         *((name, pa.dictionary(pa.int16(), pa.string())) for name in ("study", "dataset", "clients", "specification")),
         ("curvature", pa.float32()),
+        ("divergence", pa.float32()),
         ("robust", pa.bool_()),
         ("gain", pa.float32()),
     ],
-    {b"format": b"fedscout priors 1"},
+    {b"format": b"fedscout priors 2"},
 )
 
 OTHER_KIND = 0.25
 """Weight of federations where robust aggregation is recommended for one that needs none, and conversely."""
 UNKNOWN_RATIO = math.e
+SIMILAR_DIVERGENCE = 0.2
+"""Difference of label divergences at which a weight falls to exp(−½)."""
 COVERAGE = 0.4
 INTERVAL = (0.1, 0.9)
 """Quantiles of the gains that are stated with a mean."""
 
 Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What makes federations similar.
+
+    Attributes:
+        curvature: Input curvature; None if unknown.
+        divergence: Largest Jensen-Shannon divergence of a client's labels, in bits; None if unknown.
+        robust: Whether robust aggregation is recommended.
+    """
+
+    curvature: float | None
+    divergence: float | None
+    robust: bool
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis | None, robust: bool) -> Traits:
+        """Return the traits of a diagnosed federation."""
+        known = (None, None) if diagnosis is None else (diagnosis.input_curvature, diagnosis.label_skew.value)
+        return cls(*known, robust)
+
+    def similarity(self, other: Traits) -> float:
+        """Return how similar two federations are, in (0, 1]."""
+        ratio = self.curvature / other.curvature if self.curvature and other.curvature else UNKNOWN_RATIO
+        difference = SIMILAR_DIVERGENCE
+        if self.divergence is not None and other.divergence is not None:
+            difference = self.divergence - other.divergence
+        of_both = math.exp(-0.5 * (math.log(ratio) ** 2 + (difference / SIMILAR_DIVERGENCE) ** 2))
+        return of_both * (1 if self.robust == other.robust else OTHER_KIND)
 
 
 @dataclass(frozen=True)
@@ -80,16 +116,14 @@ class PriorStudy:
         name: Of the federation, and the clients' settings.
         dataset: Value of `federation.dataset`.
         clients: `client_learning_rate`, `client_local_epochs` and `client_batch_size`; None in the joint space.
-        curvature: Input curvature; None if unknown.
-        robust: Whether the rules recommend robust aggregation.
+        traits: Of the federation.
         gains: Mean gain over FedAvg with the study's settings, by configuration.
     """
 
     name: str
     dataset: str
     clients: Mapping[str, float] | None
-    curvature: float | None
-    robust: bool
+    traits: Traits
     gains: tuple[tuple[StrategySpec, float], ...]
 
     @cached_property
@@ -106,8 +140,7 @@ def write_priors(path: Path, studies: Iterable[PriorStudy]) -> None:
             "dataset": study.dataset,
             "clients": None if study.clients is None else json.dumps(dict(study.clients)),
             "specification": json.dumps({"kind": spec.kind, **spec.parameters()}),
-            "curvature": study.curvature,
-            "robust": study.robust,
+            **asdict(study.traits),
             "gain": gain,
         }
         for study in studies
@@ -131,8 +164,7 @@ def read_priors(path: Path) -> tuple[PriorStudy, ...]:
                 name=row["study"],
                 dataset=row["dataset"],
                 clients=None if row["clients"] is None else json.loads(row["clients"]),
-                curvature=row["curvature"],
-                robust=row["robust"],
+                traits=Traits(row["curvature"], row["divergence"], row["robust"]),
                 gains=tuple((specs[places[index]], float(gains[index])) for index in range(first, end)),
             )
         )
@@ -168,6 +200,7 @@ class Evidence:
         robust: bool,
         references: Sequence[StrategySpec] = (),
         studies: Sequence[PriorStudy] | None = None,
+        by_labels: bool = True,
     ) -> Evidence | None:
         """Return the evidence for a federation; None if the priors do not cover its task.
 
@@ -177,6 +210,7 @@ class Evidence:
             robust: Whether robust aggregation is recommended for it.
             references: Configurations that are never proposed.
             studies: Used in place of the project's own.
+            by_labels: Whether federations with as skewed labels count more.
         """
         if not context.measure.is_accuracy or context.measure.task != "classification":
             return None
@@ -195,8 +229,9 @@ class Evidence:
         specs, gains = _gains_in(space, others, references)
         if not specs:
             return None
-        curvature = None if diagnosis is None else diagnosis.input_curvature
-        similarities = [similarity(curvature, study.curvature, study.robust == robust) for study in others]
+        traits = Traits.of(diagnosis, robust)
+        traits = traits if by_labels else replace(traits, divergence=None)  # then its factor is the same for all
+        similarities = [traits.similarity(study.traits) for study in others]
         evidence = cls(tuple(others), np.array(similarities), tuple(specs), gains)
         covered = np.flatnonzero(evidence.weights @ ~np.isnan(gains) >= COVERAGE)
         return replace(evidence, specs=tuple(specs[place] for place in covered), gains=gains[:, covered])
@@ -269,18 +304,6 @@ def greedy_portfolio(gains: Matrix, weights: Matrix, count: int) -> Iterator[int
             return
         yield place
         best = np.maximum(best, gains[:, place])
-
-
-def similarity(ours: float | None, theirs: float | None, same_kind: bool) -> float:
-    """Return how similar two federations are, in (0, 1].
-
-    Args:
-        ours: Input curvature of one; None if unknown.
-        theirs: That of the other.
-        same_kind: Whether robust aggregation is recommended in both or in neither.
-    """
-    ratio = UNKNOWN_RATIO if not ours or not theirs else ours / theirs
-    return math.exp(-0.5 * math.log(ratio) ** 2) * (1 if same_kind else OTHER_KIND)
 
 
 def _difference(theirs: Mapping[str, float], ours: Mapping[str, Any]) -> float:

@@ -198,9 +198,9 @@ def test_a_page_has_the_counts_of_verdicts_each_shared_note_once_and_what_was_me
     ]
     lines = comparison.page_lines(results)
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
-    counts = {row[0]: row[2:] for row in rows if len(row) == 7}
-    assert counts["[source/one](#sourceone)"] == ["1", "1 (1 not)", "1", "", "1"]
-    assert counts["all"] == ["2", "2", "2", "", "2"]
+    counts = {row[0]: row[2:] for row in rows if len(row) == 8}
+    assert counts["[source/one](#sourceone)"] == ["1", "1 (1 not)", "1", "", "1", ""]
+    assert counts["all"] == ["2", "2", "2", "", "2", ""]
     assert "\n".join(lines).count("shared") == 1
     assert [row[0] for row in rows if len(row) == 2] == ["", "---", "high", "low", "near"] * 2
     assert all(len(line) <= 120 for line in lines if not line.startswith("|"))

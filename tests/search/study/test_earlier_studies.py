@@ -67,8 +67,8 @@ def proposed(
     ("ours", "theirs", "factor"),
     [
         ({}, {}, 1.0),
-        ({"label_skew": 0.3}, {"label_skew": 0.9}, math.exp(-2)),  # two units of 0.3
-        ({"label_skew": None}, {"label_skew": 0.3}, math.exp(-0.5)),
+        ({"label_skew": 0.3}, {"label_skew": 0.9}, math.exp(-4.5)),  # three units of 0.2
+        ({"label_skew": None}, {"label_skew": 0.3}, math.exp(-0.5)),  # unknown: one unit
         ({"outliers": (2, 3), "label_skew": 0.0}, {"outliers": (4, 5), "label_skew": 0.0}, 1.0),
         ({"outliers": (2, 3), "label_skew": 0.0}, {"label_skew": 0.0}, 0.25),
         ({"curvature": 10.0}, {"curvature": 10.0 * math.e}, 1.0),  # unknown: a ratio of e
@@ -79,7 +79,9 @@ def test_similarity_is_the_product_of_three_factors(
     ours: dict[str, Any], theirs: dict[str, Any], factor: float
 ) -> None:
     """All but the last two have unknown curvatures, which count as a ratio of e."""
-    found = warm_start.similarity_of(context_of(**ours), report_of(**theirs))
+    here = context_of(**ours)
+    there = here.diagnosed(diagnose(report_of(**theirs)))
+    found = warm_start.traits_of(here).similarity(warm_start.traits_of(there))
     assert found == pytest.approx(math.exp(-0.5) * factor)
 
 
@@ -268,9 +270,10 @@ def study(
     *gains: tuple[StrategySpec, float],
     clients: dict[str, float] | None = SETTING,
     curvature: float | None = None,
+    divergence: float = 0.3,
     robust: bool = False,
 ) -> priors.PriorStudy:
-    return priors.PriorStudy(name, name, clients, curvature, robust, gains)
+    return priors.PriorStudy(name, name, clients, priors.Traits(curvature, divergence, robust), gains)
 
 
 WORST_CLIENTS = Objective("worst_clients", 9).measure(ACCURACY)
@@ -310,17 +313,19 @@ def test_a_data_set_with_many_federations_counts_as_one() -> None:
     assert portfolio(context(), 1, (study("one", (ADAM, 0.3), (MOMENTUM, 0.0)), *many)) == [ADAM]
 
 
-def test_weights_are_of_curvatures_robustness_and_data_sets() -> None:
+def test_weights_are_of_curvatures_label_skew_robustness_and_data_sets() -> None:
     studies = (
         study("like", (ADAM, 0.1), curvature=10.0),
         study("steep", (ADAM, 0.2), curvature=10.0 * math.e**2),
         study("robust", (ADAM, 0.3), curvature=10.0, robust=True),
         study("unknown", (ADAM, 0.4)),
+        study("skewed", (ADAM, 0.5), curvature=10.0, divergence=0.7),
     )
-    evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies)
-    expected = np.array([1.0, math.exp(-2), priors.OTHER_KIND, math.exp(-0.5)])
-    np.testing.assert_allclose(evidence.weights, expected / expected.sum())
-    np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4]])
+    for by_labels, of_skewed in ((True, math.exp(-2)), (False, 1.0)):
+        evidence = priors.Evidence.of(context(curvature=10.0), False, (), studies, by_labels)
+        expected = np.array([1.0, math.exp(-2), priors.OTHER_KIND, math.exp(-0.5), of_skewed])
+        np.testing.assert_allclose(evidence.weights, expected / expected.sum(), rtol=1e-6)
+        np.testing.assert_allclose(evidence.means, [evidence.weights @ [0.1, 0.2, 0.3, 0.4, 0.5]])
 
 
 def test_a_configuration_known_in_few_federations_is_not_used_and_gaps_are_filled_by_the_mean() -> None:
@@ -373,8 +378,9 @@ def test_gains_in_accuracy_say_nothing_of_another_measure_or_task(measure: Measu
 
 
 def test_studies_come_back_from_their_file(tmp_path: Path) -> None:
-    priors.write_priors(tmp_path / "s.parquet", STUDIES)
-    for read, written in zip(priors.read_priors(tmp_path / "s.parquet"), STUDIES, strict=True):
+    studies = [replace(one, traits=priors.Traits(12.5, 0.25, robust=True)) for one in STUDIES]
+    priors.write_priors(tmp_path / "s.parquet", studies)
+    for read, written in zip(priors.read_priors(tmp_path / "s.parquet"), studies, strict=True):
         assert replace(read, gains=()) == replace(written, gains=())
         assert [spec for spec, _ in read.gains] == [spec for spec, _ in written.gains]
         assert [gain for _, gain in read.gains] == pytest.approx([gain for _, gain in written.gains])
