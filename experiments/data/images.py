@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedscout.engine.arrays import FloatArray
 from fedscout.engine.errors import DataError
+from fedscout.experiments.data.columns import in_order
 from fedscout.experiments.data.dataset import (
     LARGEST_PIXEL,
     Dataset,
@@ -380,7 +381,7 @@ def pictures_dataset(
         DataError: If a file is not a valid image, or there are fewer than two classes.
     """
     pixels = _pixels([picture.path for picture in pictures], request.image_size)
-    class_names = classes or _in_order({picture.label for picture in pictures})
+    class_names = classes or in_order({picture.label for picture in pictures})
     label_index = {label: index for index, label in enumerate(class_names)}
     clients = [picture.client for picture in pictures if picture.client is not None]
     return image_dataset(
@@ -443,9 +444,3 @@ def _pixels(paths: list[Path], size: int, mode: str | None = None) -> PixelArray
     if faults:
         raise DataError(faults)
     return stacked(pictures)
-
-
-def _in_order(names: Iterable[str]) -> list[str]:
-    """Return classes in numeric order if all are non-negative integers, else in alphabetical order."""
-    ordered = sorted(names)
-    return sorted(ordered, key=int) if all(name.isdecimal() for name in ordered) else ordered

@@ -225,7 +225,9 @@ def _spectrum(centred: RealArray) -> dict[str, RealArray]:
 
 
 def _envelope(centred: RealArray) -> dict[str, RealArray]:
-    envelope = np.abs(_analytic(centred))
+    from scipy.signal import hilbert
+
+    envelope = np.abs(hilbert(centred, axis=1))
     frequencies, power = _power(envelope - envelope.mean(axis=1, keepdims=True))
     total = power[:, frequencies <= LARGEST_ENVELOPE_HERTZ].sum(axis=1)
 
@@ -249,14 +251,6 @@ def _power(centred: RealArray) -> tuple[RealArray, RealArray]:
     num_samples = centred.shape[1]
     spectrum = np.fft.rfft(centred * np.hanning(num_samples), axis=1)
     return np.fft.rfftfreq(num_samples, 1 / SAMPLING_HERTZ), spectrum.real**2 + spectrum.imag**2
-
-
-def _analytic(centred: RealArray) -> npt.NDArray[np.complexfloating[Any, Any]]:
-    """Return the signal plus i times its Hilbert transform: negative frequencies removed, positive ones doubled."""
-    num_samples = centred.shape[1]
-    one_sided = np.fft.rfft(centred, axis=1)
-    one_sided[:, 1 : (num_samples + 1) // 2] *= 2
-    return np.fft.ifft(one_sided, num_samples, axis=1)
 
 
 def _standardised_moment(values: RealArray, order: int) -> RealArray:

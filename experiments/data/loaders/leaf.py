@@ -38,8 +38,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedscout.engine.errors import DataError
 from fedscout.engine.text import shown
-from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, present_classes, usual_facts
-from fedscout.experiments.data.images import value_deviation
+from fedscout.experiments.data.dataset import Dataset, DatasetRequest, Layout, Publication, present_classes
+from fedscout.experiments.data.images import image_dataset
 from fedscout.experiments.data.table_files import read_csv, read_text
 from fedscout.experiments.data.texts import LABEL, code_points, next_character_dataset, text_dataset, text_rows, windows
 
@@ -91,19 +91,10 @@ def load_leaf_femnist(request: DatasetRequest) -> Dataset:
         images.append(np.array(samples.x, np.float32).reshape(-1, 1, SIDE, SIDE))
         labels += samples.y
         writers += [writer] * len(samples.y)
-    features = np.concatenate(images)
-    numbers, class_names = present_classes(request.dataset, np.array(labels, np.int64), CHARACTERS)
-    return Dataset(
-        name=request.dataset,
-        features=features,
-        labels=numbers,
-        class_names=class_names,
-        feature_names=(),
-        source=str(FEMNIST),
-        feature_unit=value_deviation(features) or 1.0,
-        client_ids=np.array(writers),
-        facts={**usual_facts(label, features, numbers), "num_natural_clients": len(set(writers))},
-        kind="image",
+    facts = {"num_natural_clients": len(set(writers))}
+    numbers = np.array(labels, np.int64)
+    return image_dataset(
+        request.dataset, np.concatenate(images), numbers, CHARACTERS, label, str(FEMNIST), facts, np.array(writers)
     )
 
 
