@@ -86,27 +86,22 @@ def _effect_or_faults(place: int, item: Any) -> ScenarioEffect | list[InitErrorD
     if not isinstance(item, Mapping):
         return [_fault((place,), f"must be an effect, such as {EXAMPLE}, got {shown(item)}", item)]
     kind = item.get("kind")
-    if "kind" not in item or not isinstance(kind, str) or kind not in EFFECTS:
+    if not isinstance(kind, str) or kind not in EFFECTS:
         given = f"got {shown(kind)}{did_you_mean(kind, EFFECTS)}" if "kind" in item else "got nothing"
         return [_fault((place, "kind"), f"must be one of {', '.join(EFFECTS)}, {given}", item)]
     try:
         return EFFECTS[kind].model_validate(booleans_as_words(item, EFFECTS[kind]))
     except ValidationError as error:
-        return [_reworded(place, detail, item) for detail in details(error)]
+        return [_placed(place, detail, kind) for detail in details(error)]
 
 
-def _reworded(place: int, detail: ErrorDetails, item: Any) -> InitErrorDetails:
-    """Return the error of one effect at its position, reworded where pydantic's message is unsuitable."""
-    location = (place, *detail["loc"])
-    match detail["type"]:
-        case "missing":
-            return _fault(location, f"must be given for {item['kind']}", item)
-        case "extra_forbidden":
-            allowed = ", ".join(EFFECTS[item["kind"]].model_fields)
-            return _fault((place,), f"must have no other keys than {allowed}, got {shown(detail['loc'][0])}", item)
-        case "value_error":
-            return _fault(location, detail["msg"].removeprefix("Value error, "), item)
-    return InitErrorDetails(type=detail["type"], loc=location, input=detail["input"], ctx=detail.get("ctx", {}))
+def _placed(place: int, detail: ErrorDetails, kind: str) -> InitErrorDetails:
+    """Return the error of one effect at its position in the list."""
+    location, context = (place, *detail["loc"]), detail.get("ctx", {})
+    if detail["type"] == "extra_forbidden":
+        keys = f"; {kind} has {', '.join(EFFECTS[kind].model_fields)}" if len(detail["loc"]) == 1 else ""
+        return _fault(location, f"must be left out, as it is not a known key{keys}", detail["input"])
+    return InitErrorDetails(type=detail["type"], loc=location, input=detail["input"], ctx=context)
 
 
 def _fault(location: tuple[int | str, ...], text: str, item: Any) -> InitErrorDetails:

@@ -299,6 +299,7 @@ def test_classes_have_their_shares() -> None:
         ({"seconds_per_step": None, "classes": [{"share": 1}], "sigma": 1}, "sigma"),
         ({"seconds_per_step": None, "classes": [{"share": 0.5}]}, "got 0.5"),
         ({"seconds_per_step": float("nan")}, "0.seconds_per_step"),
+        ({"seconds_per_step": None, "classes": [{"share": 1, "speed": 2}]}, "0.classes.0.speed"),
     ],
 )
 def test_faulty_values_are_refused(changes: dict[str, Any], named: str) -> None:
