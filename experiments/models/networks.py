@@ -37,6 +37,7 @@ vectors of length 32 in place of 10.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -83,61 +84,39 @@ def _last_positions(tokens: Tensor) -> Tensor:
     return torch.where(tokens != PADDING_TOKEN, positions, 0).amax(dim=1)
 
 
-LENET_KERNEL = 5
-LENET_CHANNELS = (6, 16)
-LENET_HIDDEN = (120, 84)
-
-
 def pooled_convolutions(
     image_shape: tuple[int, int, int],
     blocks: Sequence[Sequence[int]],
     kernel: int,
-    hidden: int,
+    hidden: Sequence[int],
     num_classes: int,
     activation: str = "relu",
+    padded: bool = True,
 ) -> nn.Sequential:
-    """Return a network of convolution blocks, each followed by pooling, and one hidden dense layer.
-
-    Convolutions are zero-padded to preserve the image size, so that each block halves it.
+    """Return a network of convolution blocks, each followed by pooling, which halves the image, and dense layers.
 
     Args:
         image_shape: `(channels, height, width)` of a row.
         blocks: Output channels of each block's convolutions, such as `((32,), (64,))`.
         kernel: Kernel size in pixels, odd.
-        hidden: Width of the dense layer.
+        hidden: Widths of the hidden dense layers.
         num_classes: Number of outputs.
         activation: Name of the activation.
+        padded: Whether convolutions are zero-padded to preserve the image size.
     """
-    channels, height, width = image_shape
+    channels, *sides = image_shape
     activation_layer = ACTIVATIONS[activation].layer
     layers: list[nn.Module] = []
     for block in blocks:
         for outputs in block:
-            layers += [nn.Conv2d(channels, outputs, kernel, padding=kernel // 2), activation_layer()]
+            layers += [nn.Conv2d(channels, outputs, kernel, padding=kernel // 2 if padded else 0), activation_layer()]
             channels = outputs
+            sides = sides if padded else [side - kernel + 1 for side in sides]
         layers.append(nn.MaxPool2d(2))
-        height, width = height // 2, width // 2
-    return nn.Sequential(
-        *layers,
-        nn.Flatten(),
-        nn.Linear(channels * height * width, hidden),
-        activation_layer(),
-        nn.Linear(hidden, num_classes),
-    )
-
-
-def lenet(image_shape: tuple[int, int, int], num_classes: int, activation: str = "relu") -> nn.Sequential:
-    """Return LeNet-5: two convolutions without padding, each followed by pooling, and three dense layers."""
-    activation_layer = ACTIVATIONS[activation].layer
-    channels, height, width = image_shape
-    layers: list[nn.Module] = []
-    for outputs in LENET_CHANNELS:
-        layers += [nn.Conv2d(channels, outputs, LENET_KERNEL), activation_layer(), nn.MaxPool2d(2)]
-        channels = outputs
-        height, width = (height - LENET_KERNEL + 1) // 2, (width - LENET_KERNEL + 1) // 2
+        sides = [side // 2 for side in sides]
     layers.append(nn.Flatten())
-    inputs = channels * height * width
-    for units in LENET_HIDDEN:
+    inputs = channels * prod(sides)
+    for units in hidden:
         layers += [nn.Linear(inputs, units), activation_layer()]
         inputs = units
     return nn.Sequential(*layers, nn.Linear(inputs, num_classes))

@@ -91,12 +91,7 @@ def lenet(request: ModelRequest) -> ImportedModel:
     Y. LeCun, L. Bottou, Y. Bengio, P. Haffner. Gradient-based learning applied to document recognition. Proceedings of
     the IEEE 86(11), 1998. Deviation, as is common: ReLU, max pooling, and no partial connections.
     """
-    reason = ", as its second pooling leaves nothing of smaller ones"
-    shape = request.image_shape(LENET_SMALLEST_SIDE, reason)
-    options = _activation(request)
-    return _network(
-        f"lenet{_name_suffix(options)}", "lenet", image_shape=shape, num_classes=request.num_classes, **options
-    )
+    return _pooled_convolutions(request, ((6,), (16,)), 5, (120, 84), LENET_SMALLEST_SIDE, padded=False)
 
 
 def cnn2(request: ModelRequest) -> ImportedModel:
@@ -106,7 +101,7 @@ def cnn2(request: ModelRequest) -> ImportedModel:
     from decentralized data. AISTATS 2017, section 3: two 5 x 5 convolutions of 32 and 64 channels, each with 2 x 2 max
     pooling, 512 units, ReLU; 1,663,370 parameters on 28 x 28 pixels and ten classes.
     """
-    return _pooled_convolutions(request, ((32,), (64,)), kernel=5)
+    return _pooled_convolutions(request, ((32,), (64,)), 5, (request.one_hidden(512),))
 
 
 def cnn4(request: ModelRequest) -> ImportedModel:
@@ -116,11 +111,18 @@ def cnn4(request: ModelRequest) -> ImportedModel:
     large-scale image recognition. ICLR 2015. Deviation: only the first two blocks, of 32 and 64 channels, and 512
     units, the usual size for CIFAR-10; no dropout.
     """
-    return _pooled_convolutions(request, ((32, 32), (64, 64)), kernel=3)
+    return _pooled_convolutions(request, ((32, 32), (64, 64)), 3, (request.one_hidden(512),))
 
 
-def _pooled_convolutions(request: ModelRequest, blocks: tuple[tuple[int, ...], ...], kernel: int) -> ImportedModel:
-    shape = request.image_shape(2 ** len(blocks), ", as its last pooling leaves nothing of smaller ones")
+def _pooled_convolutions(
+    request: ModelRequest,
+    blocks: tuple[tuple[int, ...], ...],
+    kernel: int,
+    hidden: tuple[int, ...],
+    smallest_side: int = CNN2_SMALLEST_SIDE,
+    padded: bool = True,
+) -> ImportedModel:
+    shape = request.image_shape(smallest_side, ", as its last pooling leaves nothing of smaller ones")
     options = _activation(request)
     return _network(
         f"{request.settings.kind}{_name_suffix(options)}",
@@ -128,8 +130,9 @@ def _pooled_convolutions(request: ModelRequest, blocks: tuple[tuple[int, ...], .
         image_shape=shape,
         blocks=blocks,
         kernel=kernel,
-        hidden=request.one_hidden(512),
+        hidden=hidden,
         num_classes=request.num_classes,
+        padded=padded,
         **options,
     )
 
