@@ -25,10 +25,8 @@ from fedscout.engine.text import html_of
 NUM_DETECTORS: Final = 3
 
 
-class DetectionConfig(BaseModel):
+class DetectionConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Thresholds and sizes of the detectors, as described in each detector's module."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     label_threshold: float = Field(default=0.1, gt=0, le=1, description="Jensen-Shannon divergence in bits")
     feature_threshold: float = Field(

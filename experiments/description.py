@@ -599,7 +599,7 @@ class ClientDescription(_Value):
     physics: str | None = None
 
 
-class Description(BaseModel):
+class Description(BaseModel, frozen=True, extra="forbid"):
     """A federation and the heterogeneity of its clients; can be printed, drawn and written as JSON.
 
     Attributes:
@@ -618,8 +618,6 @@ class Description(BaseModel):
         dependence: Notes on rows that depend on each other.
         facts: Facts recorded by the builder of the federation.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     source: str

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fedscout.engine.errors import ConfigurationError, Fault
 from fedscout.engine.seeds import unseeded_generators
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from fedscout.engine.models.flat import FlatModel
 
 
-class PhysicsConfig(BaseModel):
+class PhysicsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """The physics of some clients; unset values stay as published."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     clients: tuple[int, ...] | None = Field(default=None, description="clients with these physics; all by default")
     gravity: float | None = Field(default=None, gt=0, le=1000, description="gravity in m/s²; 9.8 as published")

@@ -135,10 +135,6 @@ def _list_of_one(given: Any) -> Any:
     return [given] if isinstance(given, str) else given
 
 
-def _list_of_all(given: Any) -> Any:
-    return [given] if given == "all" else given
-
-
 PUBLISHED: Mapping[str, Any] = {
     "kind": "genetic",
     "budget": 8,
@@ -188,7 +184,7 @@ class SearchConfig(BaseModel, frozen=True, extra="forbid"):
     grid_points: int = Field(
         default=3, ge=1, le=1000, description="kind grid: values per real parameter, and at most per integer parameter"
     )
-    strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_all)] = Field(
+    strategies: Annotated[tuple[str, ...] | None, BeforeValidator(_list_of_one)] = Field(
         default=None,
         description="strategies to choose from, also pairs; all means every one that fits; the usual ones by default",
     )

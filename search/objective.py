@@ -32,13 +32,13 @@ from math import fsum, inf, isnan
 from statistics import fmean
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from fedscout.engine.trials.record import FITNESS_ROUNDS, Trial, late_mean
 from fedscout.search.config import ObjectiveName, View
 
 
-class Measure(BaseModel):
+class Measure(BaseModel, frozen=True):
     """What a fitness measures, and its display; larger is better.
 
     Attributes:
@@ -53,8 +53,6 @@ class Measure(BaseModel):
         target: The target mean score of five rounds; None without one.
         task: Learning task of the clients.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     goal: str = "mean accuracy over the clients' test data in the last five rounds"
     name: str = "accuracy"

@@ -414,10 +414,8 @@ def _is_plain(value: str) -> bool:
 LARGEST_VOCABULARY = 1_000_000  # whole numbers stay exact in float32 up to 2**24
 
 
-class TextSettings(BaseModel):
+class TextSettings(BaseModel, frozen=True, extra="forbid"):
     """Settings for converting texts to rows of tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     length: int | None = Field(
         default=None, ge=1, le=4096, description="tokens per row; 32 words or 80 characters by default"

@@ -173,14 +173,12 @@ class PartitionRequest:
         """Return the number of clients, checked against the number of rows.
 
         Raises:
-            DataError: If some client would have no row, or the number is not set.
+            DataError: If some client would have no row.
         """
-        if self.num_clients is None:
-            raise DataError.of("federation.num_clients", "be given for this partition", "nothing")
-        if not 1 <= self.num_clients <= len(self.labels):
-            raise DataError.of(
-                "federation.num_clients", f"be between 1 and the number of rows, {len(self.labels)}", self.num_clients
-            )
+        assert self.num_clients is not None, "the configuration has one unless the data determine it"
+        if self.num_clients > len(self.labels):
+            must = f"be at most the number of rows, {len(self.labels)}"
+            raise DataError.of("federation.num_clients", must, self.num_clients)
         return self.num_clients
 
     def require_min_size(self) -> int:

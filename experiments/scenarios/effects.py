@@ -317,10 +317,8 @@ FIELDS = {
 """Fields of a `Device` by their configuration keys."""
 
 
-class DeviceClass(BaseModel):
+class DeviceClass(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """A class of devices; values that are not set are unchanged."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     share: float = Field(gt=0, le=1, description="fraction of the clients; all fractions add up to 1")
     seconds_per_step: float | None = Field(default=None, ge=0)

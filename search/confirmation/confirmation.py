@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, computed_field, model_validator
+from pydantic import BaseModel, computed_field, model_validator
 
 from fedscout.engine.seeds import integer
 from fedscout.engine.trials.record import Trial
@@ -31,7 +31,7 @@ Verdict = Literal["better", "no difference", "worse", "not confirmed"]
 Role = Literal["challenger", "contender", "fedavg", "tuned-fedavg"]
 
 
-class Candidate(BaseModel):
+class Candidate(BaseModel, frozen=True):
     """Results of a configuration on the fresh seeds.
 
     Attributes:
@@ -49,8 +49,6 @@ class Candidate(BaseModel):
         bytes_down: Bytes of train messages to all clients of a round; None if unknown.
         bytes_up: Bytes of their answers.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     role: Role
     name: str
@@ -71,7 +69,7 @@ class Candidate(BaseModel):
         return self.own if view == "own" else self.clean
 
 
-class RunnerUp(BaseModel):
+class RunnerUp(BaseModel, frozen=True):
     """A challenger other than the pick.
 
     Attributes:
@@ -81,15 +79,13 @@ class RunnerUp(BaseModel):
         dropped: Whether it got no more seeds, as it was significantly worse than the pick or the reference.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     name: str
     behind: PairedDifference
     versus_reference: PairedDifference
     dropped: bool
 
 
-class Confirmation(BaseModel):
+class Confirmation(BaseModel, frozen=True):
     """Outcome of a confirmation.
 
     Attributes:
@@ -105,8 +101,6 @@ class Confirmation(BaseModel):
         guessing: Score of a constant answer, such as the most frequent class; 0 may mean unknown.
         no_verdict: Why the measure is uninformative, with the verdict `not confirmed`; empty otherwise.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     seeds: tuple[int, ...]
     view: View

@@ -72,7 +72,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 ERROR = 0.05
 """Chance that a 95 % interval misses."""
@@ -96,7 +96,7 @@ def tested_to_trained(test_fraction: float, validation_fraction: float) -> float
     return test_fraction / ((1 - test_fraction) * (1 - validation_fraction))
 
 
-class PairedDifference(BaseModel):
+class PairedDifference(BaseModel, frozen=True):
     """Winner minus baseline over paired seeds.
 
     Attributes:
@@ -108,8 +108,6 @@ class PairedDifference(BaseModel):
         here_high: Upper end.
         differences: One per seed.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     mean: float
     low: float | None
@@ -276,7 +274,7 @@ def spent_error(share: float) -> float:
     return float(2 * ndtr(ndtri(ERROR / 2) / math.sqrt(share)))
 
 
-class SequentialDesign(BaseModel):
+class SequentialDesign(BaseModel, frozen=True):
     """Group sequential design of a confirmation, fixed before its first trial.
 
     Attributes:
@@ -289,8 +287,6 @@ class SequentialDesign(BaseModel):
         span: The largest possible difference; None if unknown.
         same_rows: Whether all seeds test on the same rows, so that neither interval is for new data.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     max_seeds: int = Field(ge=1)
     batch: int | None = Field(default=None, ge=1)

@@ -94,7 +94,7 @@ WRONG_VALUES = (
     *("seed=abc", "seed=-1", "seed=1.5", "seed=", "seed=true", "seed=${oc.env:HOME}", "training.optimizer=lion"),
     *("training.learning_rate=0", "training.learning_rate=.nan", "training.trial_timeout_seconds=.inf"),
     *("federation.dataset=imagenet", "federation=wine", "federation=", "federation.num_clients=true"),
-    *("strategy=fedadam", "model.hidden=32", "model.hidden=[]", "search.strategies=krum", "search.kind=magic"),
+    *("strategy=fedadam", "model.hidden=32", "model.hidden=[]", "search.strategies=3", "search.kind=magic"),
 )
 
 
