@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +41,12 @@ from flwr.clientapp import ClientApp
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.contracts.algorithm import ClientScore, ClientState
 from fedscout.engine.contracts.client_table import FAR_KEY
-from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.data.client import Privacy, QueryTable, Release, WithheldError
 from fedscout.engine.data.federation import AbsentError, Federation
 from fedscout.engine.errors import FedscoutError, TrialError
-from fedscout.engine.grid.replies import base_config
+from fedscout.engine.grid import replies
 from fedscout.engine.messages import keys
 from fedscout.engine.messages.calls import EvaluateResults, HostCall, QueryResults, Session, TrainResults
-from fedscout.engine.messages.contents import flat_vector, integer_buffers, one_learning_rate
 from fedscout.engine.nodes import wire
 from fedscout.engine.nodes.policy import NO_SCORING, NO_TRAINING, OwnerPolicy, PrivacyLedger, RefusedError, alone_with
 from fedscout.engine.runtime.files import write_atomically
@@ -240,8 +238,8 @@ class ClientNode:
     def app(self) -> ClientApp:
         """Return the Flower app for a SuperNode."""
         app = ClientApp()
-        app.train()(self._guarded(self._plain_training))
-        app.evaluate()(self._guarded(self._plain_scoring))
+        app.train()(self._guarded(self._answer_strategy))
+        app.evaluate()(self._guarded(self._answer_strategy))
         for category in (app.train, app.evaluate, app.query):
             category(wire.ACTION)(self._guarded(self._answer_driver))
         return app
@@ -409,58 +407,30 @@ class ClientNode:
         rows = int(self._host(client, node_call.terms, context).facts().client_rows[client])
         return QueryResults([client], [rows], [answers])
 
-    def _plain_training(self, message: Message, context: Context) -> RecordDict:
-        """Answer a train message of any Flower strategy."""
-        results, host, call, record = self._plain_results("train", message, context)
-        assert isinstance(results, TrainResults)
-        assert results.vectors is not None
-        layout, (vector,), (num_steps,) = host.facts().layout, results.vectors, results.num_steps
-        arrays = {keys.FLAT_KEY: vector, **layout.split(vector, layout.integers_after(call.arrays, num_steps))}
-        sums = {name: values[0] for name, values in results.sums.items()}
-        metrics = MetricRecord({keys.NUM_EXAMPLES_KEY: results.num_examples[0], "loss": results.losses[0], **sums})
-        trained = ArrayRecord({name: Array(arrays[name]) for name in record})
-        return RecordDict({keys.ARRAYS_KEY: trained, keys.METRICS_KEY: metrics})
-
-    def _plain_scoring(self, message: Message, context: Context) -> RecordDict:
-        """Answer an evaluate message of any Flower strategy."""
-        results, *_ = self._plain_results("evaluate", message, context)
-        assert isinstance(results, EvaluateResults)
-        (score,) = results.own.values()
-        rows = score.num_examples
-        shares = {"accuracy": score.num_correct / max(1, rows), "loss": score.loss_sum / max(1, rows)}
-        return RecordDict({keys.METRICS_KEY: MetricRecord({keys.NUM_EXAMPLES_KEY: rows, **shares})})
-
-    def _plain_results(
-        self, method: wire.Method, message: Message, context: Context
-    ) -> tuple[TrainResults | EvaluateResults, ClientHost, HostCall, ArrayRecord]:
-        """Return the results of a message, the host, the call that corresponds to it, and the model's record."""
+    def _answer_strategy(self, message: Message, context: Context) -> RecordDict:
+        """Answer a train or evaluate message of any Flower strategy."""
+        method = cast(wire.Method, message.metadata.message_type.partition(".")[0])
         self._owner.check(method)
         client = _position(context) or 0
         host = self._host(client, "", context)
-        records = [*message.content.array_records.values()]
-        if len(records) != 1:
-            raise RefusedError(f"must receive one ArrayRecord, got {len(records)}")
+        facts = host.facts()
         try:
-            layout = host.facts().layout
-            vector, integers = flat_vector(records[0], layout), integer_buffers(records[0], layout)
+            job = replies.read_job(method, {client: message}, self._session, 1, facts.layout)
         except ValueError as error:
             raise RefusedError(f"can't use the model that it received: {wire.one_line(str(error))}") from error
-        given = {key: value for record in message.content.config_records.values() for key, value in record.items()}
-        server_round = given.get(keys.ROUND_KEY)
-        config = {**base_config(self._session, server_round if isinstance(server_round, int) else 1), **given}
-        try:
-            config[keys.RATE_KEY] = one_learning_rate(config, self._session.training.learning_rate)
-            LocalTraining.from_config(config)
         except TrialError as error:
             raise RefusedError(str(error)) from error
-        config[keys.REPLY_KEY] = "individual"
-        form: Literal["flat", "named"] = "flat" if keys.FLAT_KEY in records[0] else "named"
-        session = replace(self._session, needs=replace(self._session.needs, arrays=form))
-        call = HostCall((client,), session, config, vector, integers)
+        job.config[keys.REPLY_KEY] = "individual"
+        session = replace(self._session, needs=replace(self._session.needs, arrays="named" if job.named else "flat"))
+        call = HostCall((client,), session, job.config, job.vector, job.arrays)
         results: TrainResults | EvaluateResults = presentable(getattr(host, method)(call), call)
-        if results.failures:
-            raise RefusedError(results.failures[client])
-        return results, host, call, records[0]
+        if isinstance(results, TrainResults):
+            contents, failures = replies.TrainReplies(facts, session.needs, session.algorithm).train(job, [results])
+        else:
+            contents, failures = replies.evaluate_contents({client}, replies.fold_evaluation([results]))
+        if failures:
+            raise RefusedError(failures[client])
+        return contents[client]
 
 
 def _reason(error: Exception) -> str:
