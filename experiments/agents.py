@@ -34,11 +34,10 @@ from pydantic import Field
 
 from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
 from fedscout.engine.trials.log import read_columns
-from fedscout.experiments.config import StudyConfig, load_config
+from fedscout.experiments.config import StudyConfig, flattened, load_config
 from fedscout.experiments.models.request import is_import_path
 from fedscout.experiments.studies.result import read_result
 from fedscout.experiments.studies.run_folder import stored_claim
-from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import visible_line
 
 SETTING = re.compile(r"[a-z][A-Za-z0-9_.]*=")

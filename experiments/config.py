@@ -298,6 +298,9 @@ def _close(leaf: str, names: Sequence[str]) -> list[str]:
     return [name for last in near for name in names if name.rpartition(".")[2] == last]
 
 
+_QUOTED_OR_NULL = re.compile(r"""\s*(null|['"].*)?""", re.DOTALL)
+
+
 def takes_text(key: str) -> bool:
     """Return whether a key takes only text, or text and None."""
     field = known_keys().get(key)
@@ -400,6 +403,15 @@ def merged_over(layer: Mapping[Any, Any], below: Mapping[Any, Any]) -> dict[Any,
     return {**below, **layer, **both}
 
 
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        group = isinstance(value, Mapping) and value
+        leaves |= flattened(value, f"{prefix}{key}.") if group else {f"{prefix}{key}": value}
+    return leaves
+
+
 def _refuse_what_no_key_takes(name: str, layer: Any, depth: int = 0) -> None:
     """Check for deep nesting, bytes and lone surrogates, which YAML allows but no key accepts and no file can store.
 
@@ -447,10 +459,8 @@ def _read_argument(argument: str) -> dict[Any, Any]:
     fault_parts = (key, "have a valid YAML value", shown(argument))
     if not takes_text(key):
         _refuse_other_numbers(key, text)
-    elif isinstance(
-        _plain(lambda: OmegaConf.from_dotlist([f"value={text}"]), *fault_parts)["value"], bool | int | float
-    ):
-        argument = f"{key}={json.dumps(text)}"  # the column 1, or yes
+    elif not _QUOTED_OR_NULL.fullmatch(text):
+        argument = f"{key}={json.dumps(text, ensure_ascii=False)}"  # the column 1, yes, or a sentence with a colon
     return dict(_plain(lambda: OmegaConf.from_dotlist([argument]), *fault_parts))
 
 

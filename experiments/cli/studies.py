@@ -255,7 +255,7 @@ def detect(
     """Measure label skew, feature skew and outlier clients."""
     config = read_settings(settings, config_file, verbose)
     from fedscout.experiments.description import dependence_notes
-    from fedscout.experiments.reports.study_console import show_diagnosis, show_federation, show_report
+    from fedscout.experiments.reports.study_console import show_diagnosis, show_federation
 
     progress = TrialProgress()
     with progress.live():
@@ -268,8 +268,7 @@ def detect(
         return
     console = out_console()
     show_federation(console, federation)
-    show = show_report if verbose else show_diagnosis
-    show(console, report)
+    show_diagnosis(console, report, in_full=verbose)
     for note in dependence_notes(federation, config.seed, config.training.test_fraction):
         console.print(f"  {note}")
     show_columns(console, federation.facts, is_brief=True)
@@ -306,7 +305,7 @@ def recommend(
     """Recommend a strategy from the diagnosis or from your description, without a trial."""
     arguments = [*(settings or []), *_recommender_settings(text=text, source=source, replay=replay)]
     config = read_settings(arguments, config_file, verbose)
-    from fedscout.experiments.reports.study_console import show_report
+    from fedscout.experiments.reports.study_console import show_diagnosis
     from fedscout.experiments.studies import workflow
     from fedscout.experiments.studies.one_shot import asks_model
     from fedscout.experiments.studies.run_folder import default_folder
@@ -330,7 +329,7 @@ def recommend(
         return
     console = out_console()
     if recommended.report is not None:
-        show_report(console, recommended.report)
+        show_diagnosis(console, recommended.report, in_full=True)
     show_recommendation(console, recommended)
     if folder is not None:
         console.print()

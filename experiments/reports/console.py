@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,21 +65,10 @@ def markdown_table(headings: Sequence[object], rows: Iterable[Sequence[object]])
     return [f"| {' | '.join(map(str, cells))} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
-UNITS = ("kB", "MB", "GB", "TB")
-
-
 def seconds_text(seconds: float) -> str:
     """Return a time as text, such as `42.5 s`, `13.1 min` or `2.78 h`."""
     unit, size = next(((u, s) for u, s in (("h", 3600), ("min", 60)) if seconds >= 2 * s), ("s", 1))
     return f"{seconds / size:.3g} {unit}"
-
-
-def bytes_text(count: float) -> str:
-    """Return a number of bytes as text, in powers of 1000, such as `73.9 kB`."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    power = min(int(math.log10(count)) // 3, len(UNITS))
-    return f"{count / 1000**power:.3g} {UNITS[power - 1]}"
 
 
 MOST_NAMED = 5

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.text import Text
 
 from fedscout.engine.data.federation import Names
@@ -20,7 +21,7 @@ from fedscout.engine.errors import LogError
 from fedscout.engine.runtime.files import UNUSABLE, json_text, not_written, write_atomically
 from fedscout.experiments.charts import NUM_SHADES, Strip, StripRow, drawn, federation_map, shades, strip_of
 from fedscout.experiments.description import ClientChange, Description, Spread
-from fedscout.experiments.reports.console import bytes_text, plain_table, show_columns
+from fedscout.experiments.reports.console import plain_table, show_columns
 
 BLOCKS = "·░▒▓█"
 
@@ -189,8 +190,8 @@ def _change_cells(change: ClientChange, names: Names) -> Mapping[str, str]:
         "misses rounds": f"{100 * change.dropout:.0f} %" if change.dropout else "",
         "latency": latency,
         "per step": f"{change.seconds_per_step:.3g} s" if change.seconds_per_step else "",
-        "download": "" if down is None else f"{bytes_text(down)}/s",
-        "upload": "" if up is None else f"{bytes_text(up)}/s",
+        "download": "" if down is None else f"{decimal(round(down))}/s",
+        "upload": "" if up is None else f"{decimal(round(up))}/s",
         "attacks": _brief_steps(change.attacks),
         "transforms": _brief_steps(change.steps),
     }

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedscout.engine.errors import LogError, UserError, first_line
 from fedscout.engine.trials.record import SCORES_WHERE_KNOWN, Trial
+from fedscout.experiments.config import flattened
 from fedscout.experiments.studies.result import StoredStudy
-from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import extra_module
 
 if TYPE_CHECKING:

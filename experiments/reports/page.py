@@ -30,18 +30,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.filesize import decimal
 
 from fedscout.engine.errors import ConfigurationError, UserError, first_line
 from fedscout.engine.runtime.files import refuse_links, write_atomically
 from fedscout.engine.text import listed
 from fedscout.experiments import charts
-from fedscout.experiments.config import StudyConfig, load_config, setting_text
+from fedscout.experiments.config import StudyConfig, flattened, load_config, setting_text
 from fedscout.experiments.reports import page_study
-from fedscout.experiments.reports.console import bytes_text, seconds_text
+from fedscout.experiments.reports.console import seconds_text
 from fedscout.experiments.reports.page_study import Page, Picture, Section, Table, diagnosis, losers_sentence, verdict
 from fedscout.experiments.studies.result import StoredStudy, read_study
 from fedscout.experiments.studies.run_folder import GridFolder
-from fedscout.experiments.sweeps.sweep import flattened
 from fedscout.experiments.text import visible
 
 
@@ -202,7 +202,7 @@ def _confirmation(study: StoredStudy) -> Section:
 
 def _cost(study: StoredStudy) -> Section:
     rows = [
-        (part, str(cost.trainings), str(cost.rounds), bytes_text(cost.bytes), seconds_text(cost.seconds))
+        (part, str(cost.trainings), str(cost.rounds), decimal(round(cost.bytes)), seconds_text(cost.seconds))
         for phase, part in page_study.PARTS.items()
         if (cost := page_study.Cost.of(study, phase)).trainings
     ]

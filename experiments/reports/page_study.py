@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import altair as alt
 import pandas as pd
+from rich.filesize import decimal
 
 from fedscout.detectors import HeterogeneityReport
 from fedscout.detectors.report import TITLES, CalibratedFinding, DetectorName, Finding, Verdict, verdicts
@@ -20,7 +21,7 @@ from fedscout.engine.data.federation import Names
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.trials.record import Trial
 from fedscout.experiments import charts
-from fedscout.experiments.reports.console import bytes_text, seconds_text
+from fedscout.experiments.reports.console import seconds_text
 from fedscout.experiments.reports.study_console import trial_name
 from fedscout.experiments.studies.result import StoredStudy
 from fedscout.search.confirmation.confirmation import Candidate, reference_name
@@ -353,7 +354,7 @@ def _cost_figures(study: StoredStudy) -> tuple[tuple[str, str], ...]:
     if not cost.trainings:
         return ()
     text = f"{seconds_text(cost.seconds)} of training"
-    text += f", {bytes_text(cost.bytes)} sent and received" if cost.bytes > 0 else ""
+    text += f", {decimal(round(cost.bytes))} sent and received" if cost.bytes > 0 else ""
     return ((text, f"{cost.trainings} training{'s' if cost.trainings != 1 else ''}"),)
 
 

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.text import Text
 
 from fedscout.detectors.report import TITLES, CalibratedFinding, Finding, HeterogeneityReport, Verdict, verdicts
 from fedscout.detectors.statistics import evidence_order
 from fedscout.engine.data.federation import Federation, Names
 from fedscout.engine.trials.record import Trial
-from fedscout.experiments.reports.console import WIDTH, bytes_text, paragraph, plain_table, seconds_text, show_path
+from fedscout.experiments.reports.console import WIDTH, paragraph, seconds_text, show_path
 from fedscout.experiments.text import visible
 from fedscout.search.objective import ACCURACY, Measure
 from fedscout.search.recommenders.rules import DRAWN
@@ -76,15 +77,22 @@ def diagnosis_lines(report: HeterogeneityReport, width: int) -> Iterator[Text]:
     yield from paragraph(report.withholding, width, style="dim")
 
 
-def show_diagnosis(console: Console, report: HeterogeneityReport) -> None:
-    """Print the diagnosis, with a sentence per property present or not measured, and further findings."""
+def show_diagnosis(console: Console, report: HeterogeneityReport, in_full: bool = False) -> None:
+    """Print the diagnosis, with a sentence per property present or not measured, and further findings.
+
+    In full, it has a sentence per property, with the published rule's below it, and notes.
+    """
     width = min(console.width, WIDTH)
-    sentences = [verdict.sentence for verdict in verdicts(report) if verdict.detected or not verdict.measured]
-    sentence_lines = [
-        line for sentence in (*sentences, *report.further_sentences) for line in paragraph(sentence, width)
-    ]
-    for line in (*diagnosis_lines(report, width), *sentence_lines):
+    for line in diagnosis_lines(report, width):
         console.print(line, soft_wrap=True)
+    texts = []
+    for verdict in verdicts(report):
+        if in_full or verdict.detected or not verdict.measured:
+            texts += [(verdict.sentence, ""), (verdict.published_line if in_full else "", "dim")]
+    texts += [(text, "") for text in (*report.further_sentences, *(report.notes if in_full else ()))]
+    for text, style in texts:
+        for line in paragraph(text, width, style=style):
+            console.print(line, soft_wrap=True)
 
 
 def few_clients(names: Names, clients: Sequence[int], width: int) -> str:
@@ -275,7 +283,8 @@ def show_details(console: Console, finished: FinishedStudy) -> None:
     console.print("\nDetails", style="bold")
     show_federation(console, finished.federation)
     if finished.report is not None:
-        show_report(console, finished.report)
+        console.print("\nDiagnosis", style="bold")
+        show_diagnosis(console, finished.report, in_full=True)
     if finished.outcome.confirmation is not None:
         console.print("\nConfirmation", style="bold")
         console.print(finished.outcome.confirmation.intervals_text)
@@ -308,22 +317,6 @@ def show_federation(console: Console, federation: Federation) -> None:
         console.print(f"not trained, scored as new clients: {unseen}")
 
 
-def show_report(console: Console, report: HeterogeneityReport) -> None:
-    """Print the diagnosis: one verdict per property, with the published rule below in dim text."""
-    console.print("\nDiagnosis", style="bold")
-    table = plain_table(show_header=False, padding=(0, 1, 0, 0))
-    for verdict in verdicts(report):
-        answer, style = answer_of(verdict)
-        table.add_row(Text(answer, style=style), verdict.sentence)
-        if verdict.published_line:
-            table.add_row("", Text(verdict.published_line, style="dim"))
-    console.print(table)
-    for sentence in report.further_sentences:
-        console.print(f"  {sentence}")
-    for note in filter(None, (report.withholding, *report.notes)):
-        console.print(f"  {note}")
-
-
 def show_trial(console: Console, trial: Trial, measure: Measure = ACCURACY) -> None:
     """Print a trial's strategy, its fitness or that it failed, and its other scores, bytes and simulated time."""
     differs = trial.own_fitness != trial.clean_fitness
@@ -337,7 +330,7 @@ def show_trial(console: Console, trial: Trial, measure: Measure = ACCURACY) -> N
     }
     facts = {name: f"{score:.4f}" for name, score in scores.items() if score is not None}
     sent = {"down per round": trial.bytes_down, "up per round": trial.bytes_up}
-    facts |= {name: bytes_text(count) for name, count in sent.items() if count is not None}
+    facts |= {name: decimal(round(count)) for name, count in sent.items() if count is not None}
     facts |= {"simulated time": seconds_text(sum(trial.rounds["seconds"]))} if "seconds" in trial.rounds else {}
     told = "failed" if trial.status == "failed" else ", ".join(f"{name} {text}" for name, text in facts.items())
     console.print(f"\n{trial_name(trial.spec, trial.selection)}: {told}")

@@ -34,7 +34,7 @@ from fedscout.engine.runtime import files
 from fedscout.engine.text import reading_document
 from fedscout.engine.trials.log import read_columns
 from fedscout.engine.user_code import code_digests
-from fedscout.experiments.config import StudyConfig
+from fedscout.experiments.config import StudyConfig, flattened
 from fedscout.experiments.data.loaders.table import is_own_data
 from fedscout.experiments.models.request import is_import_path
 
@@ -359,17 +359,14 @@ def has_changed_since(path: Path, config: StudyConfig, data: Callable[[], str | 
     return stored_digest is not None and is_file and data() not in (None, stored_digest)
 
 
-def differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, prefix: str = ""
-) -> list[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> list[str]:
     """Return `key: old before, new now` for each differing value; the default replaces a missing value."""
-    changes, defaults = [], defaults or {}
-    for key in sorted({*old, *new}):
-        left, right, default = old.get(key), new.get(key), defaults.get(key)
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            changes += differences(left, right, default if isinstance(default, Mapping) else None, f"{prefix}{key}.")
-        elif left != right:
+    before, now, usual = (flattened(each or {}) for each in (old, new, defaults))
+    changes = []
+    for key in sorted({*before, *now}):
+        left, right, default = before.get(key), now.get(key), usual.get(key)
+        if left != right:
             if default not in (left, right):  # where it is one of them, the other says something else by its absence
                 left, right = (default if side is None else side for side in (left, right))
-            changes.append(f"{prefix}{key}: {left!r} before, {right!r} now")
+            changes.append(f"{key}: {left!r} before, {right!r} now")
     return changes

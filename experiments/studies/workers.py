@@ -236,13 +236,20 @@ def matching_nodes(ray: Any, own: str, workers: Mapping[str, Any], configs: Sequ
     """Return the nodes whose workers reply in time with the same result as the command's own node."""
     from ray.exceptions import RayError
 
-    calls = {worker.versions_and_digests.remote(differing(configs)): node for node, worker in workers.items()}
+    calls = {worker.run.remote(what_studies_rest_on, differing(configs)): node for node, worker in workers.items()}
     ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_SECONDS)
     answers: dict[str, Any] = {}
     for call in ready:
         with suppress(RayError):
             answers[calls[call]] = ray.get(call)
     return {node for node, answer in answers.items() if answer == answers.get(own)}
+
+
+def sees(path: Path, content: bytes) -> bool:
+    """Return whether this node sees the same file."""
+    with suppress(OSError):
+        return path.read_bytes() == content
+    return False
 
 
 class FolderActor:
@@ -467,19 +474,9 @@ class Worker:
         with suppress(OSError):  # another node may lack the command's working directory
             os.chdir(environment[START_VARIABLE])
 
-    def run(self, work: Callable[..., End], *arguments: Any) -> End:
-        """Return the end of a piece of work."""
+    def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the result of a function of a module, such as the end of a piece of work."""
         return work(*arguments)
-
-    def sees(self, path: Path, content: bytes) -> bool:
-        """Return whether this node sees the same file."""
-        with suppress(OSError):
-            return path.read_bytes() == content
-        return False
-
-    def versions_and_digests(self, configs: Sequence[StudyConfig]) -> list[Any]:
-        """Return the versions and digests that must be equal on all nodes that drive studies."""
-        return what_studies_rest_on(configs)
 
 
 class PoolWorker(NamedTuple):
@@ -547,7 +544,7 @@ class WorkerPool:
         if {*self.nodes} == {self._own}:
             return None
         content = witness.read_bytes()
-        if all(self._ray.get([worker.actor.sees.remote(witness, content) for worker in self._idle])):
+        if all(self._ray.get([worker.actor.run.remote(sees, witness, content) for worker in self._idle])):
             return None
         self._folders = self._start(self._ray.remote(FolderActor), self._own)
         return NodeStorage(self._folders, folder)

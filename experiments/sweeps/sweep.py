@@ -29,7 +29,7 @@ from typing import Any
 
 from fedscout.engine.errors import ConfigurationError, Fault, LogError, UserError
 from fedscout.engine.runtime.files import Storage, mounted
-from fedscout.experiments.config import StudyConfig, check_searchable, given_settings, load_config
+from fedscout.experiments.config import StudyConfig, check_searchable, flattened, given_settings, load_config
 from fedscout.experiments.studies.result import StudyResult, read_result
 from fedscout.experiments.studies.run_folder import (
     STUDIES,
@@ -209,15 +209,6 @@ def value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return f"{value:.12g}" if isinstance(value, float) else json.dumps(value, sort_keys=True)
-
-
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by their dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        group = isinstance(value, Mapping) and value
-        leaves |= flattened(value, f"{prefix}{key}.") if group else {f"{prefix}{key}": value}
-    return leaves
 
 
 def _default_name(single: Mapping[str, Any], axes: Sequence[str], config: StudyConfig) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.experiments.config import StudyConfig, TrainingConfig, known_keys, load_config
-from fedscout.experiments.sweeps.sweep import flattened
+from fedscout.experiments.config import StudyConfig, TrainingConfig, flattened, known_keys, load_config
 from fedscout.search import config as recommender_settings
 
 
@@ -225,6 +224,16 @@ def test_numbers_are_those_of_json(tmp_path: Path, number: str) -> None:
     for argument in (f"seed={number}", f"search.budget=[{number}]", str(tmp_path / "study.yaml")):
         assert number in " ".join(faults(argument))
     assert load_config([f'federation.label="{number}"']).federation.label == number
+
+
+@pytest.mark.parametrize("text", ["1", "yes", "two hospitals: A, [B] # and {C}", "C:\\data", "-", "*a", "ä😀", "[1]"])
+def test_an_argument_of_a_key_of_text_needs_no_quotes(text: str) -> None:
+    assert load_config([f"recommender.text={text}"]).recommender.text == text
+
+
+@pytest.mark.parametrize(("written", "text"), [("null", None), ("", None), ("'null'", "null"), ('"a: b"', "a: b")])
+def test_null_and_quotes_of_text_are_those_of_yaml(written: str, text: str | None) -> None:
+    assert load_config([f"recommender.text={written}"]).recommender.text == text
 
 
 @pytest.mark.parametrize("text", ["1", "yes"])

@@ -16,7 +16,7 @@ from fedscout.detectors.report import ROWS_BELONG_TOGETHER, CalibratedFinding, H
 from fedscout.engine.data.federation import UNNAMED, Names
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.experiments.reports import study_console as console
-from fedscout.experiments.reports.console import PlainConsole, bytes_text, paragraph
+from fedscout.experiments.reports.console import PlainConsole, paragraph
 from fedscout.experiments.text import visible
 from fedscout.search.config import SearchConfig
 from fedscout.search.recommenders.rules import DRAWN
@@ -252,7 +252,7 @@ def test_a_list_of_clients_fits_and_counts_them_all(width: int) -> None:
         ({"fitness": 0.25, "rounds": {"accuracy": (0.25,)}}, {"0.2500"}),
         ({"fitness": 0.25, "own_fitness": 0.25, "clean_fitness": 0.5}, {"0.2500", "0.5000"}),
         ({"fitness": 0.25, "rounds": {"global_accuracy": (0.75,)}}, {"0.2500", "0.7500"}),
-        ({"fitness": 0.25, "bytes_down": 1900.0, "bytes_up": 2000.0}, {"0.2500", "1.9 kB", "2 kB"}),
+        ({"fitness": 0.25, "bytes_down": 1900.0, "bytes_up": 2000.0}, {"0.2500", "1.9 kB", "2.0 kB"}),
         ({"fitness": 0.25, "rounds": {"seconds": (30.0,) * 5}}, {"0.2500", "2.5 min"}),
         ({"status": "failed", "bytes_up": 2000.0}, set()),
     ],
@@ -261,8 +261,3 @@ def test_a_training_tells_the_scores_bytes_and_time_that_it_has(fields: dict[str
     file = io.StringIO()
     console.show_trial(PlainConsole(file=file, width=200), Trial(**fields))
     assert {*re.findall(r"[\d.]+ (?:kB|min)|\d\.\d{4}", file.getvalue())} == told
-
-
-@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (73_850, "73.8 kB"), (1e9, "1 GB"), (2e16, "2e+04 TB")])
-def test_bytes_for_people(count: float, text: str) -> None:
-    assert bytes_text(count) == text

@@ -267,8 +267,7 @@ def test_nodes_that_answer_otherwise_are_left_out() -> None:
     """An answer is a pair here, as it must be hashable: which node, and what it says."""
     said = {"head": "these rows", "a": "these rows", "b": "no such file"}
     hired = {
-        node: SimpleNamespace(versions_and_digests=SimpleNamespace(remote=lambda _, node=node: (node, said[node])))
-        for node in said
+        node: SimpleNamespace(run=SimpleNamespace(remote=lambda *_, node=node: (node, said[node]))) for node in said
     }
     ray = SimpleNamespace(wait=lambda calls, num_returns, timeout: (calls, []), get=lambda call: call[1])
     assert workers.matching_nodes(ray, "head", hired, [load_config()]) == {"head", "a"}

@@ -73,7 +73,7 @@ def test_the_verdict_names_pick_interval_cost_and_loser(tmp_path: Path) -> None:
     assert "-10.0 points" in loser
     (cost,) = [what for what, label in shown.figures if label == "13 trainings"]
     assert "6.5 s" in cost
-    assert "195 kB" in cost  # 13 × 10 × 1.5 kB
+    assert "195.0 kB" in cost  # 13 × 10 × 1.5 kB
 
 
 @pytest.mark.slow
