@@ -289,9 +289,6 @@ class ClientAlgorithm:
         tunes: Whether clients train before they are scored: they are scored with the result of `tuned`.
         one_by_one: Whether clients are trained one after the other, as a custom loss and `ahead` require.
         validates: Whether clients evaluate the model they send on their validation rows, and report `validated`.
-        mixes: Whether a run may hold clients of different learning rates, batch sizes and epochs, as with a settings
-            table. `run.training` then contains none of these, and `train` must only call `descend`, which uses each
-            client's settings.
         auxiliary_is_determined: Whether received and sent model determine the sent auxiliary vectors, which thus
             reveal no more of a client.
     """
@@ -302,7 +299,6 @@ class ClientAlgorithm:
     tunes: ClassVar[bool] = False
     one_by_one: ClassVar[bool] = False
     validates: ClassVar[bool] = False
-    mixes: ClassVar[bool] = False
     auxiliary_is_determined: ClassVar[bool] = False
 
     @property
@@ -315,7 +311,7 @@ class ClientAlgorithm:
         return None
 
     def settings(self, facts: LocalFacts) -> LocalTraining:
-        """Return a client's training settings; a run holds clients of equal settings, unless the algorithm `mixes`."""
+        """Return a client's training settings; a run holds clients of equal settings."""
         return facts.training
 
     def train(self, run: LocalRun) -> ClientResults:

@@ -107,8 +107,6 @@ class LockstepRun(LocalRun):
         """Run all local steps of all clients."""
         if steps.loss is not None or steps.ahead is not None:
             raise TypeError("an algorithm with its own loss, or one that looks ahead, must declare one_by_one")
-        if self.works[0].training is not None and steps.training != self.training:
-            raise TypeError("an algorithm that declares mixes must train all parameters with the clients' own settings")
         return self._made(start, steps)
 
     @abstractmethod
@@ -265,13 +263,11 @@ def _check_shapes(algorithm: ClientAlgorithm, run: LocalRun, finished: ClientRes
         )
 
 
-_MIXABLE_SETTINGS = {"learning_rate", "batch_size", "local_epochs"}
-
 SimilarTasks = list[tuple[TrainRequest, Sequence[loop.RowsWork]]]
 
 
 def by_settings(
-    request: TrainRequest, works: Sequence[loop.RowsWork], has_labels: bool, mixes: bool = False
+    request: TrainRequest, works: Sequence[loop.RowsWork], has_labels: bool
 ) -> tuple[SimilarTasks, list[loop.Outcome]]:
     """Return the requests and clients grouped by training settings, and the clients whose settings failed.
 
@@ -279,7 +275,6 @@ def by_settings(
         request: The request of the train message.
         works: The clients' parts of the round.
         has_labels: Whether clients hold labelled rows.
-        mixes: Whether clients of different learning rates, batch sizes and epochs may share a group, each with its own.
     """
     algorithm = request.algorithm
     chooses = algorithm is not None and type(algorithm).settings is not ClientAlgorithm.settings
@@ -289,15 +284,11 @@ def by_settings(
     failed: list[loop.Outcome] = []
     for work in works:
         try:
-            training_of_client = own_training(request, work.client, work.data, work.epochs, has_labels)
+            training = own_training(request, work.client, work.data, work.epochs, has_labels)
         except Exception as error:  # user code may raise anything; a client's failure is an answer
             failed.append((work, error))
         else:
-            shared, member = training_of_client, work
-            if mixes:
-                shared = shared.model_copy(update=request.training.model_dump(include=_MIXABLE_SETTINGS))
-                member = replace(work, training=training_of_client)
-            groups.setdefault(shared, []).append(member)
+            groups.setdefault(training, []).append(work)
     return [(replace(request, training=training), members) for training, members in groups.items()], failed
 
 

@@ -6,14 +6,6 @@ dense 254-64-32-2 net the blocks were 1.9 times as fast as the loop at 4 clients
 parameters 1.4 and 1.25 times (4 and 20 clients); at 264,000 no faster, as single products are then large enough to fill
 a core.
 
-Clients with different learning rates, batch sizes and epochs are trained together if their batches are padded to the
-same number of rows. Compared with equal settings of as many steps and rows (rates of 1e-4 to 0.8 and batches of 4 to
-64, drawn log-uniformly, 1 to 30 epochs; two draws, processor time, alternating, on 2026-11-22), 100 clients of 250 rows
-take 1.06 to 1.27 times as long with the net above. 48 clients of some 30 rows take 1.7 to 1.8 times as long
-(64-64-32-10): three times as many products of a third of the clients, which alone take 1.34 to 1.42 times as long. A
-client's result is bit-identical to its training alone, so its batches can't be padded further to share a product.
-`fedscout bench engine --mixed` measures this.
-
 Scoring: the rows of small dense nets' clients are scored together. Each client's rows are cut into blocks of 128, the
 last one padded, and blocks of equal size pass through the stack as one batched product. Such a product processes each
 block separately on memory that is aligned alike for all blocks (see `fedscout.engine.models.dense`), losses and correct
@@ -51,7 +43,7 @@ from fedscout.engine.models.dense import DenseStack, aligned
 from fedscout.engine.models.flat import FlatModel
 from fedscout.engine.seeds import stream
 from fedscout.engine.training import algorithm_runs, loop
-from fedscout.engine.training.vectorised import aligned_row_step, padded_rows, seed_layers
+from fedscout.engine.training.vectorised import aligned_row_step, seed_layers
 
 BLOCK_ROWS = 128
 SLAB_ROWS = 1024
@@ -238,7 +230,7 @@ class Trainer(ABC):
     def train(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[list[loop.Outcome]]:
         """Yield each client's update, or the exception raised for it, a few clients at a time."""
         losses = self._initial_losses(request, works) if request.initial_loss else {}
-        groups, failed = algorithm_runs.by_settings(request, works, self.has_labels, self._mixes(request))
+        groups, failed = algorithm_runs.by_settings(request, works, self.has_labels)
         if failed:
             yield failed
         for alike, members in groups:
@@ -267,10 +259,6 @@ class Trainer(ABC):
     def outputs(self, data: Samples, vector: FloatArray) -> Iterator[FloatArray]:
         """Yield the softmax outputs of a model on all of a client's rows, chunk by chunk, `(rows, num_classes)`."""
         return loop.model_outputs(self._model, data, vector)
-
-    def _mixes(self, request: TrainRequest) -> bool:
-        """Return whether clients of different learning rates, batch sizes and epochs are trained together."""
-        return False
 
     def _blocks(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
         """Yield the clients that are trained together: each one alone."""
@@ -335,29 +323,10 @@ class BlockTrainer(Trainer):
         """Return a description of the training backend."""
         return "clients with small dense networks in blocks"
 
-    def _mixes(self, request: TrainRequest) -> bool:
-        """Return whether clients train without an algorithm, or by one that supports mixed settings."""
-        return request.algorithm is None or request.algorithm.mixes
-
     def _blocks(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
-        """Yield the clients that are trained together: those with equally padded batches; see `_cut`."""
+        """Yield blocks of nearly equal size, clients sorted by decreasing rows."""
         yield from ([work] for work in works if not len(work.data))
-        works_by_width: dict[int, list[loop.RowsWork]] = {}
-        for work in works:
-            if len(work.data):
-                works_by_width.setdefault(self._padded_batch(work), []).append(work)
-        for same_width in works_by_width.values():
-            yield from self._cut(request, same_width)
-
-    def _padded_batch(self, work: loop.RowsWork) -> int:
-        """Return the padded batch size of a client with settings of its own; 0 without."""
-        if work.training is None:
-            return 0
-        return padded_rows(min(work.training.batch_size, len(work.data)), aligned_row_step(self._dense))
-
-    def _cut(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Iterator[Sequence[loop.RowsWork]]:
-        """Yield blocks of nearly equal size, clients sorted by decreasing steps, then decreasing rows."""
-        filled = sorted(works, key=lambda work: (-num_own_steps(work), -len(work.data)))
+        filled = sorted((work for work in works if len(work.data)), key=lambda work: -len(work.data))
         max_clients = min(MOST_CLIENTS, max(FEWEST_CLIENTS, BLOCK_BYTES // (2 * request.received.nbytes)))
         num_blocks = -(-len(filled) // max_clients)
         stops = [len(filled) * (block + 1) // num_blocks for block in range(num_blocks)]
@@ -366,11 +335,6 @@ class BlockTrainer(Trainer):
 
     def _train_block(self, request: TrainRequest, works: Sequence[loop.RowsWork]) -> Sequence[ClientUpdate]:
         return algorithm_runs.train_block(self._dense, self._model.layout, request, works)
-
-
-def num_own_steps(work: loop.RowsWork) -> int:
-    """Return the steps of a client with settings of its own; 0 for others, which are ordered by their rows."""
-    return 0 if work.training is None else int(work.training.num_steps(np.array([len(work.data)]))[0])
 
 
 def fastest_trainer(model: FlatModel) -> Trainer:

@@ -26,7 +26,7 @@ from fedscout.engine.errors import EngineError
 from fedscout.engine.metrics import Metric
 from fedscout.engine.models.flat import FlatModel, new_model
 from fedscout.engine.training.algorithm_runs import LockstepRun, known_of, updates_by
-from fedscout.engine.training.backends import MOST_CLIENTS, LoopTrainer, Trainer, num_own_steps
+from fedscout.engine.training.backends import MOST_CLIENTS, LoopTrainer, Trainer
 from fedscout.engine.training.gpu_lanes import MOST_LANES, USUAL_ROWS, ClientLanes, ResidentRows
 from fedscout.engine.training.loop import RowsWork, mean_loss, measured, metric_statistics
 from fedscout.engine.training.vectorised import layer_generators
@@ -170,10 +170,6 @@ class DeviceTrainer(LoopTrainer):
             scores |= zip(members, group_scores, strict=True)
         return {client: scores[client] for client in clients}
 
-    def _mixes(self, request: TrainRequest) -> bool:
-        """Return whether clients in lanes train without an algorithm, or by one that supports mixed settings."""
-        return self._lanes is not None and (request.algorithm is None or request.algorithm.mixes)
-
     def _blocks(self, request: TrainRequest, works: Sequence[RowsWork]) -> Iterator[Sequence[RowsWork]]:
         """Yield the clients that are trained together: those that read the same arrays."""
         if self._lanes is None:
@@ -181,8 +177,7 @@ class DeviceTrainer(LoopTrainer):
             return
         yield from ([work] for work in works if not len(work.data))
         nonempty = {number: work for number, work in enumerate(works) if len(work.data)}
-        for same_source in by_source({number: work.data for number, work in nonempty.items()}):
-            members = sorted(same_source, key=lambda number: -num_own_steps(nonempty[number]))
+        for members in by_source({number: work.data for number, work in nonempty.items()}):
             for start in range(0, len(members), MOST_CLIENTS):
                 yield [nonempty[number] for number in members[start : start + MOST_CLIENTS]]
 

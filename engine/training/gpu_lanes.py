@@ -229,22 +229,18 @@ class LanePlan:
 
         Args:
             works: At most as many as lanes, each with rows, whose batches have at most `num_rows`.
-            training: Epochs and batches of clients without settings of their own.
+            training: Epochs and batches.
             num_lanes: Lanes side by side.
             num_rows: Rows of every batch with padding.
         """
-        settings = [work.training or training for work in works]
-        plans = [
-            schedule(len(work.data), each.batch_size, each.local_epochs, num_rows)
-            for work, each in zip(works, settings, strict=True)
-        ]
+        plans = [schedule(len(work.data), training.batch_size, training.local_epochs, num_rows) for work in works]
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
         shape = len(plans[order[0]]), num_lanes
         rows, shares = np.zeros((*shape, num_rows), np.int64), np.zeros((*shape, num_rows), np.float32)
         sizes = np.zeros(shape)
         for lane, position in enumerate(order):
             work, plan = works[position], plans[position]
-            orders = list(epoch_orders(len(work.data), settings[position].local_epochs, work.generator))
+            orders = list(epoch_orders(len(work.data), training.local_epochs, work.generator))
             rows[: len(plan), lane] = work.data.rows[np.concatenate(orders)[plan.places]].reshape(-1, num_rows)
             shares[: len(plan), lane] = plan.shares.reshape(-1, num_rows)
             sizes[: len(plan), lane] = plan.sizes
@@ -434,7 +430,7 @@ class ClientLanes:
         """
         members_by_rows: dict[int, list[int]] = {}
         for position, work in enumerate(works):
-            members_by_rows.setdefault(lane_rows(len(work.data), work.training or how.training), []).append(position)
+            members_by_rows.setdefault(lane_rows(len(work.data), how.training), []).append(position)
         vectors = torch.empty(len(works), self._model.layout.size)
         num_steps, losses = torch.zeros(len(works), dtype=torch.int64), torch.zeros(len(works), dtype=torch.float64)
         for num_rows, members in members_by_rows.items():
@@ -481,7 +477,6 @@ class ClientLanes:
         generators: Sequence[torch.Generator],
     ) -> Descent:
         """Run the steps of some clients, at most one a lane, given as positions among the works."""
-        rates = rates_of(works)
         works = [works[position] for position in clients]
         plan = LanePlan.of(works, how.training, num_lanes, num_rows)
         in_lanes = partial(_filled, num_lanes, np.asarray(clients)[plan.order], device=self._model.device)
@@ -495,7 +490,7 @@ class ClientLanes:
             loss = LaneLoss(self._model.module, how.weighed, how.compared, seen, dropout, how.training.is_narrow)
             on_device = self._rows.reach(works[0].data, plan.rows)
             beyond = self._beyond(how, received, in_lanes)
-            optimizer = new_optimizer(how.training, None if rates is None else self._on_device(in_lanes(rates)))
+            optimizer = new_optimizer(how.training)
             gradient_of = _gradient_of(loss)
             for step, num_active in enumerate(plan.num_active):
                 if dropout.draws:
@@ -598,16 +593,6 @@ class ClientLanes:
     def _all_tensors(self, vectors: Tensor) -> Tensors:
         weights, buffers = self._tensors(vectors)
         return {**weights, **buffers}
-
-
-def rates_of(works: Sequence[RowsWork]) -> Tensor | None:
-    """Return the learning rate of each client, float64, shape `(clients, 1)`; None without per-client settings.
-
-    With per-client settings they are returned even if all are equal, as the kernels must be the same for any set of
-    clients.
-    """
-    rates = [work.training.learning_rate for work in works if work.training is not None]
-    return torch.tensor(rates, dtype=torch.float64)[:, None] if rates else None
 
 
 def _gradient_of(loss: LaneLoss):  # type: ignore[no-untyped-def]  # torch.func's own type

@@ -56,16 +56,14 @@ class Optimizer(ABC):
     Args:
         learning_rate: Learning rate of all clients.
         weight_decay: Factor of the weights that is added to their gradient.
-        rates: Learning rate of each client of a block in place of the common one, float64, shape `(clients, 1)`.
 
     Attributes:
         learning_rate: May change between steps.
     """
 
-    def __init__(self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None) -> None:
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0) -> None:
         self.learning_rate = learning_rate
         self._weight_decay = weight_decay
-        self._rates = rates
         self._kept: list[list[Tensor]] = []
 
     def step(self, weights: Tensor, gradient: Tensor) -> None:
@@ -96,30 +94,15 @@ class Optimizer(ABC):
         return [_active_rows(each, weights) for each in self._kept]
 
     def _move(self, weights: list[Tensor], directions: list[Tensor]) -> None:
-        """Subtract the directions times the learning rate; the bits are the same for common and per-client rates."""
-        if self._rates is None:
-            torch._foreach_add_(weights, directions, alpha=-self.learning_rate)
-        else:
-            torch._foreach_addcmul_(weights, directions, _active_rates(self._rates.float(), weights), value=-1)
-
-    def _move_by_ratio(
-        self, weights: list[Tensor], numerators: list[Tensor], denominators: tuple[Tensor, ...], bias: float = 1.0
-    ) -> None:
-        """Subtract the ratios times the learning rate over the bias, with the same bits for both kinds of rates."""
-        if self._rates is None:
-            torch._foreach_addcdiv_(weights, numerators, denominators, value=-self.learning_rate / bias)
-        else:
-            lengths = _active_rates(-(self._rates / bias).float(), weights)
-            torch._foreach_addcdiv_(weights, torch._foreach_mul(numerators, lengths), denominators)
+        """Subtract the directions times the learning rate."""
+        torch._foreach_add_(weights, directions, alpha=-self.learning_rate)
 
 
 class SGD(Optimizer):
     """`torch.optim.SGD` without dampening and Nesterov: b <- m b + g, w <- w - lr b, and b = g in the first step."""
 
-    def __init__(
-        self, learning_rate: float, weight_decay: float = 0.0, rates: Tensor | None = None, momentum: float = 0.0
-    ) -> None:
-        super().__init__(learning_rate, weight_decay, rates)
+    def __init__(self, learning_rate: float, weight_decay: float = 0.0, momentum: float = 0.0) -> None:
+        super().__init__(learning_rate, weight_decay)
         self._momentum = momentum
 
     def _step(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
@@ -150,7 +133,8 @@ class Adam(Optimizer):
         roots = torch._foreach_sqrt(squares)
         torch._foreach_div_(roots, (1 - self.BETA_2**self._num_steps) ** 0.5)
         torch._foreach_add_(roots, self.EPSILON)
-        self._move_by_ratio(weights, means, roots, bias=1 - self.BETA_1**self._num_steps)
+        bias = 1 - self.BETA_1**self._num_steps
+        torch._foreach_addcdiv_(weights, means, roots, value=-self.learning_rate / bias)
 
 
 class RMSprop(Optimizer):
@@ -167,7 +151,7 @@ class RMSprop(Optimizer):
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.ALPHA)
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, self.EPSILON)
-        self._move_by_ratio(weights, gradients, roots)
+        torch._foreach_addcdiv_(weights, gradients, roots, value=-self.learning_rate)
 
 
 class Adadelta(Optimizer):
@@ -203,24 +187,13 @@ def _active_rows(kept: list[Tensor], like: list[Tensor]) -> list[Tensor]:
     return [each[: len(other)] for each, other in zip(kept, like, strict=True)]
 
 
-def _active_rates(rates: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Return the learning rates of the active clients, once per weight tensor."""
-    return [rates.narrow(0, 0, len(weights[0]))] * len(weights)
-
-
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "rmsprop": RMSprop, "adadelta": Adadelta}
 
 
-def new_optimizer(training: LocalTraining, rates: Tensor | None = None) -> Optimizer:
-    """Return a new optimiser for one round.
-
-    Args:
-        training: Settings of one client, or of those of a block.
-        rates: The learning rate of each client of a block, in place of that of `training`; float64, shape `(clients,
-            1)`. Each client gets the same bits as alone.
-    """
+def new_optimizer(training: LocalTraining) -> Optimizer:
+    """Return a new optimiser for one round of a client, or of those of a block."""
     momentum = {"momentum": training.momentum} if training.optimizer == "sgd" else {}
-    return OPTIMIZERS[training.optimizer](training.learning_rate, training.weight_decay, rates, **momentum)
+    return OPTIMIZERS[training.optimizer](training.learning_rate, training.weight_decay, **momentum)
 
 
 @dataclass(frozen=True)
@@ -300,12 +273,10 @@ class RowsWork(ClientWork):
     Attributes:
         data: Its training rows.
         validation: Its validation rows, if the algorithm uses them.
-        training: Per-client settings in a block; None uses the requested ones.
     """
 
     data: Samples
     validation: Samples | None = field(default=None, kw_only=True)
-    training: LocalTraining | None = field(default=None, kw_only=True)
 
 
 Outcome = tuple[RowsWork, ClientUpdate | Exception]

@@ -226,14 +226,7 @@ class _Batch(NamedTuple):
 
 def _schedules(stack: dense.DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[Schedule]:
     row_step = aligned_row_step(stack)
-    plans = [(len(work.data), work.training or training) for work in works]
-    return [schedule(num_rows, settings.batch_size, settings.local_epochs, row_step) for num_rows, settings in plans]
-
-
-def _rates(works: Sequence[RowsWork]) -> Tensor | None:
-    """Return the learning rate of each client, float64, shape `(clients, 1)`; None if they are equal."""
-    rates = [work.training.learning_rate for work in works if work.training is not None]
-    return None if len({*rates}) < 2 else torch.tensor(rates, dtype=torch.float64)[:, None]
+    return [schedule(len(work.data), training.batch_size, training.local_epochs, row_step) for work in works]
 
 
 def lockstep_order(stack: dense.DenseStack, works: Sequence[RowsWork], training: LocalTraining) -> list[int]:
@@ -269,7 +262,7 @@ class Block:
         self._sources = _sources([work.data for work in self.works])
         rows = []
         for work, plan in zip(self.works, self.schedules, strict=True):
-            orders = list(epoch_orders(len(work.data), (work.training or training).local_epochs, work.generator))
+            orders = list(epoch_orders(len(work.data), training.local_epochs, work.generator))
             rows.append(work.data.rows[np.concatenate(orders)[plan.places]])
         self._rows = np.concatenate(rows)
 
@@ -401,9 +394,8 @@ def descend_block(
     """
     correct, row_loss = how.correct, None if how.weighed.is_plain else how.weighed
     block = Block(stack, works, how.training)
-    rates = _rates(works)
-    optimizer = new_optimizer(works[0].training or how.training, rates)
-    parameters = dense.BlockParameters(stack, start, len(works), block.together and rates is None)
+    optimizer = new_optimizer(how.training)
+    parameters = dense.BlockParameters(stack, start, len(works), block.together)
     auxiliary = [parameters.arranged(vectors) for vectors in how.extra]
 
     def without_gradients(vectors: Tensor) -> dense.BlockParameters:

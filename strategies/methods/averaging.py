@@ -127,8 +127,6 @@ class ProximalGradient(ClientAlgorithm):
         mu: μ.
     """
 
-    mixes: ClassVar[bool] = True
-
     mu: float
 
     def train(self, run: LocalRun) -> ClientResults:
@@ -143,7 +141,6 @@ class ProximalTerm(ClientAlgorithm):
 
     reads: ClassVar[tuple[str, ...]] = (PROXIMAL_MU_KEY,)
     accepts_auxiliary: ClassVar[bool] = False
-    mixes: ClassVar[bool] = True
 
     def train(self, run: LocalRun) -> ClientResults:
         """Train with the proximal term around the received model."""

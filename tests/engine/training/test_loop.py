@@ -221,23 +221,6 @@ def test_one_client_takes_torch_s_steps_bit_for_bit(settings: dict[str, object])
         assert torch.equal(weights, after)
 
 
-@pytest.mark.parametrize("name", TORCH_S)
-def test_rates_of_their_own_have_the_bits_of_each_rate_alone(name: str) -> None:
-    """Of as many parameters as fill vector registers, as a block's layers are laid out."""
-    rates, num_parameters = [0.003, 0.1, 0.77], 64
-    block, steps = start(3, num_parameters), gradients(3, num_parameters)
-    alone = [block[k].clone() for k in range(3)]
-    optimizer = new_optimizer(LocalTraining(optimizer=name), torch.tensor(rates, dtype=torch.float64)[:, None])
-    others = [new_optimizer(LocalTraining(optimizer=name, learning_rate=rate)) for rate in rates]
-
-    for gradient in steps:
-        optimizer.step(block, gradient.clone())
-        for weights, other, own in zip(alone, others, gradient, strict=True):
-            other.step(weights, own.clone())
-
-    assert torch.equal(block, torch.stack(alone))
-
-
 # -- Losses, settings and reports that a client algorithm asks for -----------------------------------------------------
 
 
