@@ -6,8 +6,7 @@ work with bitwise identical results.
 
 Global random generators are seeded for each call of a strategy and restored after a trial: Flower samples clients with
 Python's `random` and draws the noise of its differentially private strategies from NumPy's global generator, and a
-user's own strategy may do either. A NumPy generator that a strategy creates without a seed can't be controlled;
-`unseeded_generators` detects it.
+user's own strategy may do either. A NumPy generator that a strategy creates without a seed can't be controlled.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-from numpy.random import bit_generator
 
 
 def _sequence(seed: int, purpose: str, indices: tuple[int, ...]) -> np.random.SeedSequence:
@@ -42,15 +39,6 @@ def integer(seed: int, purpose: str, *indices: int) -> int:
     return int(_sequence(seed, purpose, indices).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-UNSEEDED = (
-    "it uses an unseeded NumPy generator, so its results differ between runs; to follow the trial's seed, create it as "
-    "np.random.default_rng(np.random.randint(2**31)) in a configure or aggregate method"
-)
-
-_source: Any = bit_generator
-_entropy = _source.randbits
-
-
 @contextmanager
 def global_random_kept() -> Iterator[None]:
     """Restore the global random generators after the block."""
@@ -67,23 +55,3 @@ def seed_global_random(seed: int, purpose: str, server_round: int) -> None:
     value = integer(seed, f"flower-{purpose}", server_round)
     random.seed(value)
     np.random.seed(value % 2**32)  # noqa: NPY002
-
-
-@contextmanager
-def unseeded_generators() -> Iterator[list[int]]:
-    """Yield a list that grows whenever NumPy seeds a generator from the system's entropy inside the block.
-
-    NumPy has no public call for this, so the block replaces the function in NumPy's module that provides the entropy;
-    if NumPy does not use that function, nothing is detected.
-    """
-    drawn: list[int] = []
-
-    def warn_on_draw(num_bits: int) -> int:
-        drawn.append(num_bits)
-        return int(_entropy(num_bits))
-
-    original, _source.randbits = _source.randbits, warn_on_draw
-    try:
-        yield drawn
-    finally:
-        _source.randbits = original

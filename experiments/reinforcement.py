@@ -31,7 +31,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, Field
 
 from fedscout.engine.errors import ConfigurationError, Fault
-from fedscout.engine.seeds import unseeded_generators
 
 if TYPE_CHECKING:
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -112,8 +111,7 @@ class Physics:
         """Return parallel carts with these physics, not yet reset."""
         from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-        with unseeded_generators():  # its space of actions makes one, of which nothing is drawn here
-            carts = CartPoleVectorEnv(num_episodes, max_episode_steps=MAX_STEPS)
+        carts = CartPoleVectorEnv(num_episodes, max_episode_steps=MAX_STEPS)
         carts.gravity = self.gravity
         carts.length = self.pole_length / 2
         carts.polemass_length = carts.masspole * carts.length

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 import sys
 import typing
 from collections.abc import Callable, Mapping, Set
@@ -43,14 +42,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.seeds import UNSEEDED, unseeded_generators
 from fedscout.engine.text import details, fault_of, shown
 from fedscout.engine.user_code import code_digests
 from fedscout.strategies import specification
 from fedscout.strategies.methods.averaging import ProximalTerm
 from fedscout.strategies.specification import Range, StrategySpec, Value, node_counts
-
-logger = logging.getLogger("fedscout")
 
 
 def accepted(constructor: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
@@ -176,14 +172,11 @@ def imported(path: str) -> Any:
     """
     module_name, _, name = path.partition(":")
     try:
-        with unseeded_generators() as unseeded:
-            module = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise StrategyError.of(
             path, "be importable from the Python path", f"{type(error).__name__}: {error}"
         ) from error
-    if unseeded:  # at the first import alone
-        logger.warning("%s: %s", path, UNSEEDED)
     return getattr(module, name, None)
 
 

@@ -47,7 +47,7 @@ from fedscout.engine.messages.calls import ReportsNotes
 from fedscout.engine.messages.contents import claim_task_identity, clients_text, metrics_of, view_record
 from fedscout.engine.messages.keys import NUM_EXAMPLES_KEY, ROUND_KEY, SIMULATED_SECONDS_KEY
 from fedscout.engine.models.layout import IntegerSlot
-from fedscout.engine.seeds import UNSEEDED, global_random_kept, seed_global_random, unseeded_generators
+from fedscout.engine.seeds import global_random_kept, seed_global_random
 from fedscout.engine.trials import state as trial_state
 from fedscout.engine.trials.checkpoint import CheckpointStore, PlainState
 from fedscout.engine.trials.record import Trial, TrialSettings
@@ -124,12 +124,7 @@ def run_trial(
         EngineError: If hosts were lost permanently; any failure of the trial itself is part of its result.
     """
     claim_task_identity()
-    with (
-        threadpool_limits(limits=1),
-        trial_state.cheap_collections(),
-        global_random_kept(),
-        unseeded_generators() as unseeded,
-    ):
+    with threadpool_limits(limits=1), trial_state.cheap_collections(), global_random_kept():
         try:
             rounds = _Rounds(settings, grid, store or CheckpointStore(None), on_round)
         except EngineError:
@@ -138,10 +133,9 @@ def run_trial(
             reason = f"could not start: {type(error).__name__}: {error}"
             return Trial.of(settings, status="failed", error=reason)
         try:
-            trial = rounds.run()
+            return rounds.run()
         finally:
             grid.close()
-    return replace(trial, notes=(*trial.notes, UNSEEDED)) if unseeded else trial
 
 
 class _Rounds:

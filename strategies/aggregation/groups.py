@@ -10,8 +10,6 @@ With a selection policy, each group trains the selected clients among its own, a
 the round.
 
 **Splits.** If a group is split, its parts continue from its new model with newly constructed strategies.
-
-scikit-learn's clustering is imported when the first trial needs it, because the command line does not.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from fedscout.engine.messages import contents
 from fedscout.engine.messages.calls import Cohort, ReportsNotes
 from fedscout.engine.messages.contents import client_of, clients_text, read_array, view_record
 from fedscout.engine.messages.keys import FLAT_KEY
-from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.trials.checkpoint import PlainState
 from fedscout.strategies.aggregation.rules import Aggregate, Messages, Unevaluated
 
@@ -224,11 +221,3 @@ def sampled_of(sizes: Sequence[int], num_sampled: int) -> list[int]:
     for index in sorted(range(len(sizes)), key=lambda index: -remainders[index])[: max(0, num_sampled - sum(counts))]:
         counts[index] += 1
     return counts
-
-
-def clusterings() -> Any:
-    """Return `sklearn.cluster`."""
-    with unseeded_generators():  # loading it makes generators of which nothing is drawn here
-        import sklearn.cluster
-
-    return sklearn.cluster

@@ -69,7 +69,7 @@ from fedscout.engine.messages.contents import client_of, metrics_of, read_array,
 from fedscout.engine.messages.keys import FLAT_KEY, NUM_EXAMPLES_KEY, SEED_KEY
 from fedscout.engine.seeds import stream
 from fedscout.engine.text import shown
-from fedscout.strategies.aggregation.groups import Group, GroupedRule, clusterings
+from fedscout.strategies.aggregation.groups import Group, GroupedRule
 from fedscout.strategies.aggregation.rules import MeanRule, array_record
 from fedscout.strategies.methods.averaging import FedAvgSpec
 from fedscout.strategies.methods.robust import SLAB
@@ -152,7 +152,9 @@ def affinity_propagation(
     Raises:
         TrialError: If no communities are found.
     """
-    clustering = clusterings().AffinityPropagation(
+    from sklearn.cluster import AffinityPropagation  # not where no trial finds communities
+
+    clustering = AffinityPropagation(
         affinity="precomputed",
         preference=preference,
         damping=DAMPING,
@@ -171,9 +173,11 @@ def affinity_propagation(
 
 def average_linkage(similarities: Matrix, num_communities: int) -> npt.NDArray[np.int64]:
     """Return the community label of each client, below `num_communities`."""
+    from sklearn.cluster import AgglomerativeClustering
+
     if num_communities == 1:
         return np.zeros(len(similarities), np.int64)
-    clustering = clusterings().AgglomerativeClustering(num_communities, metric="precomputed", linkage="average")
+    clustering = AgglomerativeClustering(num_communities, metric="precomputed", linkage="average")
     return np.asarray(clustering.fit(1 - similarities).labels_, np.int64)
 
 
@@ -237,9 +241,11 @@ def halves(similarities: Matrix) -> tuple[npt.NDArray[np.bool_], float]:
     Args:
         similarities: α, shape `(clients, clients)`, of at least two clients.
     """
+    from sklearn.cluster import AgglomerativeClustering
+
     distances = np.maximum(1 - (similarities + similarities.T) / 2, 0)
     np.fill_diagonal(distances, 0)
-    clustering = clusterings().AgglomerativeClustering(2, metric="precomputed", linkage="single")
+    clustering = AgglomerativeClustering(2, metric="precomputed", linkage="single")
     half = np.asarray(clustering.fit(distances).labels_ == 1)
     return half, float(similarities[np.ix_(half, ~half)].max())
 

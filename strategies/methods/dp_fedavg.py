@@ -89,7 +89,6 @@ from fedscout.engine.contracts.algorithm import ClientAlgorithm
 from fedscout.engine.errors import Fault, TrialError
 from fedscout.engine.messages.calls import Cohort
 from fedscout.engine.messages.keys import ARRAYS_KEY, METRICS_KEY
-from fedscout.engine.seeds import unseeded_generators
 from fedscout.engine.text import shown
 from fedscout.strategies.aggregation import rules
 from fedscout.strategies.aggregation.rules import Aggregate, Messages, Unevaluated
@@ -250,13 +249,10 @@ def _drawn(noise_multiplier: float, sampling: Sampling, delta: float) -> float:
 
 
 def _library() -> Any:
-    """Return dp-accounting.
+    """Return dp-accounting."""
+    import dp_accounting
+    import dp_accounting.rdp
 
-    Its imports create unseeded random generators, which must not be reported as those of a strategy.
-    """
-    with unseeded_generators():
-        import dp_accounting
-        import dp_accounting.rdp
     return dp_accounting
 
 

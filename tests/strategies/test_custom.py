@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import pickle
 import sys
@@ -19,7 +18,6 @@ import pytest
 from fedscout.engine.client.host import ClientHost
 from fedscout.engine.errors import StrategyError
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
-from fedscout.engine.seeds import UNSEEDED
 from fedscout.strategies import ChoiceRange, CustomSpec, IntegerRange, RealRange, parse_strategy, space_of
 from fedscout.strategies.methods.averaging import FedProxSpec
 from fedscout.strategies.selection.table import parse_selection
@@ -211,19 +209,6 @@ def test_it_is_searched_beside_the_others() -> None:
     assert {spec.values["mode"] for spec in own} == {"mean", "median"}
     assert pickle.loads(pickle.dumps(own)) == own
     assert not space.contains(custom(values={"factor": 2.0, "power": 1, "mode": "mean"}))
-
-
-def test_a_module_that_draws_without_a_seed_is_told_of_once(tmp_path, monkeypatch, caplog) -> None:
-    source = "import numpy as np\nfrom flwr.serverapp.strategy import FedAvg as Drawing\nRATE = np.random.default_rng()"
-    (tmp_path / "drawing.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(logging.getLogger("fedscout"), "propagate", True)
-    spec = CustomSpec(path="drawing:Drawing")
-    try:
-        assert spec.faults(COHORT) == spec.faults(COHORT) == []
-    finally:
-        sys.modules.pop("drawing", None)
-    assert [record.getMessage() for record in caplog.records] == [f"drawing:Drawing: {UNSEEDED}"]
 
 
 def test_an_argument_may_have_the_name_of_a_client_parameter() -> None:

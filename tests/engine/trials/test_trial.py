@@ -28,7 +28,6 @@ from fedscout.engine.grid.local_grid import LocalGrid
 from fedscout.engine.messages.calls import Cohort, EngineNeeds
 from fedscout.engine.messages.contents import flat_record
 from fedscout.engine.metrics import OF_CLASSES
-from fedscout.engine.seeds import UNSEEDED
 from fedscout.engine.training.loop import NO_ROWS
 from fedscout.engine.trials.record import Trial, TrialSettings
 from fedscout.engine.trials.state import cheap_collections
@@ -495,14 +494,3 @@ def test_several_messages_to_a_client_are_several_trainings(host: ClientHost) ->
     kinds = (FedAvg, overriding("configure_train", repeat))
     once, thrice = (local_result(choices.spec_of(choices.Choice(each)), host) for each in kinds)
     np.testing.assert_allclose(thrice.vector, once.vector, atol=1e-6)
-
-
-@pytest.mark.parametrize("seed", [None, 7])
-def test_a_generator_without_a_seed_is_noted(host: ClientHost, seed: int | None) -> None:
-    class Drawing(FedAvg):
-        def __init__(self, **counts: Any) -> None:
-            super().__init__(**counts)
-            self.generator = np.random.default_rng(seed)
-
-    notes = local_result(choices.spec_of(choices.Choice(Drawing)), host).notes
-    assert notes.count(UNSEEDED) == (seed is None)

@@ -11,7 +11,7 @@ from fedscout.engine.contracts.algorithm import ClientState, ClientWork, TrainRe
 from fedscout.engine.contracts.config import LocalTraining
 from fedscout.engine.errors import ConfigurationError
 from fedscout.engine.models.flat import FlatModel, new_model
-from fedscout.engine.seeds import stream, unseeded_generators
+from fedscout.engine.seeds import stream
 from fedscout.experiments import reinforcement
 from fedscout.experiments.config import load_config
 from fedscout.experiments.federation import build_federation
@@ -122,13 +122,6 @@ def test_training_depends_on_what_it_is_given_alone() -> None:
     torch.rand(5)
     assert torch.equal(first, vector_of(0))
     assert (first - vector_of(1)).abs().max() > 1e-4
-
-
-def test_playing_draws_from_what_it_is_given_alone() -> None:
-    """gymnasium seeds a generator of its own from the system's entropy, by which a strategy would look unseeded."""
-    with unseeded_generators() as unseeded:
-        play(policy([0.0, 0.0, 1.0, 0.5]), Physics(), 2, 0.5, stream(0, "play"))
-    assert unseeded == []
 
 
 def test_physics_of_named_clients_stack() -> None:
