@@ -201,6 +201,7 @@ def _run_suite(
     prepare(verbose=False)
     from fedscout.experiments.grids.catalogue import Run, catalogue, entries_named, run_entries
     from fedscout.experiments.grids.experiment import Choose
+    from fedscout.experiments.reports.sweep_console import result_lines
 
     user_folders()
     entries = [entry for entry in catalogue(SUITES) if entry.source == suite]
@@ -208,7 +209,10 @@ def _run_suite(
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
     searcher_methods = {path: Choose(kind="choose", by=path) for path in searchers}
-    request = Run(command, settings, scale, seeds, None, names(rows), names(columns), tell, searcher_methods)
+    rows_and_columns = names(rows), names(columns)
+    request = Run(
+        command, settings, scale, seeds, None, *rows_and_columns, tell, searcher_methods, markdown=result_lines
+    )
     selected = entries_named(entries, tables)
     scales = {name for entry in selected for name in entry.read().scales}
     if scale is not None and scale not in scales:
@@ -220,7 +224,7 @@ def _run_suite(
 
 def _results(results: Iterator[ExperimentResult], as_json: bool) -> list[dict[str, Any]]:
     """Return the results of experiments as JSON, or print each as soon as it is there."""
-    from fedscout.experiments.grids.comparison import result_lines
+    from fedscout.experiments.reports.sweep_console import result_lines
 
     documents = []
     for result in results:
@@ -279,27 +283,23 @@ def reproduce(
 ) -> None:
     """Reproduce published studies and compare with their numbers; without a name, list them."""
     prepare(verbose=False)
-    from fedscout.experiments.grids.catalogue import (
-        Run,
-        absent_tables,
-        catalogue,
-        entries_named,
-        results_in,
-        run_entries,
-        write_page,
-    )
+    from fedscout.experiments.grids import catalogue
+    from fedscout.experiments.reports.sweep_console import page_lines, result_lines
+    from fedscout.experiments.studies.run_folder import GridFolder
 
-    entries, absent = catalogue(PUBLISHED), absent_tables(PUBLISHED)
+    entries, absent = catalogue.catalogue(PUBLISHED), catalogue.absent_tables(PUBLISHED)
     sources = [text for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     if sources in ([], ["list"]):
-        _list(entries, absent, results_in(entries, out), as_json)
+        _list(entries, absent, catalogue.results_in(entries, out), as_json)
         return
+    of_scale = None if scale == "laptop" else scale
     command = "fedscout reproduce {entry.name}"
-    request = Run(command, settings, None if scale == "laptop" else scale, seeds, note=tell)
-    wanted = entries_named(entries, [] if sources == ["all"] else sources, absent)
-    results = _results(run_entries(entries, wanted, out, request), as_json)
-    write_page(entries, out)
+    request = catalogue.Run(command, settings, of_scale, seeds, note=tell, markdown=result_lines)
+    wanted = catalogue.entries_named(entries, [] if sources == ["all"] else sources, absent)
+    results = _results(catalogue.run_entries(entries, wanted, out, request), as_json)
+    page = page_lines(catalogue.results_in(entries, out))
+    GridFolder(out).write_text(catalogue.PAGE, "\n".join([*page, ""]))
     if as_json:
         show_json({"studies": results, "out": str(out)})
 

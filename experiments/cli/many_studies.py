@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -98,11 +99,11 @@ def _run_file(file: Path, request: tuple[Any, ...], out: Path | None, as_json: b
     """Run a user's own experiment, or list its cells, and print its table; `request` follows the command in a `Run`."""
     from fedscout.experiments.grids.catalogue import Run, run_file
     from fedscout.experiments.grids.cells import finished_cells
-    from fedscout.experiments.grids.comparison import result_lines
     from fedscout.experiments.grids.experiment import read_experiment
+    from fedscout.experiments.reports.sweep_console import result_lines
 
     folder = out or Path("runs") / file.stem
-    run = Run(f"fedscout sweep {shlex.quote(str(file))}", *request)
+    run = replace(Run(f"fedscout sweep {shlex.quote(str(file))}", *request), markdown=result_lines)
     if dry_run:
         experiment = read_experiment(file).only(run.rows, run.columns).parts()
         finished = finished_cells(experiment, folder, run.context(experiment, folder))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,13 +24,7 @@ from fedscout.engine.text import did_you_mean
 from fedscout.experiments.charts import drawn
 from fedscout.experiments.config import load_config
 from fedscout.experiments.grids.cells import CELLS, CellContext, Note, run_cells
-from fedscout.experiments.grids.comparison import (
-    ExperimentResult,
-    experiment_picture,
-    page_lines,
-    result_lines,
-    result_of,
-)
+from fedscout.experiments.grids.comparison import ExperimentResult, experiment_picture, result_of
 from fedscout.experiments.grids.experiment import Experiment, Method, read_experiment
 from fedscout.experiments.studies.run_folder import GridFolder, measurement_folder, read_json
 from fedscout.search.config import RecommenderConfig
@@ -129,6 +123,7 @@ class Run:
         note: Called with a description of the next step.
         more_rows: Additional rows of every experiment, by the searchers that choose.
         answers: Settings of every cell besides: the record of a language model's answers.
+        markdown: Returns the lines of a result's text.
     """
 
     command: str
@@ -141,6 +136,7 @@ class Run:
     note: Note = lambda _: None
     more_rows: Mapping[str, Method] = field(default_factory=dict)
     answers: tuple[str, ...] = ()
+    markdown: Callable[[ExperimentResult], Sequence[str]] = lambda _: ()
 
     @property
     def shown(self) -> str:
@@ -196,11 +192,6 @@ def results_in(entries: Sequence[Entry], out: Path) -> list[ExperimentResult]:
     return results
 
 
-def write_page(entries: Sequence[Entry], out: Path) -> None:
-    """Write a page of all results that a folder holds."""
-    GridFolder(out).write_text(PAGE, "\n".join(page_lines(results_in(entries, out))) + "\n")
-
-
 def recorded_answers(path: Path, settings: Sequence[str]) -> tuple[str, ...]:
     """Return the settings that replay a file of answers; none if the user or the environment names a model."""
     is_configured = any(setting.startswith("recommender.") for setting in settings) or has_key(RecommenderConfig())
@@ -223,7 +214,7 @@ def run_one(experiment: Experiment, name: str, folder: GridFolder, run: Run) -> 
     result = result_of(experiment, parts, name, run.shown, time.perf_counter() - started)
     table = name.rpartition("/")[2]
     folder.write_text(f"{table}.json", result.model_dump_json(indent=2) + "\n")
-    folder.write_text(f"{table}.md", "\n".join(result_lines(result)) + "\n")
+    folder.write_text(f"{table}.md", "\n".join(run.markdown(result)) + "\n")
     folder.write_text(f"{table}.svg", drawn(experiment_picture(result), "svg").decode())
     return result
 

@@ -37,20 +37,10 @@ from fedscout.engine.runtime.files import LOCK, Storage, refresh, storage_of
 from fedscout.engine.runtime.ray import ray_runtime
 from fedscout.engine.trials.log import read_columns
 from fedscout.experiments.config import planned_trials
+from fedscout.experiments.studies import workers
 from fedscout.experiments.studies.checks import measure_of_study
 from fedscout.experiments.studies.result import StudyResult, TrialSummary
 from fedscout.experiments.studies.run_folder import STUDIES, has_changed_since
-from fedscout.experiments.studies.workers import (
-    Display,
-    End,
-    Ends,
-    Piece,
-    WorkerPool,
-    driver_nodes,
-    reported,
-    run_pieces,
-    with_share,
-)
 from fedscout.experiments.sweeps.sweep import (
     GridConfiguration,
     Sweep,
@@ -74,7 +64,7 @@ LABELS: Mapping[str, str] = {
     BEST: "best of the search",
     CHALLENGER: "chosen by the search",
 }
-"""Display name of each chooser."""
+"""workers.Display name of each chooser."""
 
 _NAMES = ("study", "path", "config_hash", "status", "error", "chooser", "strategy", "parameters")
 _SCORES = ("fitness", "accuracy", "accuracy_own", "accuracy_clean", "accuracy_low", "accuracy_high")
@@ -99,7 +89,7 @@ TABLE_COLUMNS: Mapping[str, str] = {
 """Name and type of every column beside those of the axes; docs/sweep.md says what they mean."""
 
 
-def ended_study(folder: SweepFolder, one: GridConfiguration, end: End) -> SweepStudy:
+def ended_study(folder: SweepFolder, one: GridConfiguration, end: workers.End) -> SweepStudy:
     """Return an ended study with its table rows; paths are relative to the sweep's folder."""
     path = folder.study(one)
     shared: Row = {
@@ -385,7 +375,7 @@ class SweepOutcome:
 def run_sweep(
     sweep: Sweep,
     out: Path,
-    display: Display | None = None,
+    display: workers.Display | None = None,
     parallel: int | None = None,
     verbose: bool = False,
     search_path: tuple[str, ...] = (),
@@ -403,16 +393,18 @@ def run_sweep(
     Raises:
         UserError: If the folder can't be used, Ray can't be reached, or `parallel` is too large.
     """
-    display, configurations = display or Display(), sweep.configurations
+    display, configurations = display or workers.Display(), sweep.configurations
     with open_sweep_folder(out, sweep) as folder:
         studies = _known(folder, sweep)
         planned = [planned_trials(one.config)[0] for one in configurations]
-        pieces = [Piece(one.name, folder.study(one), n, n) for one, n in zip(configurations, planned, strict=True)]
+        pieces = [
+            workers.Piece(one.name, folder.study(one), n, n) for one, n in zip(configurations, planned, strict=True)
+        ]
         display.known(pieces, [*studies])
         pending = {position: one for position, one in enumerate(configurations) if position not in studies}
         last_written = time.monotonic()
         ends = _run_all(folder, pending, display, parallel, verbose, search_path)
-        for position, end in reported(ends, pieces, display):
+        for position, end in workers.reported(ends, pieces, display):
             one = configurations[position]
             if end.details is not None:
                 folder.write_text(f"lost/{one.name}.txt", end.details)
@@ -437,18 +429,18 @@ def _known(folder: SweepFolder, sweep: Sweep) -> dict[int, SweepStudy]:
     for position, one in enumerate(sweep.configurations):
         current_data = partial(digest_of, one.config)
         if folder.result(one) is not None and not has_changed_since(folder.study(one), one.config, current_data):
-            studies[position] = ended_study(folder, one, End("completed"))
+            studies[position] = ended_study(folder, one, workers.End("completed"))
     return studies
 
 
 def _run_all(
     folder: SweepFolder,
     pending: Mapping[int, GridConfiguration],
-    display: Display,
+    display: workers.Display,
     parallel: int | None,
     verbose: bool,
     search_path: tuple[str, ...],
-) -> Ends:
+) -> workers.Ends:
     """Run studies in this process, or by workers on one Ray, and yield the position of each with its end."""
     if not pending:
         return
@@ -460,17 +452,17 @@ def _run_all(
         for position, one in pending.items():
             path = folder.study(one)
             own_storage = storage and storage.below(f"{STUDIES}/{path.name}")
-            arguments[position] = (with_share(one.config, num_hosts), path, own_storage, verbose, search_path)
+            arguments[position] = (workers.with_share(one.config, num_hosts), path, own_storage, verbose, search_path)
         return arguments
 
     if engine.grid == "local":
-        yield from run_pieces(engine, run_stored, pieces(0, None), parallel, display)
+        yield from workers.run_pieces(engine, run_stored, pieces(0, None), parallel, display)
         return
     with ExitStack() as stack:
         ray = stack.enter_context(ray_runtime(engine, verbose))
         device = engine.host_device(has_gpu=ray.cluster_resources().get("GPU", 0) >= 1)
-        pool = stack.enter_context(closing(WorkerPool(ray, search_path, driver_nodes(ray, configs))))
-        pool.drop_differing_nodes([with_share(config, 0) for config in configs])
+        pool = stack.enter_context(closing(workers.WorkerPool(ray, search_path, workers.driver_nodes(ray, configs))))
+        pool.drop_differing_nodes([workers.with_share(config, 0) for config in configs])
         share = pool.share(configs, parallel, device.on_gpu)
         storage = storage_of(folder.path) or pool.storage_for(folder.path, folder.path / LOCK)
         for position, end in pool.run(run_stored, pieces(share.num_hosts, storage), share.parallel, display):

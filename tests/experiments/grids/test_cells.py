@@ -158,12 +158,8 @@ def test_a_recommender_is_asked_with_the_settings_of_its_row(tmp_path: Path, mon
         return Choice(FedAvgSpec())
 
     monkeypatch.setitem(RECOMMENDERS, "asked", Recommender("asked", choose))  # type: ignore[misc]
-    settings = {"A": False, "C": True}
-    rows = {
-        name: {"kind": "choose", "by": "asked", "settings": {"recommender.format": name, "search.joint": is_joint}}
-        for name, is_joint in settings.items()
-    }
-    measured(tmp_path, rows)
+    settings = {name: {"recommender.format": name, "search.joint": name == "C"} for name in "AC"}
+    measured(tmp_path, {name: {"kind": "choose", "by": "asked", "settings": own} for name, own in settings.items()})
     assert asked == [("A", False), ("A", False), ("C", True), ("C", True)]
 
 

@@ -14,6 +14,7 @@ from scipy import stats
 from fedscout.experiments.grids import comparison
 from fedscout.experiments.grids.cells import CellValues, Measured, Values
 from fedscout.experiments.grids.experiment import Cell, Experiment
+from fedscout.experiments.reports import sweep_console
 from fedscout.search.confirmation.intervals import seeds_to_decide
 
 HIGH, LOW, NEAR = (0.91, 0.92, 0.90), (0.71, 0.70, 0.72), (0.80, 0.99, 0.93)
@@ -186,17 +187,9 @@ def test_curves_go_over_the_steps_and_what_is_no_quantity_is_in_panels(steps: st
 
 def test_a_page_has_the_counts_of_verdicts_each_shared_note_once_and_what_was_measured() -> None:
     claims = ("high > low @ x", "low > high @ x", "near > high @ x", "high > gone @ x")
-    results = [
-        comparison.result_of(
-            experiment(*claims).model_copy(update={"notes": ("shared", f"own of {name}")}),
-            numbers(VALUES),
-            name,
-            "",
-            1.0,
-        )
-        for name in ("source/one", "source/two")
-    ]
-    lines = comparison.page_lines(results)
+    found = experiment(*claims).model_copy(update={"notes": ("shared",)})
+    results = [comparison.result_of(found, numbers(VALUES), name, "", 1.0) for name in ("source/one", "source/two")]
+    lines = sweep_console.page_lines(results)
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
     counts = {row[0]: row[2:] for row in rows if len(row) == 8}
     assert counts["[source/one](#sourceone)"] == ["1", "1 (1 not)", "1", "", "1", ""]

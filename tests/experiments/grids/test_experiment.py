@@ -57,7 +57,7 @@ def test_a_cell_that_is_a_mean_has_a_part_for_each_level() -> None:
     set_by_part = {"strategy.kind": "scaffold", "training.local_epochs": 2}
     assert parts.federations["a, scaffold, local_epochs=2"] == {**found.federations["a"], **set_by_part}
     assert made().parts() == made()
-    compared = {"FedAvg > rules @ a, fedavg": "kept", "FedAvg > rules @ b, fedavg": "left out with its column"}
+    compared = {"FedAvg > rules @ a, fedavg | b, fedavg": "the second column is left out"}
     found = made(mean_over={"strategy.kind": ["fedavg"]}, statements=compared).only(None, ["a"])
     assert [one.first for one in found.all_statements()] == [("FedAvg", "a, fedavg")]
 
