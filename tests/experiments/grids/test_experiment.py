@@ -251,6 +251,7 @@ def test_recorded_answers_are_those_of_their_requests_and_replace_a_model_that_i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["A", "B", "C"])
+@pytest.mark.usefixtures("data_folder")
 def test_recorded_answers_are_found_by_the_prompts_of_today(tmp_path: Path, row: str) -> None:
     """A changed word of a prompt, such as the name of a rule in its examples, would lose them."""
     (entry,) = entries_named(ENTRIES, ["choice/table3"])

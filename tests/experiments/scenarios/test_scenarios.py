@@ -302,7 +302,7 @@ def test_every_kind_survives_being_written_and_read(kind: str) -> None:
         ("{kind: label_flip}", ".0"),
         ("{kind: label_flip, rate: 1.5}", ".0.rate"),
         ("{kind: label_flip, rate: 0.1, beta: 1}", ".0"),
-        ("{kind: label_flip, rate: 0.1, rat: 1}", ".0"),
+        ("{kind: label_flip, rate: 0.1, rat: 1}", ".0.rat"),
         ("{kind: dropout, probability: 1}", ".0.probability"),
         ("{kind: concept_shift, permutation: [0, 0]}", ".0.permutation"),
         ("{kind: concept_shift, permutation: [1, 0], share: 0.5}", ".0"),
