@@ -282,6 +282,8 @@ def _suggestion(key: str) -> str:
     """Return the option of that name, or similar keys of the same group, or else of another, or the group's keys."""
     if key in OPTIONS:
         return f"; did you mean --{key}?"
+    if any(part.isdecimal() for part in key.split(".")):  # in a list, whose entries have no known keys
+        return ""
     keys = known_keys()
     group, _, leaf = key.rpartition(".")
     inside = [name for name in keys if not group or name.startswith(f"{group}.")]

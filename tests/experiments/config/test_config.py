@@ -89,6 +89,11 @@ def test_an_unknown_key_is_answered_with_what_may_be_meant(key: str, suggested: 
     assert suggested in str(fault.hint).rstrip("?").split(" ")
 
 
+def test_nothing_is_suggested_for_a_key_of_a_list_s_entry() -> None:
+    (fault,) = faults("federation.physics=[{gravit: 3}]")
+    assert not fault.hint
+
+
 WRONG_VALUES = (
     *("seed=abc", "seed=-1", "seed=1.5", "seed=", "seed=true", "seed=${oc.env:HOME}", "training.optimizer=lion"),
     *("training.learning_rate=0", "training.learning_rate=.nan", "training.trial_timeout_seconds=.inf"),
