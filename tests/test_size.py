@@ -6,7 +6,7 @@ import pytest
 
 from tests.code_size import PACKAGES, REPOSITORY, counted, size_of
 
-CEILINGS = {"packages": 39_656, "imports": 3_580, "tests": 34_732, "timings and grids": 3_079, "modules": 179}
+CEILINGS = {"packages": 39_653, "imports": 3_580, "tests": 34_732, "timings and grids": 3_079, "modules": 179}
 
 
 def test_the_program_does_not_grow() -> None:

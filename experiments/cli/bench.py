@@ -208,11 +208,8 @@ def _run_suite(
     tables = [f"{suite}/{text}" for text in what or () if "=" not in text]
     settings = tuple(text for text in what or () if "=" in text)
     command = "fedscout bench {entry.source} {entry.table}"
-    searcher_methods = {path: Choose(kind="choose", by=path) for path in searchers}
-    rows_and_columns = names(rows), names(columns)
-    request = Run(
-        command, settings, scale, seeds, None, *rows_and_columns, tell, searcher_methods, markdown=result_lines
-    )
+    own = {path: Choose(kind="choose", by=path) for path in searchers}
+    request = Run(command, result_lines, settings, scale, seeds, None, names(rows), names(columns), tell, own)
     selected = entries_named(entries, tables)
     scales = {name for entry in selected for name in entry.read().scales}
     if scale is not None and scale not in scales:
@@ -295,7 +292,7 @@ def reproduce(
         return
     of_scale = None if scale == "laptop" else scale
     command = "fedscout reproduce {entry.name}"
-    request = catalogue.Run(command, settings, of_scale, seeds, note=tell, markdown=result_lines)
+    request = catalogue.Run(command, result_lines, settings, of_scale, seeds, note=tell)
     wanted = catalogue.entries_named(entries, [] if sources == ["all"] else sources, absent)
     results = _results(catalogue.run_entries(entries, wanted, out, request), as_json)
     page = page_lines(catalogue.results_in(entries, out))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -103,7 +102,7 @@ def _run_file(file: Path, request: tuple[Any, ...], out: Path | None, as_json: b
     from fedscout.experiments.reports.sweep_console import result_lines
 
     folder = out or Path("runs") / file.stem
-    run = replace(Run(f"fedscout sweep {shlex.quote(str(file))}", *request), markdown=result_lines)
+    run = Run(f"fedscout sweep {shlex.quote(str(file))}", result_lines, *request)
     if dry_run:
         experiment = read_experiment(file).only(run.rows, run.columns).parts()
         finished = finished_cells(experiment, folder, run.context(experiment, folder))

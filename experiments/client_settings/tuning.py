@@ -207,8 +207,10 @@ def search_setting(
     ]
     nearest = [point for spec in specs if (point := space.nearest(spec)) is not None]
     searcher = new_searcher(SearchTask(space, seed, config.search, ledger.facts.num_rounds, nearest, references=()))
-    min_trials = num_random(config.search.budget, config.search.generation_size) + patience
-    min_trials = config.search.budget if config.search.kind == "grid" else min_trials
+    if config.search.kind == "grid":
+        min_trials = config.search.budget
+    else:
+        min_trials = num_random(config.search.budget, config.search.generation_size) + patience
     trials: list[Trial] = []
     while (left := config.search.budget - len(trials)) > 0:
         scores = [trial.fitness for trial in trials]

@@ -114,6 +114,7 @@ class Run:
 
     Attributes:
         command: As it is printed; for a catalogue, with fields of its `entry`: `fedscout reproduce {entry.name}`.
+        markdown: Returns the lines of a result's text.
         settings: Arguments that override those of every cell.
         scale: Of the files; None uses them unchanged.
         num_seeds: Overrides each experiment's own number, >= 2.
@@ -123,10 +124,10 @@ class Run:
         note: Called with a description of the next step.
         more_rows: Additional rows of every experiment, by the searchers that choose.
         answers: Settings of every cell besides: the record of a language model's answers.
-        markdown: Returns the lines of a result's text.
     """
 
     command: str
+    markdown: Callable[[ExperimentResult], Sequence[str]]
     settings: tuple[str, ...] = ()
     scale: str | None = None
     num_seeds: int | None = None
@@ -136,7 +137,6 @@ class Run:
     note: Note = lambda _: None
     more_rows: Mapping[str, Method] = field(default_factory=dict)
     answers: tuple[str, ...] = ()
-    markdown: Callable[[ExperimentResult], Sequence[str]] = lambda _: ()
 
     @property
     def shown(self) -> str:

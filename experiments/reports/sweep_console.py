@@ -294,11 +294,10 @@ def _told(result: comparison.ExperimentResult, shared: Collection[str]) -> str:
     unit = "" if result.unit == PERCENT else f" In {result.unit}."
     told = [f"{_sentence(result.title)}.{unit} {most} seeds, {result.date}."]
     told += [] if result.test_to_train else ["Intervals of repetitions."]
-    for verdict, says in dict.fromkeys((one.verdict, one.says) for one in result.statements):
+    decided = (one for one in result.statements if one.verdict in ("seen", "contradicted"))
+    for verdict, says in dict.fromkeys((one.verdict, one.says) for one in decided):
         of_claim = [one for one in result.statements if one.says == says]
         found = sorted((one for one in of_claim if one.verdict == verdict), key=_mean_difference)
-        if verdict not in ("seen", "contradicted"):
-            continue
         kept = found if len(found) <= MOST_DIFFERENCES else [found[0], found[-1]]
         differences = "; ".join(f"{_pair(one)}: {_difference_text(one.difference, result.unit)}" for one in kept)
         count = f" in {len(found)} of {len(of_claim)}" if len(of_claim) > 1 else ""

@@ -166,7 +166,7 @@ class SettingsTuning:
         return tune_table(tuning, cells, self.out / TABLES, display, known)
 
     def grid_within(self, threshold: float) -> tuple[CellPosition, ...]:
-        """Return a grid of four cells, refined until every client has a cell within τ or proxy rows are too few."""
+        """Return a grid of four cells, refined until every client has a cell within τ, but at most four times."""
         federation, training = self.runner.federation, self.config.training
         counts = []
         for client in range(federation.num_clients):

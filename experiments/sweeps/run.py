@@ -64,7 +64,7 @@ LABELS: Mapping[str, str] = {
     BEST: "best of the search",
     CHALLENGER: "chosen by the search",
 }
-"""workers.Display name of each chooser."""
+"""Display name of each chooser."""
 
 _NAMES = ("study", "path", "config_hash", "status", "error", "chooser", "strategy", "parameters")
 _SCORES = ("fitness", "accuracy", "accuracy_own", "accuracy_clean", "accuracy_low", "accuracy_high")

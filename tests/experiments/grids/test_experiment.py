@@ -229,7 +229,7 @@ def test_a_source_s_name_is_all_of_its_tables() -> None:
 
 def test_a_shown_command_names_its_searchers() -> None:
     own = {"own:Search": experiment.Choose(kind="choose", by="own:Search")}
-    run = Run("bench", num_seeds=3, rows=("a b",), more_rows=own)
+    run = Run("bench", list, num_seeds=3, rows=("a b",), more_rows=own)
     assert run.shown == "bench --seeds 3 --rows 'a b' --searcher own:Search"
 
 
